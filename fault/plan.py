@@ -161,6 +161,15 @@ class PlannedFault:
     end_s: float
     key: str = field(default="", compare=False)
 
+    def later(self, seconds: float) -> Self:
+        """The same occurrence, `seconds` later."""
+        return replace(
+            self,
+            earliest_s=self.earliest_s + seconds,
+            latest_s=self.latest_s + seconds,
+            end_s=self.end_s + seconds,
+        )
+
     def when(self) -> str:
         """The instant in words: `at T0 + 41 s`, or the phase of the cycle that the act waits for."""
         if self.fault.cycle is None or self.fault.phase is None:

@@ -32,8 +32,14 @@ END_S = 5.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def begin(rules: Sequence[Mapping[str, str]], heirs: Mapping[str, str], again_s: float, longest_s: float) -> str:
-    """Starts a recording, which outlives this process; returns its folder."""
+def begin(
+    rules: Sequence[Mapping[str, str]],
+    heirs: Mapping[str, str],
+    again_s: float,
+    longest_s: float,
+    waiting: Sequence[str] = (),
+) -> str:
+    """Starts a recording, which outlives this process; returns its folder. `waiting`: see `Table`."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     reader, writer = os.pipe()
     child = os.fork()
@@ -55,7 +61,7 @@ def begin(rules: Sequence[Mapping[str, str]], heirs: Mapping[str, str], again_s:
         os.closerange(3, writer)
         os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        table = Table([RoleRule(**rule) for rule in rules], heirs, again_s=again_s)
+        table = Table([RoleRule(**rule) for rule in rules], heirs, again_s=again_s, waiting=waiting)
         _record(folder, table, longest_s, ready=writer)
     finally:
         os._exit(0)
@@ -141,7 +147,7 @@ def _sample(file: int, table: Table, before: Mapping[Key, Usage]) -> dict[Key, U
 
 
 def _line(usage: Usage, *, final: bool) -> dict[str, Any]:
-    return {"kind": "proc", **vars(usage), "final": final}
+    return {"kind": "proc", **usage.line(), "final": final}
 
 
 def _write(file: int, line: Mapping[str, Any]) -> None:

@@ -42,13 +42,19 @@ class RoleRule:
 @dataclass(frozen=True)
 class Usage:
     """One process: `cpu_s` seconds of a core since it began, at `create_time` (seconds since the epoch), with those of
-    the short-lived that it started and waited for."""
+    the short-lived that it started and waited for. `waited_s`: seconds that its threads, taken together, were ready to
+    run and had no processor; None where that is not asked for, or the kernel does not count it."""
 
     pid: int
     role: str
     create_time: float
     cpu_s: float
     rss_bytes: int
+    waited_s: float | None = None
+
+    def line(self) -> dict[str, Any]:
+        """What a journal says of it."""
+        return {name: value for name, value in vars(self).items() if name != "waited_s" or value is not None}
 
 
 class Short:
@@ -87,17 +93,52 @@ class Short:
         return {key: self._told_s[key] for key in found}
 
 
+class Delays:
+    """Run delay of processes: how long their threads were ready to run, and another one had the processor.
+
+    The kernel counts it for each thread, and forgets it when the thread ends: what was seen of it stays counted. A
+    thread that comes and goes between two looks is not counted.
+    """
+
+    def __init__(self) -> None:
+        # By process: nanoseconds of threads that ended, and those of each live one as of the last look.
+        self._ended: dict[Key, int] = {}
+        self._last: dict[Key, dict[str, int]] = {}
+
+    def look(self, found: Collection[Key]) -> dict[Key, float]:
+        """Seconds by process since its first thread began; they never grow less. `found`: of whom it is asked."""
+        for key in found:
+            before = self._last.get(key, {})
+            present = _thread_delays(key[0])
+            if present:
+                # Less than before: another thread has its number.
+                gone = sum(counted for one, counted in before.items() if present.get(one, -1) < counted)
+                self._ended[key] = self._ended.get(key, 0) + gone
+                self._last[key] = present
+        self._last = {key: known for key, known in self._last.items() if key in found}
+        self._ended = {key: known for key, known in self._ended.items() if key in found}
+        return {key: (self._ended[key] + sum(known.values())) / 1e9 for key, known in self._last.items()}
+
+
 class Table:
     """Which processes play which role; command lines are read once per process.
 
     `heirs`: the role of what a process starts, by the role of that process, where the two differ. A command line that
     plays no role is read again while its process is younger than `again_s`: a service that a fault holds down shows its
     own only when the hold is over. `apart`: leave out what lives in another space of process ids, as hosts on this
-    machine do.
+    machine do. `waiting`: the roles whose run delay is read.
+
+    `stats` are those of all processes at the last look.
     """
 
     def __init__(
-        self, rules: Sequence[RoleRule], heirs: Mapping[str, str], *, again_s: float = 0.0, apart: bool = False
+        self,
+        rules: Sequence[RoleRule],
+        heirs: Mapping[str, str],
+        *,
+        again_s: float = 0.0,
+        apart: bool = False,
+        waiting: Collection[str] = (),
     ) -> None:
         self._rules, self._heirs, self._again_s, self._apart = tuple(rules), dict(heirs), again_s, apart
         self._known: dict[Key, str | None] = {}
@@ -106,11 +147,15 @@ class Table:
         self._space = space_of("self")
         self._began: dict[int, int] = {}
         self._short = Short()
+        self._waiting = frozenset(waiting) if counts_delay() else frozenset()
+        self._delays = Delays()
+        self.stats: dict[Key, list[str]] = {}
 
     def look(self, more: Mapping[Key, str], keeper: tuple[int, str] | None = None) -> dict[Key, Usage]:
         """The processes that matter. `more`: roles of further ones, by who they are; `keeper`: pid of one whose
         descendants, and itself, play this role unless they play another."""
         stats, now, boot = self._stats(), time.time(), booted_at()
+        self.stats = stats
         children: dict[int, list[Key]] = {}
         for key, stat in stats.items():
             children.setdefault(int(stat[1]), []).append(key)
@@ -131,7 +176,11 @@ class Table:
         # A step of the wall clock makes no other process of it.
         self._born = {key: self._born.get(key, boot + key[1] / _HERTZ) for key in found}
         short = self._short.look(stats, found.keys())
-        return {key: _usage(key, role, self._born[key], stats[key], short[key]) for key, role in found.items()}
+        waited = self._delays.look({key for key, role in found.items() if role in self._waiting})
+        return {
+            key: _usage(key, role, self._born[key], stats[key], short[key], waited.get(key))
+            for key, role in found.items()
+        }
 
     def _stats(self) -> dict[Key, list[str]]:
         found = {}
@@ -185,8 +234,44 @@ def _descend(parent: Key, role: str, children: Mapping[int, Sequence[Key]], foun
             _descend(child, role, children, found)
 
 
-def _usage(key: Key, role: str, born: float, stat: Sequence[str], short_s: float) -> Usage:
-    return Usage(key[0], role, born, round(_own_s(stat) + short_s, 6), int(stat[21]) * _PAGE)
+def _usage(key: Key, role: str, born: float, stat: Sequence[str], short_s: float, waited_s: float | None) -> Usage:
+    used_s, waited_s = round(_own_s(stat) + short_s, 6), None if waited_s is None else round(waited_s, 6)
+    return Usage(key[0], role, born, used_s, int(stat[21]) * _PAGE, waited_s)
+
+
+def counts_delay() -> bool:
+    """Whether the kernel counts how long a thread that is ready waits for a processor."""
+    try:
+        # Of a kernel that does not, all three are 0; this thread has run at least once.
+        return Path("/proc/thread-self/schedstat").read_bytes().split()[2] != b"0"
+    except (OSError, IndexError):
+        return False
+
+
+def _thread_delays(pid: int) -> dict[str, int]:
+    """Nanoseconds that each thread of a process has waited for a processor; none when the process has ended."""
+    found: dict[str, int] = {}
+    try:
+        folder = os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return found
+    try:
+        for thread in os.listdir(folder):
+            try:
+                file = os.open(f"{thread}/schedstat", os.O_RDONLY, dir_fd=folder)
+            except OSError:
+                continue  # it has ended
+            try:
+                found[thread] = int(os.read(file, 100).split()[1])
+            except (OSError, IndexError):
+                continue
+            finally:
+                os.close(file)
+    except OSError:
+        pass
+    finally:
+        os.close(folder)
+    return found
 
 
 def _own_s(stat: Sequence[str]) -> float:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from generators.crew import LocalMembers, Members, member_commands
 from generators.errors import GeneratorError, InputError
-from generators.gate import StopSwitch, await_gate
+from generators.gate import LoadEnd, StopSwitch, await_gate
 from generators.journal import Journal
 from generators.process import lead, send_alone, send_stripe
 from generators.spec import GeneratorSpec, read_spec
@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None, hire: Hire | None = None) -> in
         if options.stripe is None and options.histogram is None:
             raise InputError("--histogram: give the file for the lateness")
         if options.stripe is not None:
-            send_stripe(spec, options.stripe, lambda: await_gate(options.gate, stop), journal, stop)
+            load_end = LoadEnd(options.gate)
+            send_stripe(spec, options.stripe, lambda: await_gate(options.gate, stop), journal, stop, load_end)
         elif (members := (hire or local_members)(spec)) is not None:
             lead(spec, members, options.gate, options.histogram, journal, stop)
         else:

@@ -12,6 +12,9 @@ from pathlib import Path
 from generators.errors import GeneratorError
 
 POLL_S = 0.005
+# The file beside the gate that ends the load before its schedule does, and how often it is looked for.
+LOAD_END = "load_end.json"
+LOOK_NS = 100_000_000
 
 
 class Stopped(GeneratorError):
@@ -67,6 +70,28 @@ class Start:
 
     wall_ns: int
     mono_ns: int
+
+
+class LoadEnd:
+    """The end of the load, as a file beside the gate gives it: `{"end_mono_ns"}`, put there by a rename."""
+
+    def __init__(self, gate: Path | None) -> None:
+        """`gate`: its path; None for a process that cannot see it, whose load ends with the schedule."""
+        self._path = None if gate is None else gate.with_name(LOAD_END)
+        self._end_ns: int | None = None
+        self._next_ns = 0
+
+    def at_ns(self, now_ns: int) -> int | None:
+        """The monotonic instant after which no record is due any more; None while there is none."""
+        if self._end_ns is None and self._path is not None and now_ns >= self._next_ns:
+            self._next_ns = now_ns + LOOK_NS
+            try:
+                self._end_ns = int(json.loads(self._path.read_text(encoding="utf-8"))["end_mono_ns"])
+            except FileNotFoundError:
+                return None
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                raise GeneratorError(f"{self._path}: got {error!r}; expected end_mono_ns") from None
+        return self._end_ns
 
 
 def await_gate(path: Path, stop: StopSwitch) -> Start:

@@ -13,7 +13,7 @@ import numpy as np
 from hdrh.histogram import HdrHistogram
 
 from generators.errors import GeneratorError
-from generators.gate import Start, StopSwitch
+from generators.gate import LoadEnd, Start, StopSwitch
 from generators.lateness import Lateness
 from generators.pacing import Clock, Stripe, pace
 from generators.piecewise import NANOSECONDS
@@ -138,6 +138,7 @@ def run_schedule(
     stop: StopSwitch,
     progress: Progress,
     clock: Clock | None = None,
+    load_end: LoadEnd | None = None,
 ) -> Outcome:
     """Sends this stripe's records from T0 on, flushes, and accounts for them.
 
@@ -147,6 +148,7 @@ def run_schedule(
     clock = RealClock() if clock is None else clock
     lateness = Lateness()
     schedule = spec.schedule
+    load_end = LoadEnd(None) if load_end is None else load_end
 
     def due_now() -> int:
         if schedule is None:
@@ -178,7 +180,7 @@ def run_schedule(
         ticker.tick()
 
     if schedule is not None:
-        pace(schedule, stripe, start.mono_ns, clock, send, idle, stop.pulled)
+        pace(schedule, stripe, start.mono_ns, clock, send, idle, stop.pulled, load_end.at_ns)
     else:
         _flood(stream, sender, start, stop, ticker, clock)
     stop.check()

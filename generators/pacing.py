@@ -160,8 +160,11 @@ def pace(
     send: Callable[[int, int], None],
     idle: Callable[[int], None] = lambda spare_ns: None,
     stopped: Callable[[], bool] = lambda: False,
+    ends: Callable[[int], int | None] = lambda now_ns: None,
 ) -> int:
     """Keeps the schedule until its end or until `stopped`; returns the number of records sent.
+
+    `ends`: given the time, the instant after which nothing is due any more, or None while the schedule says it.
 
     `send(first, last)` sends the local records first … last − 1 of the stripe, at most BURST of
     them, all due. `idle(spare_ns)` is called before a sleep with the time left until the next
@@ -170,7 +173,13 @@ def pace(
     total = stripe.share(schedule.count)
     sent = 0
     while sent < total and not stopped():
-        due = stripe.share(schedule.due_count(clock.now_ns() - start_ns))
+        now_ns = clock.now_ns()
+        end_ns = ends(now_ns)
+        if end_ns is not None:
+            total = max(sent, stripe.share(schedule.due_count(end_ns - start_ns)))
+            if sent == total:
+                break
+        due = min(total, stripe.share(schedule.due_count(now_ns - start_ns)))
         if due > sent:
             last = min(due, sent + BURST)
             send(sent, last)

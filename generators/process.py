@@ -13,7 +13,7 @@ from hdrh.histogram import HdrHistogram
 
 from generators.crew import Crew, Members
 from generators.errors import GeneratorError
-from generators.gate import Start, StopSwitch, await_gate
+from generators.gate import LoadEnd, Start, StopSwitch, await_gate
 from generators.journal import Journal
 from generators.lateness import new_histogram, percentiles_ms, write_log
 from generators.life import Outcome, close, done_fields, prime, run_schedule
@@ -37,16 +37,18 @@ def send_alone(spec: GeneratorSpec, gate: Path, histogram: Path, journal: Journa
         return await_gate(gate, stop)
 
     broker = Broker(spec.bootstrap)
-    start, outcome = _send(spec, Stripe(), broker, journal, stop, primed_gate)
+    start, outcome = _send(spec, Stripe(), broker, journal, stop, primed_gate, LoadEnd(gate))
     _write_histogram(histogram, outcome.lateness, start)
     _close(spec)
     journal.event("done", **_account(outcome), end_offsets=broker.end_offsets(spec.topic, spec.partitions))
 
 
-def send_stripe(spec: GeneratorSpec, index: int, gate: Gate, journal: Journal, stop: StopSwitch) -> None:
+def send_stripe(
+    spec: GeneratorSpec, index: int, gate: Gate, journal: Journal, stop: StopSwitch, load_end: LoadEnd | None = None
+) -> None:
     """The life of member `index` of a crew. Its `done` carries its lateness as an encoded HdrHistogram."""
     stripe = Stripe(index, spec.processes)
-    _, outcome = _send(spec, stripe, Broker(spec.bootstrap), journal, stop, gate)
+    _, outcome = _send(spec, stripe, Broker(spec.bootstrap), journal, stop, gate, load_end or LoadEnd(None))
     journal.event("done", **_account(outcome), lateness=outcome.lateness.encode().decode())
 
 
@@ -78,7 +80,13 @@ def lead(
 
 
 def _send(
-    spec: GeneratorSpec, stripe: Stripe, broker: Broker, journal: Journal, stop: StopSwitch, gate: Gate
+    spec: GeneratorSpec,
+    stripe: Stripe,
+    broker: Broker,
+    journal: Journal,
+    stop: StopSwitch,
+    gate: Gate,
+    load_end: LoadEnd,
 ) -> tuple[Start, Outcome]:
     stream = Stream(make_source(spec), make_fillers(spec), spec, stripe)
     while stream.prepare():
@@ -97,6 +105,7 @@ def _send(
         start,
         stop,
         lambda standing: journal.event("progress", **asdict(standing)),
+        load_end=load_end,
     )
     return start, outcome
 

@@ -19,8 +19,6 @@ from tests.support.needs import pytest_runtest_makereport as pytest_runtest_make
 pytest_plugins = ("tests.support.services",)
 
 # What an experiment of this very machine does meanwhile is none of their business; that of a test's installation is.
-# Continuous integration may run them as root.
-os.environ.setdefault("FAULTLINE_ALLOW_ROOT", "1")
 os.environ["FAULTLINE_MACHINE"] = f"tests-{os.getpid()}"
 
 # No test is timed: a busy machine makes an example slow, not wrong. Each run draws other examples.

@@ -17,7 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from faultline.base.errors import ConfigError, FaultlineError
-from faultline.base.rights import ALLOW_ROOT, ALLOW_ROOT_OPTION, let_nobody_write
+from faultline.base.rights import let_nobody_write, meet_root
 from faultline.base.text import say
 from faultline.client import build_command, job_command, service_command, target_command
 from faultline.client.asking import advise, compare
@@ -30,8 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Benchmark stream processing under faults: Airflow runs it, Kafka feeds it, Spark is measured. Every command "
-    "takes --allow-root, without which root starts nothing.",
+    help="Benchmark stream processing under faults: Airflow runs it, Kafka feeds it, Spark is measured.",
 )
 
 
@@ -42,11 +41,8 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     let_nobody_write()
-    arguments = [one for one in sys.argv[1:] if one != ALLOW_ROOT_OPTION]
-    if len(arguments) < len(sys.argv) - 1:
-        os.environ[ALLOW_ROOT] = "1"
     try:
-        raise SystemExit(app(arguments or ["--help"], prog_name="./faultline", standalone_mode=False))
+        raise SystemExit(app(sys.argv[1:] or ["--help"], prog_name="./faultline", standalone_mode=False))
     except TyperException as error:
         # Of bad usage Typer knows in which command; of a group of commands without one it tells the help.
         said, context = error.format_message(), getattr(error, "ctx", None)
@@ -98,6 +94,7 @@ def test(context: typer.Context) -> None:
     from faultline.client.testing.suite import LAYERS, run_layers, split_arguments
     from faultline.cluster.rehearsal import make_archive
 
+    meet_root()
     add_packages(ROOT, Path(sys.prefix))
     install_missing(Path(sys.prefix).parent / "logs" / "debian.log", say, thorough="--thorough" in context.args)
     os.chdir(ROOT)

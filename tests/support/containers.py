@@ -68,7 +68,7 @@ ENTRYPOINT ["/usr/local/bin/start"]
 def require_podman() -> None:
     """Skips where containers cannot be run."""
     if os.geteuid() != 0:
-        pytest.skip("containers: podman needs root here; run it as root, with --allow-root")
+        pytest.skip("containers: podman needs root here; run it as root")
     for program in ("podman", "runc", "debootstrap", "catatonit"):
         needed(program)
 

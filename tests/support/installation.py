@@ -9,7 +9,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faultline.base.rights import ALLOW_ROOT
 from faultline.base.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, free_port, load_settings
 
 # What a busy machine can make of a measurement: invalid, but complete and exact all the same.
@@ -31,7 +30,7 @@ class Installation:
     def environment(self) -> dict[str, str]:
         # Nor the database, the schedule or the patience of whoever runs the tests.
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "FAULTLINE_"))}
-        own = {"FAULTLINE_HOME": str(self.home), "FAULTLINE_RESULTS": str(self.results), ALLOW_ROOT: "1"}
+        own = {"FAULTLINE_HOME": str(self.home), "FAULTLINE_RESULTS": str(self.results)}
         return {**clean, **own, **self.given}
 
     @property

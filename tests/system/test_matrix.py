@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import urllib.error
 import urllib.request
@@ -16,8 +17,11 @@ from urllib.parse import quote, unquote
 import pytest
 from playwright.sync_api import Browser, FrameLocator, expect
 
+from faultline.base.background import means, niceness_of, policies_of
+from faultline.base.journal import read_journal
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.cluster.daemon import Supervisor
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.metrics import named
 from faultline.records.record import Record
@@ -107,6 +111,26 @@ def test_an_independent_consumer_counts_the_same_words(measured: Measured) -> No
 
 def test_the_teardown_left_no_process_of_the_attempt(measured: Measured) -> None:
     word_count.check_teardown(measured.record.as_dict(), measured.folder)
+
+
+def test_services_gave_way_while_it_was_measured_and_are_ordinary_again(measured: Measured, ui: Ui) -> None:
+    if not (means().idle or means().groups):
+        pytest.skip("nothing can give way here")
+    pids = {
+        pid
+        for name, pid in Supervisor(ui.installation.settings).pids().items()
+        if name.startswith("airflow-") or name == "spark-session"
+    }
+    assert len(pids) == 5
+    conductor = read_journal(measured.folder / "conductor.jsonl")
+    (done,) = (line["wall_ns"] for line in conductor if line["event"] == "done")
+    samples = [line for line in read_journal(measured.folder / "recorder.jsonl") if line.get("pid") in pids]
+    for pid in pids:
+        courses = [bool(one.get("lowered")) for one in samples if one["pid"] == pid and one["wall_ns"] < done]
+        # From some instant before the end on, and never before the gate.
+        assert True in courses and all(courses[courses.index(True) :]), (pid, courses)
+        assert not courses[0]
+        assert policies_of(pid) == {os.SCHED_OTHER} and niceness_of(pid) in (0, None)
 
 
 def number(text: str) -> float:

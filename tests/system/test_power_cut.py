@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from faultline.base.errors import ConfigError
-from faultline.base.rights import ALLOW_ROOT
 from faultline.base.settings import load_settings
 from faultline.bench.power.disk import own_disk
 from faultline.bench.power.power_cut import cut_through, plan_cuts
@@ -27,7 +26,6 @@ def test_a_sweep_amid_which_the_power_fails_twice_measures_each_cell_once(
     home.mkdir()
     (home / "jars").symlink_to(load_settings().jars)
     monkeypatch.setenv("FAULTLINE_HOME", str(home))
-    monkeypatch.setenv(ALLOW_ROOT, "1")
     said: list[str] = []
     # It raises for anything that was lost, measured again, damaged, or left behind.
     found = cut_through(plan_cuts(2), "cuts.jsonl", said.append)

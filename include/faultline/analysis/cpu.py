@@ -108,6 +108,79 @@ def taken(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns:
     return Taken(max(0.0, mean), max(0.0, float((course[span:] - course[:-span]).max()) / span))
 
 
+@dataclass(frozen=True)
+class Lost:
+    """Cores that the measured processes lost in a window: to `others` of the machine and to its host (`stolen`; None
+    where the system does not count it), and to both together in the worst `WORST_S` seconds."""
+
+    others: float
+    stolen: float | None
+    worst: float
+
+    @property
+    def mean(self) -> float:
+        """To both together."""
+        return self.others + (self.stolen or 0.0)
+
+
+def lost(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> Lost | None:
+    """What the measured processes lost in [start, end]; None where their run delay or the machine was not sampled.
+
+    The kernel tells of each thread how long it was ready and had no processor, but not who had it. So of each second:
+
+        lost = min(F, D × F ÷ B)
+
+    D: run delay of the measured processes in thread-seconds; B: seconds that the machine's processors worked; F: of
+    these, the seconds of processes that are neither the experiment's nor give way (`lowered`). A thread that waits does
+    so behind whoever has the processor, which is a foreign process in F of B seconds. The bound is F: n threads that
+    wait behind one foreign process count n times in D, and have lost one processor.
+
+    Idle cores: a foreign process on a core that nobody else wants adds to F and not to D, and costs next to nothing.
+    Bursts: within a second it is not known which thread waited when. Where foreign work and waiting fall into different
+    parts of a second the figure is too high, never above F; a burst that does take a core from a batch is found whole,
+    since both grow in the same second. The measured processes' own waiting for each other is shared out by F ÷ B, so
+    the figure is 0 without foreign work. What threads do to each other without a queue (caches, memory, a core's other
+    hyperthread) is not in it.
+
+    Steal is added as the machine counts it: the host takes a processor from whoever has it, and from all that wait.
+    """
+    instants = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
+    busy, stolen = (_counter(machine, name, instants) for name in ("busy_s", "stolen_s"))
+    if busy is None or len(instants) < 2 or "waited_s" not in processes:
+        return None
+    measured = processes[processes["role"].isin(ROLES)].dropna(subset=["waited_s"])
+    if measured.empty:
+        return None
+    used = cpu_seconds(processes, instants, tuple(processes["role"].unique()))
+    own = sum((values for role, values in used.items() if role != SERVICES), np.zeros(len(instants)))
+    giving_way = _cumulated(_while_lowered(processes[processes["role"] == SERVICES]), (SERVICES,), "cpu_s", instants)
+    delay = sum(_cumulated(measured, ROLES, "waited_s", instants).values(), np.zeros(len(instants)))
+    worked = np.maximum(np.diff(busy), 0.0)
+    foreign = np.clip(np.diff(busy - own - giving_way[SERVICES]), 0.0, worked)
+    share = np.divide(foreign, worked, out=np.zeros_like(worked), where=worked > 0)
+    to_others = np.minimum(foreign, np.diff(delay) * share)
+    to_host = np.zeros_like(worked) if stolen is None else np.maximum(np.diff(stolen), 0.0)
+    course = np.concatenate([[0.0], np.cumsum(to_others + to_host)])
+    span = min(WORST_S, len(worked))
+    return Lost(
+        float(to_others.mean()),
+        None if stolen is None else float(to_host.mean()),
+        float((course[span:] - course[:-span]).max()) / span,
+    )
+
+
+def _while_lowered(processes: pd.DataFrame) -> pd.DataFrame:
+    """The samples with counters of CPU time that stand still while a process does not give way. One that was started
+    by a process that gives way does so from its start on."""
+    changed = []
+    for _, samples in _by_process(processes, (SERVICES,)):
+        counters = np.maximum.accumulate(samples["cpu_s"].to_numpy(dtype=np.float64))
+        lowered = samples["lowered"].to_numpy(dtype=np.bool_)
+        both = lowered & np.concatenate([lowered[:1], lowered[:-1]])
+        changed.append(samples.assign(cpu_s=np.cumsum(np.diff(counters, prepend=0.0) * both)))
+    return pd.concat(changed) if changed else processes
+
+
 def grown(machine: pd.DataFrame, name: str, window: Ints) -> float | None:
     """By how much a counter of a machine grew; None when it was not sampled on both sides."""
     course = _counter(machine, name, window)
@@ -128,10 +201,15 @@ def _counter(machine: pd.DataFrame, name: str, instants: Ints) -> Floats | None:
 
 def cpu_seconds(processes: pd.DataFrame, instants: Ints, roles: Sequence[str] = ROLES) -> dict[str, Floats]:
     """Cumulated CPU seconds of each role at the given instants (ns, ascending)."""
+    return _cumulated(processes, roles, "cpu_s", instants)
+
+
+def _cumulated(processes: pd.DataFrame, roles: Sequence[str], counter: str, instants: Ints) -> dict[str, Floats]:
+    """The same of any counter that begins at 0 with its process."""
     total = {role: np.zeros(len(instants)) for role in roles}
     for role, samples in _by_process(processes, roles):
         times = samples["wall_ns"].to_numpy(dtype=np.int64)
-        counters = np.maximum.accumulate(samples["cpu_s"].to_numpy(dtype=np.float64))
+        counters = np.maximum.accumulate(samples[counter].to_numpy(dtype=np.float64))
         born = min(round(float(samples["create_time"].iloc[0]) * NS), int(times[0]) - 1)
         # relative to birth, so that float64 keeps nanoseconds apart
         total[role] += np.interp(

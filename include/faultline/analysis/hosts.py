@@ -109,6 +109,10 @@ def processes_of(lines: Sequence[Line], host: str = "") -> pd.DataFrame:
     rows = [[line.get(name) for name in PROCESS_COLUMNS] for line in lines if line.get("kind") == "proc"]
     frame = pd.DataFrame(rows, columns=PROCESS_COLUMNS)
     frame["final"] = frame["final"].eq(True)
+    samples = [line for line in lines if line.get("kind") == "proc"]
+    # Not in journals from before they were taken, nor where the kernel does not count delays.
+    frame["waited_s"] = pd.Series([line.get("waited_s") for line in samples], dtype="float64")
+    frame["lowered"] = pd.Series([line.get("lowered") is True for line in samples], dtype="bool")
     frame["host"] = host
     return frame
 
@@ -144,11 +148,31 @@ def _read(file: Path, clock: Clock | None, here: Line) -> OtherHost:
 def taken_anywhere(
     machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
 ) -> cpu.Taken | None:
-    """What others took of the machine that they took most of. `machine`: this one's samples; `processes`: of all."""
-    found = [cpu.taken(machine, of_this_machine(processes, hosts), start_ns, end_ns)]
-    found += [cpu.taken(one.machine, one.processes, start_ns, end_ns) for one in hosts if not one.same_machine]
-    known = [one for one in found if one is not None]
+    """What others took of the machine that they took most of, among those that do not tell what was lost to them.
+    `machine`: this one's samples; `processes`: of all."""
+    known = [
+        found
+        for samples, own in _machines(machine, processes, hosts)
+        if cpu.lost(samples, own, start_ns, end_ns) is None
+        and (found := cpu.taken(samples, own, start_ns, end_ns)) is not None
+    ]
     return None if not known else cpu.Taken(max(one.mean for one in known), max(one.worst for one in known))
+
+
+def lost_anywhere(
+    machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
+) -> cpu.Lost | None:
+    """What the measured processes lost on the machine on which they lost most; None where no machine tells."""
+    found = [cpu.lost(samples, own, start_ns, end_ns) for samples, own in _machines(machine, processes, hosts)]
+    return max((one for one in found if one is not None), key=lambda one: one.mean, default=None)
+
+
+def _machines(
+    machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost]
+) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Of each machine: its samples, and those of its processes."""
+    others = [(one.machine, one.processes) for one in hosts if not one.same_machine]
+    return [(machine, of_this_machine(processes, hosts)), *others]
 
 
 def of_this_machine(processes: pd.DataFrame, hosts: Sequence[OtherHost]) -> pd.DataFrame:

@@ -15,14 +15,15 @@ from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.garbage import garbage_of, gc_s
-from faultline.analysis.hosts import cores_by_host, of_this_machine, taken_anywhere, uncertain_ms
+from faultline.analysis.hosts import cores_by_host, lost_anywhere, of_this_machine, taken_anywhere, uncertain_ms
 from faultline.analysis.latency import write_histogram
 from faultline.analysis.observations import Measured, measured_of
 from faultline.analysis.phases import is_out_of_step, latencies_of
 from faultline.analysis.raw_files import AttemptFile, Raw, read_raw
 from faultline.analysis.recovery.evidence import Event
 from faultline.analysis.recovery.placebo import placebo_of
-from faultline.analysis.recovery.recoveries import Recovered, recoveries_of
+from faultline.analysis.recovery.recoveries import Recovered, is_repeated, recoveries_of
+from faultline.analysis.run_course import begin_source, end_source, injections_of, warmup_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
 from faultline.analysis.steady_state import sustained
@@ -51,8 +52,10 @@ from faultline.records.record import (
     StateBytes,
     Status,
     TimelineEvent,
+    WaitedPart,
     WorkPart,
 )
+from faultline.records.run_value import run_value
 
 ARTIFACTS = {
     "attempt": "attempt.json",
@@ -204,7 +207,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
             checkpoint=traces.state_bytes,
         ),
         schedule_lag_ms=_schedule_lag(done),
-        recovery=recoveries[0] if recoveries else RecoveryPart.empty(),
+        recovery=run_value(recoveries if is_repeated(measured) else recoveries[:1]),
         audit=AuditPart.model_validate(measured.audit)
         if paced and "audit" not in raw.not_measured
         else AuditPart.empty(),
@@ -217,6 +220,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         non_compute_ms=non_compute_ms(measured.tuples, traces, window) if known else None,
         cpu_nodes=_cpu_nodes(raw, used, window.start_ns, window.end_ns),
         cpu_besides=CpuBesides.model_validate(besides),
+        waited=_waited(measured_loss(measured)),
         work=WorkPart.model_validate(work_of(traces, window, throughput)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(traces.late_rows, raw.records),
@@ -224,7 +228,19 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         not_measured=dict(raw.not_measured) or None,
         data=next((one["data"] for one in events(raw.generator, "primed") if one.get("data")), None),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
+        injections=injections_of(measured),
+        warmup=warmup_of(measured),
     )
+
+
+def measured_loss(measured: Measured) -> cpu.Lost | None:
+    """What the measured processes lost to others; None where it was not sampled."""
+    raw, window = measured.raw, measured.window
+    return lost_anywhere(raw.machine, raw.processes, raw.hosts, window.start_ns, window.end_ns)
+
+
+def _waited(lost: cpu.Lost | None) -> WaitedPart | None:
+    return None if lost is None else WaitedPart(others=lost.others, stolen=lost.stolen, worst_5s=lost.worst)
 
 
 def _cpu_nodes(raw: Raw, used: Mapping[str, float | None], start_ns: int, end_ns: int) -> dict[str, float] | None:
@@ -247,8 +263,8 @@ def _timeline(measured: Measured, recovered: Sequence[Recovered]) -> list[Event]
     window = measured.window
     frame = [
         Event("gate", window.t0_ns, "gate.json: T0"),
-        Event("measured_from", window.start_ns, "T0 + warmup_s"),
-        Event("measured_until", window.end_ns, "T0 + warmup_s + duration_s"),
+        Event("measured_from", window.start_ns, begin_source(measured)),
+        Event("measured_until", window.end_ns, end_source(measured)),
     ]
     return sorted([*frame, *(event for one in recovered for event in one.events)], key=lambda event: event.wall_ns)
 
@@ -287,6 +303,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         last_batch_lost=not raw.attempt.config.paced
         and all(commit.committed_ns < window.end_ns for commit in traces.commits),
         besides=besides,
+        lost=measured_loss(measured),
         taken=taken_anywhere(raw.machine, raw.processes, raw.hosts, window.start_ns, window.end_ns),
         clock_uncertain=uncertain_ms(raw.clocks),
     )

@@ -133,11 +133,13 @@ def summarise(tuples: Tuples, method: str, batches: int | None) -> Latency:
     return _summary(tuples.window, tuples, method, batches)
 
 
-def summarise_between(tuples: Tuples, method: str, batches: int | None, start_ns: int, until_ns: int) -> Latency:
-    """The latency of the tuples produced in the cells of production that begin in [start, until)."""
-    cells = tuples.production
-    chosen = (cells["cell_ns"] >= start_ns) & (cells["cell_ns"] < until_ns) & (cells["latency_ms"] != NEVER)
-    return _summary(cells[chosen], tuples, method, batches)
+def summarise_within(tuples: Tuples, method: str, batches: int | None, spans: Iterable[tuple[int, int]]) -> Latency:
+    """The latency of the tuples produced in the cells of production that begin in one of the spans [start, until)."""
+    begins = tuples.production["cell_ns"]
+    chosen = pd.Series(False, index=begins.index)
+    for start_ns, until_ns in spans:
+        chosen |= (begins >= start_ns) & (begins < until_ns)
+    return _summary(tuples.production[chosen & (tuples.production["latency_ms"] != NEVER)], tuples, method, batches)
 
 
 def _summary(frame: pd.DataFrame, tuples: Tuples, method: str, batches: int | None) -> Latency:

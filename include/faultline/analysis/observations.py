@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from faultline.analysis.audit import Audit, audit
@@ -17,10 +16,11 @@ from faultline.analysis.key_skew import Keys, keys_of
 from faultline.analysis.latency import Tuples, fold_tuples
 from faultline.analysis.raw_files import Raw
 from faultline.analysis.recovery.injected import Injected, read_injected
-from faultline.analysis.steady_state import Drift, drift_interval, slope_interval
+from faultline.analysis.steady_state import Drift, Floats, drifts_of, slope_interval, steady_stretch
 from faultline.analysis.unpaced import Numbering
 from faultline.base.journal import Line, events
 from faultline.base.window import NS, Window
+from faultline.experiment.common import baseline_commits
 
 # Of an engine's traces where no output tells of which input it is.
 NO_METHOD = "none"
@@ -30,8 +30,8 @@ NO_METHOD = "none"
 class Measured:
     """What the metrics, the recoveries and the rules have in common.
 
-    `reference`: the bins of the baseline, from the warm-up to the first fault. `deaths`: by process, why it
-    did not reach its end; None when it did.
+    `reference`: the bins of the baseline, from the warm-up to the first fault. `adaptive`: whether the warm-up lasted
+    until the engine was steady. `deaths`: by process, why it did not reach its end; None when it did.
     """
 
     raw: Raw
@@ -40,6 +40,7 @@ class Measured:
     tuples: Tuples
     bins: pd.DataFrame
     reference: pd.DataFrame
+    adaptive: bool
     injected: tuple[Injected, ...]
     deaths: Mapping[str, str | None]
     audit: Audit
@@ -62,44 +63,56 @@ class Measured:
         events itself, and with too few bins."""
         if not self.raw.attempt.config.paced:
             return None
-        return slope_interval(self._times_s, self._before("lag"))
+        return slope_interval(self._times_s(self.reference), _column(self.reference, "lag"))
 
     @cached_property
     def offered_rps(self) -> float:
         """What the source put out before the fault, per second, by its schedule."""
-        if self.reference.empty:
-            return 0.0
-        begin, end = int(self.reference["start_ns"].iloc[0]), int(self.reference["end_ns"].iloc[-1])
-        return (self.schedule.due(end) - self.schedule.due(begin)) / ((end - begin) / NS)
+        return self._offered_rps(self.reference)
 
     @cached_property
     def drifts(self) -> dict[str, Drift | None]:
-        """How latency and lag moved before the fault, as a share of what they were or of an interval's worth, whichever
-        is more.
+        """How latency and lag moved before the fault.
 
-        Right after a commit little waits: a batch that takes a tenth of a second more would double it, and is no matter
-        to a recovery, whose bounds leave a tenth of an interval.
+        After a warm-up that lasted until the engine was steady it is asked as the conductor asks: over as few of the
+        last commits as can tell, which may reach back into the warm-up.
         """
-        latency, lag = self._before("latency_ms"), self._before("lag")
-        if not len(lag):
-            return {}
-        known, interval_s = latency[~np.isnan(latency)], self.raw.attempt.config.checkpoint_interval_s
-        levels = (
-            max(float(np.median(known)) if len(known) else 0.0, 1000 * interval_s),
-            max(float(np.median(lag)), self.offered_rps * interval_s),
+        interval_s = self.raw.attempt.config.checkpoint_interval_s
+        if not self.adaptive or self.reference.empty:
+            return self.drifts_over(self.reference)
+        bins = between(self.bins, self.window.t0_ns, int(self.reference["end_ns"].iloc[-1]))
+        each = max(1, round(interval_s)) if self.raw.traces.method == "rank" else 1
+        return steady_stretch(
+            self._times_s(bins),
+            _column(bins, "latency_ms"),
+            _column(bins, "lag"),
+            fewest=baseline_commits(interval_s) * each,
+            interval_s=interval_s,
+            offered_rps=self.offered_rps,
+        )[1]
+
+    def drifts_over(self, bins: pd.DataFrame) -> dict[str, Drift | None]:
+        """How latency and lag moved over these bins."""
+        return drifts_of(
+            self._times_s(bins),
+            _column(bins, "latency_ms"),
+            _column(bins, "lag"),
+            interval_s=self.raw.attempt.config.checkpoint_interval_s,
+            offered_rps=self._offered_rps(bins),
         )
-        return {
-            name: drift_interval(self._times_s, values, level)
-            for name, values, level in zip(("latency", "lag"), (latency, lag), levels, strict=True)
-        }
 
-    @property
-    def _times_s(self) -> npt.NDArray[np.float64]:
-        return (self.reference["end_ns"].to_numpy(dtype=np.int64) - self.window.t0_ns) / NS
+    def _offered_rps(self, bins: pd.DataFrame) -> float:
+        if bins.empty:
+            return 0.0
+        begin, end = int(bins["start_ns"].iloc[0]), int(bins["end_ns"].iloc[-1])
+        return (self.schedule.due(end) - self.schedule.due(begin)) / ((end - begin) / NS)
 
-    def _before(self, signal: str) -> npt.NDArray[np.float64]:
-        """The values of the baseline's bins."""
-        return self.reference[signal].to_numpy(dtype=np.float64)
+    def _times_s(self, bins: pd.DataFrame) -> Floats:
+        return (bins["end_ns"].to_numpy(dtype=np.int64) - self.window.t0_ns) / NS
+
+
+def _column(bins: pd.DataFrame, signal: str) -> Floats:
+    return bins[signal].to_numpy(dtype=np.float64)
 
 
 def measured_of(raw: Raw) -> Measured:
@@ -110,6 +123,7 @@ def measured_of(raw: Raw) -> Measured:
         configuration.warmup_s,
         configuration.duration_s,
         configuration.checkpoint_interval_s,
+        raw.conductor,
     )
     paced = configuration.paced
     schedule = Schedule(raw.records) if paced else Numbering(raw.traces.commits)
@@ -129,7 +143,8 @@ def measured_of(raw: Raw) -> Measured:
         "recorder": unrecorded(raw.hosts) if raw.recorder_ended else "its last line is not `stop`",
         "conductor": _died(raw.conductor),
     }
-    return Measured(raw, window, schedule, tuples, bins, reference, injected, deaths, totals, offenders, keys)
+    adaptive = bool(events(raw.conductor, "measured_from"))
+    return Measured(raw, window, schedule, tuples, bins, reference, adaptive, injected, deaths, totals, offenders, keys)
 
 
 def _died(lines: Sequence[Line]) -> str | None:

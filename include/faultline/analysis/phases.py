@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from faultline.analysis.bins import between
-from faultline.analysis.latency import Latency, summarise, summarise_between
+from faultline.analysis.latency import Latency, summarise, summarise_within
 from faultline.analysis.observations import Measured
 from faultline.analysis.production import hit_from_ns
 from faultline.analysis.recovery.recoveries import Recovered
+from faultline.analysis.validity import LEFT_OUT
+
+Span = tuple[int, int]
 
 
 def latencies_of(measured: Measured, recovered: Sequence[Recovered]) -> tuple[Latency, Latency | None, Latency | None]:
-    """The latency of what was put out before the first fault, of what came until the last recovery was over, and from
-    then on; of a run without a fault the first is the whole window's. A recovery that was not seen to end leaves
-    nothing after it."""
+    """The latency of what was put out before the first fault, of what came from each fault until its recovery was over,
+    and of the rest; of a run without a fault the first is the whole window's. A recovery that was not seen to end lasts
+    until the next fault."""
     window, method, tuples = measured.window, measured.raw.traces.method, measured.tuples
     known = measured.tells_tuples and not is_out_of_step(measured)
 
-    def batches(begin_ns: int, end_ns: int) -> int | None:
-        return None if method == "rank" else len(between(measured.bins, begin_ns, end_ns))
+    def batches(spans: Sequence[Span]) -> int | None:
+        return None if method == "rank" else sum(len(between(measured.bins, *span)) for span in spans)
 
-    begun = [fault.t0_ns for fault in measured.injected if fault.t0_ns is not None]
-    if not begun:
-        found = summarise(tuples, method, batches(window.start_ns, window.end_ns))
+    def within(spans: Sequence[Span]) -> Latency:
+        return summarise_within(tuples, method, batches(spans), spans) if known else Latency.unknown(method)
+
+    during = spans_of(measured, recovered)
+    if not during:
+        found = summarise(tuples, method, batches([(window.start_ns, window.end_ns)]))
         return found if known else Latency.unknown(method), None, None
-    ends = [event.wall_ns for one in recovered for event in one.events if event.name.partition("#")[0] == "t7"]
-    ended = all(one.recovery.recovered is not False for one in recovered)
-    last_ns = min(max([*begun, *ends]), window.end_ns) if ended else window.end_ns
-    edges = [window.start_ns, hit_from_ns(tuples.production, window, min(begun)), last_ns, window.end_ns]
-    parts = [
-        summarise_between(tuples, method, batches(begin, end), begin, end) if known else Latency.unknown(method)
-        for begin, end in pairwise(edges)
-    ]
-    return parts[0], parts[1], parts[2] if last_ns < window.end_ns else None
+    edges = [*(edge for span in during for edge in span), window.end_ns]
+    after = [span for span in zip(edges[1::2], edges[2::2], strict=True) if span[0] < span[1]]
+    return within([(window.start_ns, during[0][0])]), within(during), within(after) if after else None
+
+
+def spans_of(measured: Measured, recovered: Sequence[Recovered]) -> list[Span]:
+    """From when to when what is produced is late because of a fault, as instants in ns, in order and apart."""
+    window, found = measured.window, list[Span]()
+    struck = [(fault.t0_ns, one) for fault, one in zip(measured.injected, recovered, strict=True) if fault.t0_ns]
+    for number, (t0_ns, one) in enumerate(struck):
+        begin_ns = hit_from_ns(measured.tuples.production, window, t0_ns)
+        next_ns = struck[number + 1][0] if number + 1 < len(struck) else window.end_ns
+        ends = [event.wall_ns for event in one.events if event.name.partition("#")[0] == "t7"]
+        open_ns = next_ns if one.recovery.recovered is False or one.settled.outcome == LEFT_OUT else t0_ns
+        end_ns = min(ends[0] if ends else open_ns, window.end_ns)
+        if found and begin_ns <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end_ns))
+        else:
+            found.append((begin_ns, end_ns))
+    return found
 
 
 def is_out_of_step(measured: Measured) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit  # Student's quantiles; scipy.stats would take a second to import
 
 Floats = npt.NDArray[np.float64]
 
@@ -62,11 +61,81 @@ def drift_interval(times_s: Floats, values: Floats, level: float) -> Drift | Non
     return Drift(*(moved * float(np.ptp(times)) / level).tolist())
 
 
+def drifts_of(
+    times_s: Floats, latency_ms: Floats, lag: Floats, *, interval_s: float, offered_rps: float
+) -> dict[str, Drift | None]:
+    """How `latency` and `lag` move over a baseline of commits at `times_s`, each as a share of its own level or of an
+    interval's worth, whichever is more; empty without commits.
+
+    Right after a commit little waits: a batch that takes a tenth of a second more would double it, and is no matter to
+    a recovery, whose bounds leave a tenth of an interval. `latency_ms`: NaN where no tuple tells. `interval_s`: the
+    nominal time between commits. `offered_rps`: records/s that the source puts out.
+    """
+    if not len(lag):
+        return {}
+    known = latency_ms[~np.isnan(latency_ms)]
+    levels = (
+        max(float(np.median(known)) if len(known) else 0.0, 1000 * interval_s),
+        max(float(np.median(lag)), offered_rps * interval_s),
+    )
+    return {
+        name: drift_interval(times_s, values, level)
+        for name, values, level in zip(("latency", "lag"), (latency_ms, lag), levels, strict=True)
+    }
+
+
+def is_steady(
+    times_s: Floats, latency_ms: Floats, lag: Floats, *, interval_s: float, offered_rps: float
+) -> tuple[bool, dict[str, Drift | None]]:
+    """Whether latency and lag are both shown to stay where they are, and their drifts; as `drifts_of`.
+
+    A signal without any value is not asked: outputs of some workloads do not tell of which input they are. Too few
+    values show nothing, so they are not steady.
+    """
+    drifts = drifts_of(times_s, latency_ms, lag, interval_s=interval_s, offered_rps=offered_rps)
+    seen = {"latency": not np.isnan(latency_ms).all(), "lag": True}
+    return bool(drifts) and all(
+        drift is not None and drift.steady for name, drift in drifts.items() if seen[name]
+    ), drifts
+
+
+def trailing_lengths(fewest: int, commits: int) -> list[int]:
+    """How many of the last `commits` are looked at: `fewest`, and each time half as many again where those cannot tell.
+
+    A root of two from one length to the next, so that few are tried. Empty where there are fewer than `fewest`.
+    """
+    lengths: list[int] = []
+    while (length := round(fewest * 2 ** (len(lengths) / 2))) <= commits and fewest > 0:
+        lengths.append(length)
+    return lengths
+
+
+def steady_stretch(
+    times_s: Floats, latency_ms: Floats, lag: Floats, *, fewest: int, interval_s: float, offered_rps: float
+) -> tuple[int, dict[str, Drift | None]]:
+    """The shortest stretch of last commits, of `fewest` or more, over which the rule of `is_steady` holds.
+
+    Gives its commits and its drifts; 0 and the drifts of the last `fewest` where it holds over none. Six commits that
+    scatter by a twentieth cannot show that they are steady; more can, and a drift over a longer stretch is only larger.
+    """
+    found: dict[str, Drift | None] = {}
+    for length in trailing_lengths(fewest, len(lag)):
+        steady, drifts = is_steady(
+            times_s[-length:], latency_ms[-length:], lag[-length:], interval_s=interval_s, offered_rps=offered_rps
+        )
+        if steady:
+            return length, drifts
+        found = found or drifts
+    return 0, found
+
+
 def slope_interval(times_s: Floats, values: Floats) -> tuple[float, float] | None:
     """95 % interval of the least-squares slope of `values` over time; None for fewer than 3 points."""
     n = len(times_s)
     if n < 3 or float(np.ptp(times_s)) == 0:
         return None
+    from scipy.special import stdtrit  # Student's quantiles: half a second that the conductor does not need
+
     x, y = times_s - times_s.mean(), values - values.mean()
     spread = float(x @ x)
     slope = float(x @ y) / spread

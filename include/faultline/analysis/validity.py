@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from faultline.analysis.cpu import WORST_S, Taken
+from faultline.analysis.cpu import WORST_S, Lost, Taken
 from faultline.analysis.steady_state import STEADY_SHARE, SUSTAINED_SHARE, Drift, sustained
 from faultline.experiment.common import baseline_bins
 from faultline.experiment.config import Configuration
@@ -32,15 +32,24 @@ INTERVAL_EXCESS = 1.2
 CLOCK_JUMP_MS = 100.0
 # Drift of another host's clock in a run, and half a round trip: latencies across hosts are marked beyond the first.
 CLOCKS_UNSURE_MS, CLOCKS_APART_MS = 1.0, 5.0
-# Cores that others may have: all the while, and for some seconds.
+# Cores that the measured processes may lose to others and to the host: all the while, and for some seconds.
+# Provisional, until `bench disturbance` has set them: a usual experiment works on about one core, and repetitions of it
+# scatter by about a tenth.
+LOST_CORES, LOST_BRIEFLY = 0.1, 0.5
+# Where it is not known what they lost: cores that others may have.
 DISTURBED_CORES, DISTURBED_BRIEFLY = 0.3, 1.0
+
+LEFT_OUT = "left-out"
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Settled:
-    """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it."""
+    """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it.
+
+    LEFT_OUT: a later injection of a run of which no recovery could be measured, which says nothing against the others.
+    """
 
     outcome: str | None
     detail: str = ""
@@ -81,6 +90,8 @@ class Findings:
     last_batch_lost: bool = False
     # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
     besides: Mapping[str, float | None] = field(default_factory=dict)
+    # What was lost to others; what they took, of machines that do not tell that.
+    lost: Lost | None = None
     taken: Taken | None = None
     # The host whose instants are the least sure on this host's clock, and by how many ms.
     clock_uncertain: tuple[str, float] | None = None
@@ -141,7 +152,11 @@ def are_unsure(uncertain_ms: float) -> bool:
 
 def disturbed(findings: Findings) -> str | None:
     """Others on the machine, or its host, took what the engine should have had: its figures are theirs, too."""
-    found = findings.taken
+    lost, found = findings.lost, findings.taken
+    if lost is not None and lost.mean > LOST_CORES:
+        return f"{lost.mean:.2f} cores lost to others and the host > {LOST_CORES:g}"
+    if lost is not None and lost.worst > LOST_BRIEFLY:
+        return f"{lost.worst:.2f} cores lost to others and the host > {LOST_BRIEFLY:g} for {WORST_S} s"
     if found is None or (found.mean <= DISTURBED_CORES and found.worst <= DISTURBED_BRIEFLY):
         return None
     if found.mean > DISTURBED_CORES:
@@ -178,9 +193,14 @@ def not_steady(findings: Findings) -> str | None:
     # An engine that is too slow has no steady baseline; that it is too slow is what there is to say, and a result.
     if findings.control or overloaded(findings) or interval_not_held(findings):
         return None
+    return unsteady(findings.drifts)
+
+
+def unsteady(drifts: Mapping[str, Drift | None]) -> str | None:
+    """Which signals were not shown to stay where they were before the fault, and how they moved; None for neither."""
     moved = [
         f"{name} moved by {drift.share:+.0%} ({drift.low:+.0%} to {drift.high:+.0%})"
-        for name, drift in findings.drifts.items()
+        for name, drift in drifts.items()
         if drift is not None and not drift.steady
     ]
     return f"{', '.join(moved)} before the fault, and not surely within {STEADY_SHARE:.0%}" if moved else None
@@ -229,7 +249,7 @@ def missed_window(findings: Findings) -> str | None:
 
 def fault_unknown(findings: Findings) -> str | None:
     """Nobody can say whether the fault took effect."""
-    others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window"}
+    others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window", LEFT_OUT}
     return _of_faults(findings, others, "was not settled: nobody can say whether it took effect")
 
 

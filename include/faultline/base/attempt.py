@@ -61,6 +61,11 @@ class Attempt:
         return self.folder / "gate.json"
 
     @property
+    def load_end(self) -> Path:
+        """When the load ends before its schedule does; written while the run lasts, beside the gate."""
+        return self.folder / "load_end.json"
+
+    @property
     def generator_journal(self) -> Path:
         return self.folder / "generator.jsonl"
 

@@ -28,11 +28,12 @@ import psutil
 
 from fault.local import process_handle, send_signal
 from fault.procfs import start_ticks
+from faultline.base.background import be_ordinary
 from faultline.base.environment import clean_environment
 from faultline.base.errors import InfrastructureError
 from faultline.base.files import sync_folder
 from faultline.base.journal import line_bytes, parse_line
-from faultline.base.marks import RUN_MARK, load_option, load_token, run_option, run_token
+from faultline.base.marks import BACKGROUND_MARK, RUN_MARK, load_option, load_token, run_option, run_token
 
 # Creation times are read from the same clock ticks by whoever asks; equal up to rounding.
 CREATION_TOLERANCE_S = 0.02
@@ -199,6 +200,8 @@ def _launch(spec: Mapping[str, object], timeout_s: float) -> Entry:
         stderr=subprocess.PIPE,
         close_fds=True,
         text=True,
+        # What is measured never gives way, whoever starts it.
+        env={name: value for name, value in os.environ.items() if name != BACKGROUND_MARK},
     )
     try:
         _, problem = starter.communicate(json.dumps(spec), timeout=timeout_s)
@@ -225,6 +228,7 @@ def become(spec: dict[str, object]) -> None:
     temporary = reply.with_suffix(".tmp")
     temporary.write_text(json.dumps(asdict(entry)))
     temporary.rename(reply)
+    be_ordinary()
     if spec["punctual"]:
         be_punctual()
     os.chdir(str(spec["cwd"]))

@@ -9,10 +9,9 @@ import threading
 from collections.abc import Iterator
 
 from faultline.base.errors import ConfigError
+from faultline.base.text import say
 
-# Running as root is asked for by this variable, or by --allow-root.
-ALLOW_ROOT = "FAULTLINE_ALLOW_ROOT"
-ALLOW_ROOT_OPTION = "--allow-root"
+REFUSE_ROOT = "FAULTLINE_REFUSE_ROOT"
 # The group may read results.
 SHARED = "FAULTLINE_SHARED_RESULTS"
 
@@ -42,13 +41,14 @@ def may_raise_priority() -> bool:
     return bool(found)
 
 
-def refuse_root() -> None:
-    """Raises ConfigError for root, unless that was asked for."""
-    if os.geteuid() == 0 and not os.environ.get(ALLOW_ROOT):
-        raise ConfigError(
-            "root: services, and every job that is measured, would run with all rights on this machine; run it as "
-            f"another user, or give {ALLOW_ROOT_OPTION}"
-        )
+@functools.cache
+def meet_root() -> None:
+    """Says in one line, once a process, that it runs as root. Raises ConfigError where a setting refuses root."""
+    if os.geteuid() != 0:
+        return
+    if os.environ.get(REFUSE_ROOT):
+        raise ConfigError(f"{REFUSE_ROOT}: got root; expected another user; fix: run it as another user, or unset it")
+    say("running as root: services and jobs have all rights on this machine")
 
 
 def shares_results() -> bool:

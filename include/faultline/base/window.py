@@ -6,7 +6,10 @@ opening of the gate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from faultline.base.journal import Line, last
 
 NS = 1_000_000_000
 # Timestamps of Spark's logs and REST interface are cut to 1 ms; a file's mtime comes from the
@@ -24,10 +27,18 @@ class Window:
     interval_ns: int
 
     @classmethod
-    def of(cls, t0_ns: int, warmup_s: float, duration_s: float, interval_s: float) -> Window:
-        """The window of an attempt whose gate opened at `t0_ns`; durations in seconds."""
-        start = t0_ns + round(warmup_s * NS)
-        return cls(t0_ns, start, start + round(duration_s * NS), round(interval_s * NS))
+    def of(
+        cls, t0_ns: int, warmup_s: float, duration_s: float, interval_s: float, conductor: Sequence[Line] = ()
+    ) -> Window:
+        """The window of an attempt whose gate opened at `t0_ns`; durations in seconds.
+
+        `conductor`: its journal. Where that says when the engine was steady, or when the last recovery was over, the
+        window begins and ends there, and not after fixed times.
+        """
+        begun, ended = (last(conductor, event=name) for name in ("measured_from", "measured_until"))
+        start = t0_ns + round(warmup_s * NS) if begun is None else int(begun["wall_ns"])
+        end = start + round(duration_s * NS) if ended is None else int(ended["wall_ns"])
+        return cls(t0_ns, start, end, round(interval_s * NS))
 
     @property
     def watched_until_ns(self) -> int:

@@ -46,7 +46,9 @@ def beside_windows(path: Path, *, limit_s: float = LONGEST_S) -> Iterator[float 
 
 
 def is_measured(path: Path) -> bool:
-    """Whether a window is measured now."""
+    """Whether a window is measured now; none is where there is no place for the lock yet."""
+    if not path.parent.exists():
+        return False
     with _held(path, fcntl.LOCK_SH, 0.0) as waited_s:
         return waited_s is None
 

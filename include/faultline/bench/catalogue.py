@@ -106,8 +106,9 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "sweep": _module("long_sweep"),
     "verdicts": _module("verdicts"),
     "decide": _module("decide"),
-    "levels": _module("levels"),
+    "levels": _module("truth.levels"),
     "gate": _module("gate"),
     "slowdowns": _module("slowdowns"),
+    "disturbance": _module("disturbance"),
     "authentication": _module("authentication"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from faultline.experiment.config import parse_configuration
@@ -98,6 +99,7 @@ def made_run(
     instants = {"gate": 0.0, "measured_from": 20.0, "measured_until": 20.0 + window_s}
     instants |= {f"t0#{n}" if n > 1 else "t0": 20.0 + spacing_s * n for n in range(1, len(parts) + 1)}
     hour, minute = divmod(repetition * 7, 60)
+    began_s = datetime(2026, 11, 1, hour, minute, tzinfo=UTC).timestamp()
     return record.model_copy(
         update={
             "config": {**record.config, "injections": max(2, len(parts))},
@@ -106,7 +108,7 @@ def made_run(
             "measured_at": f"2026-11-01T{hour:02}:{minute:02}:00.000+00:00",
             "metrics": metrics,
             "timeline": [
-                TimelineEvent(name=name, wall_ns=round(NS * t_s), mono_ns=round(NS * t_s), source="made up")
+                TimelineEvent(name=name, wall_ns=round(NS * (began_s + t_s)), mono_ns=round(NS * t_s), source="made up")
                 for name, t_s in instants.items()
             ],
         }
@@ -114,9 +116,11 @@ def made_run(
 
 
 def _part(low: float, high: float | None) -> RecoveryPart:
+    known = {"recovered": True, "macro_s": high, "resolution_s": None if high is None else high - low}
     if high is None:
-        return RecoveryPart.empty().model_copy(update={"recovered": False, "censored_at_s": low})
-    return RecoveryPart.empty().model_copy(update={"recovered": True, "macro_s": high, "resolution_s": high - low})
+        known = {"recovered": False, "censored_at_s": low}
+    part: RecoveryPart = RecoveryPart.empty().model_copy(update=known)
+    return part
 
 
 def write_record(results: Path, record: Record) -> None:

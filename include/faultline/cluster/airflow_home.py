@@ -68,6 +68,10 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             "scheduler_idle_sleep_time": "0.05",
             "catchup_by_default": "False",
         },
+        # Each heartbeat of a task is a request to the API server; dead ones are noticed after three.
+        "workers": {"min_heartbeat_interval": "10"},
+        # On a full machine it gives way for that long while a window is measured.
+        "triggerer": {"runner_health_check_threshold": "120"},
         "dag_processor": {
             "refresh_interval": "60",
             # Reading the DAG files takes a core for some seconds, beside whatever is measured. A changed file is read

@@ -10,7 +10,9 @@ from typing import Any
 
 import psutil
 
+from fault.sampling import counts_delay
 from faultline.base.attempt import unhealed_attempts, unhealed_text
+from faultline.base.background import means
 from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.machine_lock import machine_holder, pretenders
 from faultline.base.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
@@ -25,7 +27,7 @@ from faultline.engines.spark.distributions import Distribution, distributions, r
 
 def examine() -> dict[str, Any]:
     """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
-    "experiment", "open", "pretenders", "targets": {name: where}, "unhealed": {attempt: why}}.
+    "experiment", "open", "pretenders", "targets": {name: where}, "unhealed": {attempt: why}, "measuring": [text]}.
 
     `ok` speaks of requirements; services that are down are reported, and no fault.
     """
@@ -64,7 +66,14 @@ def examine() -> dict[str, Any]:
         "pretenders": pretenders(),
         "targets": known,
         "unhealed": unhealed_attempts(settings.attempts, settings.home),
+        "measuring": [means().text, _disturbance()],
     }
+
+
+def _disturbance() -> str:
+    if counts_delay():
+        return "disturbance: by what the measured processes lose to others (the kernel counts run delay)"
+    return "disturbance: by what others use, since this kernel does not count run delay (CONFIG_SCHEDSTATS)"
 
 
 def _kafka(settings: Settings) -> None:
@@ -117,6 +126,8 @@ def print_examination(findings: dict[str, Any]) -> None:
         print(f"        machine: {one}; nobody waits for it")
     for name, there in findings["targets"].items():
         print(f"        target {name}: {there}; ./faultline target check {name} looks at it")
+    for text in findings["measuring"]:
+        print(f"        {text}")
     for attempt, why in findings["unhealed"].items():
         print(f"        {unhealed_text(attempt, why)}")
 

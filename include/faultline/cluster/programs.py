@@ -9,8 +9,9 @@ from collections.abc import Iterable
 
 from faultline.base.attempt import write_json
 from faultline.base.files import write_private
+from faultline.base.marks import BACKGROUND_MARK
 from faultline.base.rights import files_mask
-from faultline.base.settings import Settings
+from faultline.base.settings import Settings, instance
 from faultline.cluster.hosts.enter import through
 from faultline.cluster.services.service import Service
 
@@ -75,7 +76,9 @@ def write_configuration(settings: Settings, services: Iterable[Service]) -> None
             name=service.name,
             command=escape(" ".join(shlex.quote(part) for part in start_command(settings, service))),
             directory=escape(str(settings.home)),
-            environment=escape(",".join(f'{key}="{value}"' for key, value in service.environment.items())),
+            environment=escape(
+                ",".join(f'{key}="{value}"' for key, value in environment_of(settings, service).items())
+            ),
             stop_signal=service.stop_signal,
             priority=service.priority,
             logs=escape(str(settings.logs)),
@@ -84,10 +87,18 @@ def write_configuration(settings: Settings, services: Iterable[Service]) -> None
 
 
 def start_command(settings: Settings, service: Service) -> list[str]:
-    """What is run for a service: the service itself, or for a possible victim a start that minds a fault's hold; on
-    its host."""
+    """What is run for a service: the service itself; for a possible victim a start that minds a fault's hold; for a
+    background service one that gives it a session of its own; on its host."""
     command = _that_minds_holds(settings, service) if service.victim else service.command
+    if service.background:
+        command = [sys.executable, "-P", "-m", "faultline.cluster.own_session", *command]
     return command if service.host is None else through(service.host, command)
+
+
+def environment_of(settings: Settings, service: Service) -> dict[str, str]:
+    """Returns what a service has in its environment in addition to the common one."""
+    mark = {BACKGROUND_MARK: str(instance(settings)["instance"])} if service.background else {}
+    return {**service.environment, **mark}
 
 
 def _that_minds_holds(settings: Settings, service: Service) -> list[str]:

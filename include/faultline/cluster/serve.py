@@ -19,7 +19,7 @@ from faultline.base.settings import Settings, check_folders, instance, load_sett
 from faultline.base.text import suggest
 from faultline.cluster.airflow_home import choose_database, write_airflow_home
 from faultline.cluster.java import Java, find_java
-from faultline.cluster.programs import start_command
+from faultline.cluster.programs import environment_of, start_command
 from faultline.cluster.rehearsal import make_archive
 from faultline.cluster.services import Service, control_services, data_services
 from faultline.cluster.supervision import (
@@ -63,7 +63,8 @@ def command_of(settings: Settings, java: Java, name: str) -> tuple[Sequence[str]
     if name not in known:
         raise ConfigError(f"{name}: no such service{suggest(name, [*known, PREPARE])}")
     service = known[name]
-    return start_command(settings, service), {**service_environment(settings, java.home), **service.environment}
+    environment = {**service_environment(settings, java.home), **environment_of(settings, service)}
+    return start_command(settings, service), environment
 
 
 def main(arguments: Sequence[str]) -> None:

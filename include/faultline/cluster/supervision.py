@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from faultline.base.attempt import open_attempts, unhealed_attempts, unhealed_text, write_json
+from faultline.base.background import restore
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.marks import INSTANCE_MARK
@@ -117,6 +118,7 @@ def _up(
     for service in wanted:
         _await_ready(supervisor, service, settings)
         progress(f"{service.name}: ready")
+    restore(instance(settings).get("instance"), settings.window_lock)
     tell_state(settings, progress)
     return settings
 

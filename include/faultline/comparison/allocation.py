@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
 
 from faultline.comparison.cells import Point
@@ -111,8 +110,8 @@ def costs_of(runs: Sequence[Entry], entries: Iterable[Entry] = ()) -> Costs:
     """
     gaps = list(_gaps(entries))
     spacings = [one.spacing_s for one in runs if one.spacing_s]
-    warm_up_s = statistics.median(float(one.config.get("warmup_s", 0.0)) for one in runs)
-    shares = [(one.window_s or float(one.config.get("duration_s", 0.0))) / len(one.recoveries) for one in runs]
+    warm_up_s = statistics.median(float(one.config["warmup_s"]) for one in runs)
+    shares = [(one.window[1] if one.window else float(one.config["duration_s"])) / len(one.recoveries) for one in runs]
     known = len(gaps) >= LEAST_GAPS, bool(spacings)
     return Costs(
         statistics.median(gaps) if known[0] else BESIDES_S + warm_up_s,
@@ -121,15 +120,13 @@ def costs_of(runs: Sequence[Entry], entries: Iterable[Entry] = ()) -> Costs:
     )
 
 
-def _gaps(entries: Iterable[Entry]) -> Iterable[float]:
+def _gaps(entries: Iterable[Entry]) -> Iterator[float]:
     """From T0 to T0 of consecutive attempts of one sweep on one host, less the window of the first, in seconds."""
-    found: dict[tuple[str | None, str | None], list[Entry]] = {}
+    found: dict[tuple[str | None, str | None], list[tuple[float, float]]] = {}
     for one in entries:
-        if one.window_s is not None:
-            found.setdefault((one.sweep_id, one.surroundings.get("host")), []).append(one)
+        if one.window is not None:
+            found.setdefault((one.sweep_id, one.surroundings.get("host")), []).append(one.window)
     for same in found.values():
-        for one, following in pairwise(sorted(same, key=lambda one: one.measured_at)):
-            began = [datetime.fromisoformat(each.measured_at) for each in (one, following)]
-            gap = (began[1] - began[0]).total_seconds() - (one.window_s or 0.0)
-            if gap > 0:
-                yield gap
+        for (began_s, window_s), (following_s, _) in pairwise(sorted(same)):
+            if following_s - began_s > window_s:
+                yield following_s - began_s - window_s

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from faultline.analysis.validity import DISTURBED_CORES, INTERVAL_EXCESS
+from faultline.analysis.validity import DISTURBED_CORES, INTERVAL_EXCESS, LOST_CORES
 from faultline.base.errors import InfrastructureError
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MOST_MEASUREMENTS
@@ -130,7 +130,9 @@ def holds(record: Record) -> bool | None:
 
 def _undisturbed(record: Record) -> bool:
     """Whether what made the generator late was the experiment itself: nobody else had much of the machine."""
-    besides = record.metrics.cpu_besides
+    waited, besides = record.metrics.waited, record.metrics.cpu_besides
+    if waited is not None and waited.others is not None:
+        return waited.others + (waited.stolen or 0.0) <= LOST_CORES
     if besides is None or besides.others is None or besides.stolen is None:
         return False
     return besides.others + besides.stolen <= DISTURBED_CORES

@@ -32,8 +32,9 @@ P50, P99, THROUGHPUT = "latency_ms.p50", "latency_ms.p99", "throughput_rps"
 # In the order in which they are told.
 FIGURES = (CPU_TOTAL, P50, P99, MACRO, THROUGHPUT)
 BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in KNOWN if metric.key in FIGURES}
-# As many degrees of freedom as five repetitions of one configuration have: with fewer, nothing is believed.
-LEAST_FREEDOM = LEAST - 1
+# As many degrees of freedom as three runs of one configuration have; t of run values keeps its error from two on
+# (`bench levels`), but with two an interval is thirteen standard errors wide.
+LEAST_FREEDOM = 2
 # A difference of recoveries in seconds that nobody minds, however exactly they are known.
 NEGLIGIBLE_S = 1.0
 

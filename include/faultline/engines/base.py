@@ -239,6 +239,9 @@ class Progress(Protocol):
     def covering(self, offsets: Offsets) -> int:
         """How many commits there are at whose end all records below `offsets` were taken."""
 
+    def commits_since(self, wall_ns: int) -> Sequence[Commit]:
+        """The commits made after an instant, in order."""
+
     def runs(self) -> int:
         """How often the query was begun; the last time counts once it has committed."""
 

@@ -49,6 +49,13 @@ SECONDS_AFTER_BASELINE = 20.0
 # A driver needs some 30 s to start again on two cores, and as long to catch up.
 SECONDS_FOR_A_DRIVER = 45.0
 LONG_INTERVAL_S = 5.0
+# The measured window begins when the engine is steady, at this time after T0 at the latest.
+WARMUP_MAX_S = 120.0
+# The longest wait between two injections of one run.
+MAX_WAIT_S = 180.0
+MAX_INJECTIONS = 64
+# A baseline that is not steady at once takes longer.
+SECONDS_FOR_BASELINES = 60.0
 
 
 def earliest_fault_s(warmup_s: float, interval_s: float) -> float:
@@ -66,12 +73,16 @@ def baseline_commits(interval_s: float) -> int:
     return 6 if interval_s >= LONG_INTERVAL_S else 10
 
 
-def usual_duration_s(interval_s: float, *, driver: bool = False) -> float:
-    """How long is measured where nobody says it, in s; the same with a fault and without, unless it hits the driver."""
+def usual_duration_s(interval_s: float, *, driver: bool = False, injections: int = 1) -> float:
+    """Return the default length of the measured window, in seconds: the same with a fault and without.
+
+    With several injections it is an upper bound, with time for slow baselines: such a run ends when its last recovery
+    is over.
+    """
     baseline_s = baseline_commits(interval_s) * interval_s + BASELINE_MARGIN_S
     after_s = INTERVALS_AFTER_BASELINE * interval_s + SECONDS_AFTER_BASELINE
-    extra_s = SECONDS_FOR_A_DRIVER if driver else 0.0
-    return max(SHORTEST_DURATION_S, float(math.ceil(baseline_s + after_s))) + extra_s
+    each_s = max(SHORTEST_DURATION_S, float(math.ceil(baseline_s + after_s))) + (SECONDS_FOR_A_DRIVER if driver else 0)
+    return each_s * injections + (SECONDS_FOR_BASELINES if injections > 1 else 0)
 
 
 def phase_of(repetition: int) -> float:
@@ -203,6 +214,26 @@ class Common(BaseModel):
         gt=0,
         le=10,
         description="What counts as recovered: latency and lag at most so much above what they were, as a share.",
+    )
+    injections: int = Field(
+        1,
+        ge=1,
+        le=MAX_INJECTIONS,
+        description="How often the fault of the short form is injected in one run: each time the engine is back to "
+        "normal and a new baseline has passed.",
+    )
+    max_wait_s: float = Field(
+        MAX_WAIT_S,
+        gt=0,
+        le=86_400,
+        description="Longest wait from one injection to the next; the run ends with the recoveries it has.",
+    )
+    warmup_max_s: float = Field(
+        WARMUP_MAX_S,
+        ge=0,
+        le=86_400,
+        description="Latest start of the measured window, in seconds after T0; it starts after `warmup_s`, as soon as "
+        "the engine is steady. At most `warmup_s`: the warm-up has a fixed length.",
     )
     restart_delay_s: float = Field(
         2.0,

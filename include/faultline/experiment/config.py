@@ -32,6 +32,7 @@ from faultline.experiment.common import (
 )
 from faultline.experiment.curves import require_records, take_curves, take_object
 from faultline.experiment.faults import in_short_form, take_plan
+from faultline.experiment.injections import check_injections, repeated
 from faultline.experiment.named_settings import OBJECTS, folded, require_known, take_settings
 from faultline.experiment.topic_settings import check_topic_settings
 from faultline.experiment.workloads.base import Parameters, Workload, primer_records
@@ -76,6 +77,25 @@ class _Checked(Common):
     def paced(self) -> bool:
         """Whether a generator sends the input by a schedule, through Kafka; else the engine makes it itself."""
         return self.kind.paced({name: getattr(self, name) for name in ("workload", *self.kind.parameters.model_fields)})
+
+    def planned_faults(self) -> tuple[PlannedFault, ...]:
+        """Each occurrence of the plan, in order of time; with several injections, one for each."""
+        return repeated(super().planned_faults(), self)
+
+    @property
+    def adaptive_warmup(self) -> bool:
+        """Whether the measured window starts when the engine is steady, instead of after a fixed time.
+
+        Fixed where the load moves, where a full fault plan counts its instants from T0, and where no commits show it.
+        """
+        moves = self.rate_curve is not None or self.skew_curve is not None or self.data_pace == "recorded"
+        shown = self.paced and self.kind.shows_steadiness and self.generator_on == "host"
+        return shown and not moves and self.fault_plan is None and self.warmup_max_s > self.warmup_s
+
+    @property
+    def longest_s(self) -> float:
+        """Longest time from T0 to the end of the measured window, in seconds."""
+        return (self.warmup_max_s if self.adaptive_warmup else self.warmup_s) + self.duration_s
 
     @property
     def primer_records(self) -> int:
@@ -127,8 +147,8 @@ class _Checked(Common):
         take_curves(values, kind.highest_rate(values))
         if values["fault_plan"] is not None:
             take_plan(values)
-        _set_length(values)
         _place_fault(values)
+        _set_length(values)
         return values
 
     @model_validator(mode="after")
@@ -144,7 +164,7 @@ class _Checked(Common):
         self._check_generator()
         check_topic_settings(self.topic_conf, paced=self.paced, workload=self.workload)
         most = self.kind.highest_rate(self.model_dump(include={"workload", *self.kind.parameters.model_fields}))
-        require_records(self.rate_curve, self.rate, most, self.warmup_s + self.duration_s)
+        require_records(self.rate_curve, self.rate, most, self.longest_s)
         if self.fault != "none":
             self._check_faults()
         self.kind.check_whole(self.own, self)
@@ -249,6 +269,7 @@ class _Checked(Common):
     def _check_faults(self) -> None:
         """The plan as a whole: inside the window, and with victims that this workload can have."""
         low, high = self.fault_window
+        check_injections(self, self.paced and self.kind.shows_steadiness)
         if high < low:
             raise ValueError(
                 f"duration_s: {self.duration_s:g} s cannot hold a baseline of {self.baseline_s:g} s and "
@@ -273,7 +294,7 @@ class _Checked(Common):
                     f"{one.fault.victim}; lower count or raise executors"
                 )
         restarts = sum(one.fault.victim == "driver" and one.fault.how.ends for one in planned)
-        if restarts > MAX_RESTARTS:
+        if restarts > max(MAX_RESTARTS, self.injections):
             raise ValueError(
                 f"{where}faults: the driver is ended {restarts} times, and restarted at most {MAX_RESTARTS}; plan fewer"
             )
@@ -324,7 +345,8 @@ def _set_length(values: dict[str, Any]) -> None:
     if "duration_s" not in values:
         try:
             interval_s = float(values.get("checkpoint_interval_s", 2.0))
-            values["duration_s"] = usual_duration_s(interval_s, driver=values.get("fault") == "driver")
+            driver, injections = values.get("fault") == "driver", int(values.get("injections", 1))
+            values["duration_s"] = usual_duration_s(interval_s, driver=driver, injections=injections)
         except (TypeError, ValueError, OverflowError):
             return  # the field's own check names the key
 
@@ -334,7 +356,8 @@ def _place_fault(values: dict[str, Any]) -> None:
     if values.get("fault", "executor") == "none":
         if values.get("fault_at_s") is not None:
             raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
-        values.pop("fault_action", None)  # one control, whatever the faults beside it do
+        for key in ("fault_action", "injections"):  # one control, whatever the faults of other cells do
+            values.pop(key, None)
     elif values.get("fault_at_s") is None:
         try:
             warmup = float(values.get("warmup_s", 20.0))

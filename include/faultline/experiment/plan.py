@@ -7,7 +7,7 @@ harvested, too: theirs is made of `attempt.json` whenever it is asked for, and l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fault.errors import PlanError
@@ -16,7 +16,13 @@ from faultline.base.attempt import Attempt
 from faultline.base.documents import read_document
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.experiment.common import baseline_commits, phase_of
+from faultline.experiment.common import (
+    MAX_WAIT_S,
+    RECOVERED_WITHIN,
+    SECONDS_AFTER_FAULT,
+    baseline_commits,
+    phase_of,
+)
 from faultline.experiment.preparations import Companion, Filling
 
 if TYPE_CHECKING:  # half a second of imports: who works with a plan that was made needs no configuration
@@ -39,11 +45,20 @@ class Topic:
 @dataclass(frozen=True)
 class Aim:
     """When the one fault of the short form comes: at `phase` (0 to below 1) of the first checkpoint cycle that begins
-    from its planned time on and after `commits` commits since the warm-up; at `latest_s` after T0 in any case."""
+    from its planned time on and after `commits` commits since the warm-up; at `latest_s` after T0 in any case.
+
+    `later`: the phases of the second and of further injections.
+    """
 
     phase: float
     commits: int
     latest_s: float
+    later: tuple[float, ...] = ()
+
+    @property
+    def phases(self) -> tuple[float, ...]:
+        """The phase of each injection."""
+        return (self.phase, *self.later)
 
 
 @dataclass(frozen=True)
@@ -56,7 +71,9 @@ class AttemptPlan:
     started. `primed_batches`: what is awaited before the gate, unless there is a `filling`; `drained_batches`: and at
     the end of the schedule. `stop_s`: how long the workload may take to end. `method`, `tuples`: how the harvest finds
     a tuple's first output, and what it takes for one. `aim`: None where the faults come at the very times that a plan
-    gives them. `gated`: the workload cannot log in at the broker, and comes to it through the gate.
+    gives them. `gated`: the workload cannot log in at the broker, and comes to it through the gate. `warmup_max_s`: the
+    measured window begins when the engine is steady, between `warmup_s` and then; None: at `warmup_s`. `max_wait_s`:
+    the longest wait between two of several injections. `within`: what counts as recovered, as `recovered_within`.
     """
 
     workload: str
@@ -81,15 +98,24 @@ class AttemptPlan:
     tuples: Mapping[str, Any]
     aim: Aim | None = None
     gated: bool = False
+    warmup_max_s: float | None = None
+    max_wait_s: float = MAX_WAIT_S
+    within: float = RECOVERED_WITHIN
+
+    @property
+    def delay_s(self) -> float:
+        """By how much the measured window, and all that is planned in it, may begin later than after `warmup_s`."""
+        return 0.0 if self.warmup_max_s is None else self.warmup_max_s - self.warmup_s
 
     @property
     def window_s(self) -> float:
-        """From T0 to the end of what is measured."""
-        return self.warmup_s + self.duration_s
+        """From T0 to the end of what is measured, at the latest."""
+        return self.warmup_s + self.delay_s + self.duration_s
 
     def over_s(self, planned: PlannedFault) -> float:
         """When a planned fault is over at the latest, its undo included, in seconds after T0."""
-        return planned.end_s + (0.0 if self.aim is None else self.aim.latest_s - planned.earliest_s)
+        aimed_s = 0.0 if self.aim is None else max(0.0, self.aim.latest_s - planned.earliest_s)
+        return planned.end_s + aimed_s + self.delay_s
 
     @property
     def interval_s(self) -> float:
@@ -149,7 +175,7 @@ class AttemptPlan:
                 "faults": tuple(PlannedFault(**{**one, "fault": Fault(**one["fault"])}) for one in values["faults"]),
                 "companions": tuple(Companion(one["role"], tuple(one["command"])) for one in values["companions"]),
                 "filling": None if values["filling"] is None else Filling(**values["filling"]),
-                "aim": Aim(**values["aim"]) if values.get("aim") else None,
+                "aim": _aim_from(values["aim"]) if values.get("aim") else None,
             }
         )
 
@@ -190,18 +216,30 @@ def resolve(
         tuples=kind.tuples(own),
         aim=_aim(config, repetition) if "checkpoint" in cycles else None,
         gated=config.kind.own_client,
+        warmup_max_s=config.warmup_max_s if config.adaptive_warmup else None,
+        max_wait_s=config.max_wait_s,
+        within=config.recovered_within,
     )
+
+
+def _aim_from(values: Mapping[str, Any]) -> Aim:
+    return Aim(**{**values, "later": tuple(values.get("later") or ())})
 
 
 def _aim(config: Configuration, repetition: int) -> Aim | None:
     """None for a control, and where a plan in its full form says when."""
     if config.fault == "none" or config.fault_plan is not None:
         return None
-    (planned,) = config.planned_faults()
+    planned = config.planned_faults()[0]
     # What lasts must be undone before the end.
     over_s = config.measured_window[1] - (planned.end_s - planned.earliest_s) - BEFORE_END_S
-    latest_s = max(planned.earliest_s, min(config.fault_window[1], over_s))
-    return Aim(phase_of(repetition), baseline_commits(config.checkpoint_interval_s), latest_s)
+    # And those that follow need their time.
+    later_s = (config.injections - 1) * (config.baseline_s + SECONDS_AFTER_FAULT)
+    latest_s = max(planned.earliest_s, min(config.fault_window[1], over_s) - later_s)
+    # All injections of all repetitions are spread over the cycle together.
+    first = repetition * config.injections
+    phase, *later = (phase_of(first + number) for number in range(config.injections))
+    return Aim(phase, baseline_commits(config.checkpoint_interval_s), latest_s, tuple(later))
 
 
 def program_of(attempt: Attempt, config: Configuration, plan: AttemptPlan) -> dict[str, Any]:
@@ -224,7 +262,7 @@ def _generator(config: Configuration, repetition: int, endpoints: Endpoints, top
         "partitions": config.partitions,
         "rate": config.rate,
         "rate_curve": config.rate_curve,
-        "seconds": config.warmup_s + config.duration_s,
+        "seconds": config.longest_s,
         **config.input_source(repetition),
         "skew_curve": config.skew_curve,
         "state_mb": config.state_mb,
@@ -276,7 +314,7 @@ def _from_before(attempt: Attempt) -> AttemptPlan:
     description = attempt.read()
     kafka, engine = description.get("kafka") or {}, description.get("spark") or {}
     bootstrap = str(kafka.get("bootstrap", ""))
-    return resolve(
+    plan = resolve(
         configuration_of(attempt),
         engine=None,
         repetition=int(description.get("repetition", 0)),
@@ -292,3 +330,4 @@ def _from_before(attempt: Attempt) -> AttemptPlan:
         ),
         topics=description.get("topics") or {},
     )
+    return replace(plan, warmup_max_s=None)

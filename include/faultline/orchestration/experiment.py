@@ -292,8 +292,7 @@ class HarvestOperator(LocalSparkJob):
         from faultline.base.processes import end_processes, marked
         from faultline.engines.registry import engine_at
         from faultline.experiment.plan import plan_of
-        from faultline.runner.collect import gather, is_large, require_whole
-        from faultline.runner.steps import scheduled_records
+        from faultline.runner.collect import gather, is_large, require_whole, sent_records
         from faultline.runner.teardown import note_failure
 
         attempt = attempt_of(self.attempt_id)
@@ -309,7 +308,7 @@ class HarvestOperator(LocalSparkJob):
             end_processes(marked(RUN_MARK, attempt.id))
             self.application_args = ["--config", str(configuration)]
             self.name = f"harvest {attempt.id}"
-            self.large, self.for_attempt = is_large(scheduled_records(plan)), attempt.id
+            self.large, self.for_attempt = is_large(sent_records(attempt, plan)), attempt.id
             self.alone, self.endpoints = attempt.job.is_dir() or plan.endpoints.elsewhere, plan.endpoints
             super().execute(context)
         except Exception as error:

@@ -35,7 +35,8 @@ def own_section(section: str) -> tuple[str, ...]:
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Workload": (
-        "workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", *own_section("Workload"),
+        "workload", "rate", "warmup_s", "warmup_max_s", "duration_s", "corpus", "skew", "vocabulary",
+        *own_section("Workload"),
     ),
     "Your data": ("data", "data_key", "data_time", "data_pace", "data_speed"),
     "Load": ("rate_curve", "skew_curve", "accept_overload", "generator_processes", "generator_on"),
@@ -45,7 +46,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Cluster": ("target", "executors", "executor_cores", "executor_memory_mb", "partitions", "shuffle_partitions"),
     "Settings": ("spark_build", "spark_conf", "topic_conf", "jvm_options"),
-    "Fault": ("fault", "fault_action", "fault_at_s", "fault_plan", "restart_delay_s", "recovered_within"),
+    "Fault": (
+        "fault", "fault_action", "fault_at_s", "fault_plan", "injections", "max_wait_s", "restart_delay_s",
+        "recovered_within",
+    ),
     "Randomness": ("seed",),
 }  # fmt: skip
 

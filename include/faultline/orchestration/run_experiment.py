@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 # Runs of it that go on together: one is measured, and the next one waits for its turn or starts; the machine's lock
 # sees to it that two never measure.
 AT_ONCE = 2
-POLL_S = 2
+# Two runs go on together, so the next one is ready when an end is noticed late; each look takes 10 ms of CPU time.
+POLL_S = 5
 # Tries of the task; measurements are bounded by `max_measurements`, this bounds the infrastructure's failures.
 RETRIES = 9
 # Failures of a night's baseline, none of which got it to run, after which the night goes on without it.

@@ -143,6 +143,15 @@ def throughput(record: Record) -> str:
     return ", ".join(part for part in (rate, lasting(record)) if part)
 
 
+def window_of(record: Record) -> tuple[Any, Any]:
+    """Seconds of the warm-up and of the measured window, as they were; without a timeline, as they were asked for."""
+    at = {event.name: event.wall_ns for event in record.timeline}
+    if not {"gate", "measured_from", "measured_until"} <= at.keys():
+        return record.config.get("warmup_s", "?"), record.config.get("duration_s", "?")
+    begun_s, ended_s = ((at[name] - at["gate"]) / 1e9 for name in ("measured_from", "measured_until"))
+    return round(begun_s, 1), round(ended_s - begun_s, 1)
+
+
 def plain(value: Any) -> str:
     """A configuration value as text: numbers without a useless `.0`."""
     return f"{value:g}" if isinstance(value, float) else str(value)

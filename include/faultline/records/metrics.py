@@ -85,6 +85,8 @@ KNOWN = (
     Metric("recovery.silence_s", "Recovery", "Longest silence", "s", LESS),
     Metric("recovery.settled_s", "Recovery", "Settled", "s", LESS),
     Metric("recovery.plateau_ratio", "Recovery", "Tail after ÷ before the fault", "", LESS),
+    Metric("recovery.drift_since_first_s", "Recovery", "Macro less that by the first baseline", "s"),
+    Metric("injections.made", "Recovery", "Injections in one run"),
     Metric("placebo.macro_s", "Recovery", "Recovery from nothing, of a control", "s", LESS),
     Metric("recovery.dip_depth", "Recovery", "Dip depth", "share", LESS),
     Metric("recovery.lag_area_record_s", "Recovery", "Lag area", "record·s", LESS),
@@ -99,6 +101,10 @@ KNOWN = (
     Metric("cpu_besides.services", "CPU", "CPU of Airflow and other services", "cores"),
     Metric("cpu_besides.recorder", "CPU", "CPU of the recorder", "cores"),
     Metric("cpu_besides.stolen", "CPU", "CPU stolen by the host", "cores"),
+    Metric("warmup.waited_s", "Work", "Warm-up until steady, after its shortest", "s"),
+    Metric("waited.others", "CPU", "CPU lost to other processes", "cores"),
+    Metric("waited.stolen", "CPU", "CPU lost to the host", "cores"),
+    Metric("waited.worst_5s", "CPU", "CPU lost in the worst 5 s", "cores"),
     Metric("work.batches", "Work", "Batches"),
     Metric("work.tasks", "Work", "Tasks"),
     Metric("work.batch_s", "Work", "Execution time of batches", "s", LESS),
@@ -185,7 +191,7 @@ COMPARABLE = {metric.key: metric for metric in KNOWN if metric.better}
 _HIDDEN = frozenset(
     {
         CENSORED_AT, "recovery.recovered", "recovery.resolution_s", "recovery.phase", "keys.low", "keys.high",
-        "realtime",
+        "realtime", "injections.planned", "warmup.steady", "warmup.bound_s",
         # The same as gc_s where it is known, and how many pauses made it up.
         "gc.executors_s", "gc.pauses",
     }
@@ -251,7 +257,8 @@ def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
 def _is_hidden(key: str) -> bool:
     leaf = key.rpartition(".")[2]
     made_of = key.startswith(_LATENCIES) and leaf in _WITHIN
-    return key in _HIDDEN or made_of or leaf in _BOUNDS or key.startswith("placebo.")
+    aside = key.startswith(("placebo.", "injections.ended_early."))
+    return key in _HIDDEN or made_of or leaf in _BOUNDS or aside
 
 
 def named(key: str) -> Metric:

@@ -73,6 +73,16 @@ class ScheduleLagMs(Part):
     max: float | None
 
 
+class TriggerPart(Part):
+    """Why an injection after the first came when it did: seconds from the one before until the engine was found back to
+    normal, commits since then, the place in the checkpoint cycle, and how long was waited in all."""
+
+    normal_s: float | None
+    baseline_commits: int | None
+    phase: float | None
+    waited_s: float | None
+
+
 class RecoveryPart(Part):
     """Parts of the recovery from one fault, in seconds; all null for a control.
 
@@ -80,7 +90,9 @@ class RecoveryPart(Part):
     `dip_depth`, `plateau_ratio`, `recovered_within`: shares. `lag_area_record_s`: record·seconds. What counted as
     recovered: `latency_limit_ms` (L*), `lag_limit` (lag*, records), `hold_s` (H). `settled_s`: from t0 to when latency
     had its last level. `phase`: of the fault in its checkpoint cycle, 0 to 1. `lateness_ms`: the generator's largest
-    until the end of the recovery. Older records lack what has defaults.
+    until the end of the recovery. Of several injections of one fault also `injection`, its number from 1, `at_s`, its
+    t0 after T0, `trigger`, `note`, what speaks against this one alone, and `drift_since_first_s`: macro less what it
+    would be against the baseline of the first. Older records lack what has defaults.
     """
 
     recovered: bool | None
@@ -105,6 +117,37 @@ class RecoveryPart(Part):
     settled_s: float | None = None
     phase: float | None = None
     lateness_ms: float | None = None
+    injection: int | None = None
+    at_s: float | None = None
+    drift_since_first_s: float | None = None
+    trigger: TriggerPart | None = None
+    note: str | None = None
+
+
+class EndedEarlyPart(Part):
+    """Why a run ended before its last injection: the `signal` that was out of its `limit` when the wait was over."""
+
+    signal: str
+    value: float | None
+    limit: float | None
+    waited_s: float | None
+
+
+class InjectionsPart(Part):
+    """How often a fault was to be injected in the run, and was."""
+
+    planned: int
+    made: int
+    ended_early: EndedEarlyPart | None
+
+
+class WarmupPart(Part):
+    """A warm-up that lasts until the engine is steady: seconds beyond the shortest one, whether it was steady then, and
+    the latest end that was allowed, in seconds after T0."""
+
+    waited_s: float | None
+    steady: bool | None
+    bound_s: float | None
 
 
 class AuditPart(Part):
@@ -213,14 +256,24 @@ class CpuBesides(Part):
     recorder: float | None = None
 
 
+class WaitedPart(Part):
+    """Cores that the measured processes lost, since they were ready and another process of the machine (`others`) or
+    its host (`stolen`) had the processor; both together in the worst 5 s (`worst_5s`)."""
+
+    others: float | None
+    stolen: float | None
+    worst_5s: float | None
+
+
 class Metrics(Part):
     """All figures of an attempt; defined in docs/reference/metrics.md.
 
     `latency_ms`: of what was produced in the measured window, before the first fault where there was one; then
-    `latency_during_ms` of what was produced until it was over, and `latency_after_ms` of the rest. `recoveries`: one
-    for each planned fault, in order; `recovery` is the first. `placebo`: of a control, what the rule of the end says at
-    the instant that a fault would have had. `not_measured`: of figures that a job of the user's cannot have, why. What
-    comes after `recoveries` is null in records from before it was measured.
+    `latency_during_ms` of what was produced from a fault until it was over, and `latency_after_ms` of the rest.
+    `recoveries`: one for each fault, in order; `recovery` is the first, or of several injections of one fault their
+    median. `injections`: null without several. `warmup`: null where it has a fixed length. `placebo`: of a control,
+    what the rule of the end says at the instant that a fault would have had. `not_measured`: of figures that a job of
+    the user's cannot have, why. What comes after `recoveries` is null in records from before it was measured.
     """
 
     latency_ms: LatencyMs
@@ -252,6 +305,9 @@ class Metrics(Part):
     gc: GarbagePart | None = None
     not_measured: dict[str, str] | None = None
     data: DataPart | None = None
+    injections: InjectionsPart | None = None
+    warmup: WarmupPart | None = None
+    waited: WaitedPart | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

@@ -35,7 +35,8 @@ class Bounds:
 
 def is_repeated(config: Mapping[str, Any]) -> bool:
     """Whether runs of this configuration inject one fault several times; other plans have several faults."""
-    return int(config.get("injections") or 1) > 1
+    injections = config.get("injections")
+    return isinstance(injections, int) and injections > 1
 
 
 def bounds_of_part(part: RecoveryPart) -> tuple[float, float | None] | None:
@@ -68,10 +69,13 @@ def value_of_run(ends: Sequence[tuple[float, float | None]]) -> tuple[float, flo
     return low, None if math.isinf(high) else high
 
 
-def window_of(record: Record) -> float | None:
-    """Length of the measured window, in seconds; None for an attempt that was not measured."""
-    edges = {one.name: one.wall_ns for one in record.timeline if one.name in ("measured_from", "measured_until")}
-    return None if len(edges) < 2 else (edges["measured_until"] - edges["measured_from"]) / NS
+def window_of(record: Record) -> tuple[float, float] | None:
+    """T0 (seconds since the epoch) and the length of the measured window (seconds); None for an attempt that was not
+    measured."""
+    at = {one.name: one.wall_ns for one in record.timeline}
+    if not {"gate", "measured_from", "measured_until"} <= at.keys():
+        return None
+    return at["gate"] / NS, (at["measured_until"] - at["measured_from"]) / NS
 
 
 def spacing_of(record: Record) -> float | None:

@@ -18,7 +18,7 @@ class Entry:
 
     `path` is relative to the folder of records; `metrics`: every number that is known, by its path in the record joined
     with dots, such as `latency_ms.p50`, in the record's units. `recoveries`: of a run with several injections, none of
-    any other. `window_s`: length of the measured window; `spacing_s`: mean time between two injections.
+    any other. `window`: T0 and length of the measured window, in s; `spacing_s`: mean time between two injections.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Entry:
     # Of the record; figures of two schemas do not mean the same.
     schema: int = SCHEMA
     recoveries: tuple[Bounds, ...] = ()
-    window_s: float | None = None
+    window: tuple[float, float] | None = None
     spacing_s: float | None = None
 
     @classmethod
@@ -57,6 +57,7 @@ class Entry:
             **content,
             "reasons": tuple(content["reasons"]),
             "recoveries": tuple(Bounds(*one) for one in content["recoveries"]),
+            "window": tuple(content["window"]) if content["window"] else None,
         }
         return cls(path=path, config=config, **kept)
 
@@ -113,7 +114,7 @@ def content_of(record: Record) -> dict[str, Any]:
         "surroundings": _surroundings(record),
         "schema": record.schema_,
         "recoveries": [[one.number, one.low, one.high] for one in recoveries_of(record)],
-        "window_s": window_of(record),
+        "window": window_of(record),
         "spacing_s": spacing_of(record),
     }
 

@@ -24,6 +24,15 @@ def explained(reasons: Sequence[str], figures: Mapping[str, float | bool | None]
     return [f"{reason}{who}" if reason.startswith(CODE) else reason for reason in dict.fromkeys(reasons)]
 
 
+def lost_text(record: Record) -> str:
+    """Cores that a record's measured processes lost to others and to the host; empty where that is not known."""
+    waited = record.metrics.waited
+    if waited is None or waited.others is None:
+        return ""
+    host = f", to the host {cores(waited.stolen)}" if waited.stolen else ""
+    return f"lost to others {cores(waited.others)}{host}, in the worst 5 s {cores(waited.worst_5s)}"
+
+
 def reasons_of(record: Record) -> list[str]:
     """The same of a whole record."""
     found = record.metrics.cpu_besides

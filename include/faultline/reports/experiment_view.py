@@ -27,7 +27,7 @@ from faultline.records.format import (
 from faultline.records.metrics import named
 from faultline.records.record import JUDGED, Record, RecoveryPart
 from faultline.reports.curves import FILE, curves_of
-from faultline.reports.disturbance import reasons_of
+from faultline.reports.disturbance import lost_text, reasons_of
 from faultline.reports.out_of_bound import bounds_of, last_out_text
 from faultline.reports.table import name_of
 from faultline.reports.time_series import time_figure
@@ -127,7 +127,7 @@ def _headline(record: Record) -> list[dict[str, str]]:
         _tile("Latency p50", milliseconds(latency.p50), "ms", f"mean {milliseconds(latency.mean)}"),
         _tile("Latency p99", milliseconds(latency.p99), "ms", f"max {milliseconds(latency.max)}"),
         _tile("Throughput", count(metrics.throughput_rps), f"{counts}/s", beside),
-        _tile("CPU, all roles", f"{sum(used):.2f}" if used else NONE, "cores", ""),
+        _tile("CPU, all roles", f"{sum(used):.2f}" if used else NONE, "cores", lost_text(record)),
     ]
     if recovery.recovered is not None:
         resolution = recovered_since(recovery).strip(" ()")
@@ -159,7 +159,13 @@ def _recoveries(record: Record) -> list[list[str]]:
     recoveries = record.metrics.recoveries
     if len(recoveries) < 2:
         return []
-    return [[str(number), *_recovery_row(recovery)] for number, recovery in enumerate(recoveries, start=1)]
+    return [[_place(number, recovery), *_recovery_row(recovery)] for number, recovery in enumerate(recoveries, start=1)]
+
+
+def _place(number: int, recovery: RecoveryPart) -> str:
+    """`2 at T0 + 71.0 s, not-steady`: of injections in one run also when it came, and what speaks against it."""
+    when = "" if recovery.at_s is None else f" at T0 + {seconds(recovery.at_s)} s"
+    return f"{number}{when}" + (f", {recovery.note.partition(':')[0]}" if recovery.note else "")
 
 
 def _recovery_row(recovery: RecoveryPart) -> list[str]:
@@ -229,10 +235,12 @@ def _folded(record: Record) -> list[tuple[str, str, Pairs]]:
 
 
 def _figures(record: Record) -> Pairs:
-    """What is known of the attempt beside the audit, by name and unit; of several faults the first one's recovery."""
+    """What is known of the attempt beside the audit, by name and unit; of several faults the first one's recovery, of
+    several injections of one fault their median."""
     metrics = record.metrics.model_dump()
     metrics.pop("audit")
     first = " of fault 1" if len(metrics.pop("recoveries")) > 1 else ""
+    first = ", median of its injections" if metrics["injections"] and first else first
     pairs: Pairs = []
     for key, text in _flat(metrics):
         metric = named(key)

@@ -34,10 +34,11 @@ from faultline.records.format import (
     share,
     signed,
     throughput,
+    window_of,
 )
 from faultline.records.record import JUDGED, Record
 from faultline.reports.curves import are_known
-from faultline.reports.disturbance import reasons_of
+from faultline.reports.disturbance import lost_text, reasons_of
 from faultline.reports.narrative import FaultStory, Happening, Span, Story, tell
 from faultline.reports.table import load_of
 
@@ -183,7 +184,7 @@ def _head(record: Record) -> RenderableType:
     )
     lines: list[RenderableType] = [title]
     lines += [_indented(Text(reason, style="yellow")) for reason in reasons_of(record)]
-    lines.append(Text(_configuration(config)))
+    lines.append(Text(_configuration(record)))
     lines.append(Text(f"{fault_of(config)} · {_cell(record)}"))
     # Never broken over lines, so that it can be copied.
     lines.append(Text(f"again: {again(record)}", style="dim", no_wrap=True, overflow="ignore"))
@@ -195,11 +196,14 @@ def _head(record: Record) -> RenderableType:
                 f"max {milliseconds(latency.max)} ms · {throughput(record)}"
             )
         )
+        if lost := lost_text(record):
+            lines.append(Text(f"cores {lost}"))
     return Group(*lines)
 
 
-def _configuration(config: Mapping[str, Any]) -> str:
+def _configuration(record: Record) -> str:
     """The configuration in one line; values that a file lacks are shown as unknown."""
+    config, (warmup_s, measured_s) = record.config, window_of(record)
 
     def value(name: str) -> str:
         return plain(config.get(name, "?"))
@@ -217,7 +221,7 @@ def _configuration(config: Mapping[str, Any]) -> str:
             *interval,
             value("commit_mode"),
             f"{value('executors')} × {value('executor_cores')} cores",
-            f"warm-up {value('warmup_s')} s, measured {value('duration_s')} s",
+            f"warm-up {plain(warmup_s)} s, measured {plain(measured_s)} s",
         ]
     )
 
@@ -261,6 +265,16 @@ def _deed(fault: FaultStory) -> Iterable[str]:
         yield f"outcome: {deed.outcome}" + (f": {deed.detail}" if deed.detail else "")
     for undone in deed.undone:
         yield f"undone: {undone}"
+    if trigger := fault.recovery.get("trigger"):
+        yield (
+            f"came after {seconds(trigger['waited_s'])} s: the engine was back to normal "
+            f"{seconds(trigger['normal_s'])} s after the fault before; "
+            f"{count(trigger['baseline_commits'])} commits followed"
+        )
+    if (drift_s := fault.recovery.get("drift_since_first_s")) is not None:
+        yield f"against the first baseline it would have taken {signed(-drift_s, 2)} s"
+    if fault.recovery.get("recovered") is not None and fault.recovery.get("note"):
+        yield f"remark: {fault.recovery['note']}"
 
 
 def _bars(spans: Sequence[Span], width: int) -> Table:

@@ -130,6 +130,7 @@ NOT_MEASURED = {"latency_ms": "latency", "audit": "audit"}
 def tell(record: Record, results: Path) -> Story:
     """The story of `record`; `results` holds `attempts/` with its raw files, which may be gone."""
     remarks = [f"{what} not measured: {why}" for what, why in not_measured(record)]
+    remarks += ended_early(record)
     attempt = Attempt(results / "attempts" / record.attempt)
     conductor = _journal(attempt.conductor_journal, remarks)
     gate_ns = next((event.wall_ns for event in record.timeline if event.name == "gate"), None)
@@ -149,6 +150,19 @@ def not_measured(record: Record) -> list[tuple[str, str]]:
     """Figures that a job of the user's cannot have, each in words with why."""
     told = record.metrics.not_measured or {}
     return [(NOT_MEASURED.get(name, name), why) for name, why in sorted(told.items())]
+
+
+def ended_early(record: Record) -> list[str]:
+    """Why a run ended before its last injection, in words; empty where it did not."""
+    made = record.metrics.injections
+    if made is None or made.ended_early is None:
+        return []
+    why = made.ended_early
+    beyond = "" if why.value is None or why.limit is None else f", at {why.value:,.0f} for a limit of {why.limit:,.0f}"
+    return [
+        f"{made.made} of {made.planned} injections were made: {seconds(why.waited_s)} s after the last one the engine "
+        f"was not back to normal by its {why.signal}{beyond}"
+    ]
 
 
 def _journal(path: Path, remarks: list[str]) -> list[dict[str, Any]]:
@@ -206,6 +220,8 @@ def _faults(
     events: dict[int, list[Happening]] = {}
     for number, happening in _happenings(record, gate_ns):
         events.setdefault(number, []).append(happening)
+    if metrics.injections is not None:  # what was never made has no story
+        planned = planned[: metrics.injections.made]
     for number in range(1, max(len(planned), len(recoveries), *events.keys(), 0) + 1):
         recovery = recoveries[number - 1] if number <= len(recoveries) else RecoveryPart.empty()
         deed = _deed(number - 1, conductor, gate_ns)
@@ -257,6 +273,8 @@ def _verdict(
         out, tail = last_out_text(record, number, recovery, series), plateau_text(recovery)
         told = f"not seen to recover: not over {seconds(recovery.censored_at_s)} s after the fault (censored)"
         return told + (f", when {out}" if out else "") + (f"; {tail}" if tail else "")
+    if recovery.note is not None:
+        return f"no recovery: {recovery.note}"
     if deed is not None and deed.outcome is not None and deed.outcome != "effective":
         return f"no recovery: {_OUTCOMES.get(deed.outcome, deed.outcome)}"
     return f"no recovery was measured: the attempt is {record.status}"

@@ -20,6 +20,7 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.journal import Instant
 from faultline.base.ssh_hosts import remote_hosts
 from faultline.cluster.restart_hold import lay_hold
+from faultline.experiment.common import MAX_WAIT_S, RECOVERED_WITHIN
 from faultline.experiment.plan import Aim, plan_of
 
 if TYPE_CHECKING:  # see fault.hosts
@@ -29,11 +30,14 @@ if TYPE_CHECKING:  # see fault.hosts
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the conductor takes from both. `end_s`: seconds after T0 when its work is done; `aim`: see the plan."""
+    """What the conductor takes from both. `aim`, `warmup_max_s`, `max_wait_s`, `within`: see the plan.
+
+    `generator`: its specification, which holds the send schedule; None where the engine makes the events itself.
+    """
 
     attempt: str
     planned: tuple[PlannedFault, ...]
-    end_s: float
+    duration_s: float
     bootstrap: str
     input_topic: str
     seed: int = 0
@@ -49,6 +53,15 @@ class Assignment:
     aim: Aim | None = None
     here: str = ""
     disks: Mapping[str, str] = field(default_factory=dict)
+    warmup_max_s: float | None = None
+    max_wait_s: float = MAX_WAIT_S
+    within: float = RECOVERED_WITHIN
+    generator: Mapping[str, Any] | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether the fault of the short form is injected several times."""
+        return self.aim is not None and len(self.planned) > 1
 
     @property
     def tokens(self) -> Tokens:
@@ -85,7 +98,7 @@ def read_assignment(directory: Path) -> Assignment:
         return Assignment(
             attempt=str(data["attempt"]),
             planned=plan.faults,
-            end_s=plan.window_s,
+            duration_s=plan.duration_s,
             bootstrap=str(data["kafka"]["bootstrap"]),
             input_topic=str(data["topics"]["input"]),
             seed=plan.seed,
@@ -101,6 +114,10 @@ def read_assignment(directory: Path) -> Assignment:
             aim=plan.aim,
             here=plan.endpoints.here,
             disks=_disks(data),
+            warmup_max_s=plan.warmup_max_s,
+            max_wait_s=plan.max_wait_s,
+            within=plan.within,
+            generator=plan.generator,
         )
     except KeyError as error:
         raise ConfigError(f"{error.args[0]}: missing in attempt.json; clear the whole run") from None

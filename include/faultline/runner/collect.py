@@ -10,7 +10,7 @@ from typing import Any
 from fault.hosts import KAFKA_HOST
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
-from faultline.base.journal import read_ended, read_journal, write_lines
+from faultline.base.journal import last, read_ended, read_journal, write_lines
 from faultline.base.kafka_login import kafka_options
 from faultline.base.kafka_offsets import KafkaEndOffsets
 from faultline.base.settings import Settings
@@ -74,6 +74,14 @@ def _of_job(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     file = tuples["job"] and str(attempt.job / tuples["job"])
     return {"job": file, "attempt": attempt.id, "folder": str(attempt.sink)}
+
+
+def sent_records(attempt: Attempt, plan: AttemptPlan) -> int:
+    """Records of the schedule: those that the generator says it sent, else those of the whole schedule."""
+    from generators.spec import GeneratorSpec
+
+    done = last(read_journal(attempt.generator_journal), event="done")
+    return GeneratorSpec.model_validate(plan.generator).total if done is None else int(done["records"])
 
 
 def is_large(records: float) -> bool:

@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any
 
 from fault.action import Act, HalfDone, Sent
 from fault.errors import FaultError, TooFewVictims
@@ -39,12 +36,12 @@ from faultline.base.text import one_line
 from faultline.engines.base import Progress
 from faultline.engines.registry import engine_at
 from faultline.runner.assignment import Assignment, read_assignment, remote_injectors
-from faultline.runner.due import due_of
-from faultline.runner.healing import as_line
-from faultline.runner.quiet_window import quiet_window
+from faultline.runner.healing import Terminated, Terminations, as_line
+from faultline.runner.window.due import due_of
+from faultline.runner.window.measured_window import MeasuredWindow, load_of, open_gate
+from faultline.runner.window.quiet_window import quiet_window
+from faultline.runner.window.signals import SignalReader
 
-# T0 lies this far ahead when the gate opens, so that the generator reads the gate in time.
-GATE_LEAD_S = 0.3
 # This long before a fault its victims are looked at again.
 RECHECK_LEAD_S = 1.0
 # The answer of the broker is taken up to here; a later one is journalled after the signal.
@@ -54,10 +51,6 @@ MISSED_WINDOW_S = 1.0
 WORTH_TELLING_S = 0.05
 # Sleeping wakes up late by a fraction of a millisecond; the rest of the way is spun.
 SPIN_S = 0.002
-
-
-class Terminated(BaseException):
-    """SIGTERM or SIGINT arrived. Not an Exception, so that no handler on the way can swallow it."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +86,8 @@ class Conductor:
         self._window_lock = window_lock
         self._undo = UndoStack()
         self._fault = -1
+        # The input's ends, read at the last fault.
+        self._ends: Mapping[str, int] = {}
 
     def dry_run(self) -> list[str]:
         """One line for each act that would happen; touches nothing. Raises VictimRefused."""
@@ -104,7 +99,7 @@ class Conductor:
 
     def run(self, journal: Journal) -> int:
         """The whole life of a conductor, journalled; gives the exit code."""
-        with _Terminations() as terminations:
+        with Terminations() as terminations:
             message = ""
             try:
                 try:
@@ -139,44 +134,48 @@ class Conductor:
         for host, offset in self._clocks().items():
             journal.write("clock", host=host, offset_s=offset.offset_s, round_trip_s=offset.round_trip_s)
         journal.write("victims", victims=[victim for turn in turns for victim in turn.act.victims()])
+        load = load_of(self._attempt, self._assignment)
         with quiet_window(self._attempt, self._window_lock) as waited_s:
             if waited_s > WORTH_TELLING_S:
                 journal.write("quiet", waited_s=round(waited_s, 3))
-            t0 = self._open_gate(journal)
-            for turn in turns:
-                self._break(journal, turn, t0)
-            _sleep_until(t0.plus(self._assignment.end_s).mono_ns)
+            t0 = open_gate(self._attempt, journal)
+            reader = None if load is None else SignalReader(self._progress, load, t0)
+            window = MeasuredWindow(self._attempt, journal, t0, self._assignment, reader)
+            window.begin()
+            self._inject(journal, turns, window)
+            _sleep_until(window.close(early=self._assignment.several).mono_ns)
             journal.write("done", sync=True)
 
-    def _open_gate(self, journal: Journal) -> Instant:
-        t0 = Instant.now().plus(GATE_LEAD_S)
-        gate: dict[str, Any] = {"t0_wall_ns": t0.wall_ns, "t0_mono_ns": t0.mono_ns}
-        journal.write("gate", sync=True, **gate)
-        target = self._attempt.gate
-        unfinished = target.with_suffix(".tmp")
-        try:
-            with unfinished.open("w", encoding="utf-8") as file:
-                json.dump(gate, file)
-            unfinished.rename(target)
-        except OSError as error:
-            raise InfrastructureError(f"{target}: cannot be written: {error.strerror}; free disk space") from None
-        if time.monotonic_ns() >= t0.mono_ns:
-            raise InfrastructureError("gate.json: the disk took longer than the gate's lead; measure again")
-        return t0
+    def _inject(self, journal: Journal, turns: Sequence[Turn], window: MeasuredWindow) -> None:
+        """All faults at the times of their plan, or each as soon as the engine is steady, or back to normal."""
+        limits, several = None, self._assignment.several
+        ready = window.await_baseline() if turns and self._assignment.aim is not None else None
+        for turn in turns:
+            signal = self._break(journal, turn, window, ready) or Instant.now()
+            if several:
+                limits = limits or window.limits(signal)
+                ready = window.await_recovery(limits, self._ends, signal, number=turn.planned.index + 1)
+                if ready is None:
+                    return
 
-    def _break(self, journal: Journal, turn: Turn, t0: Instant) -> None:
-        """One fault from the second look at its victims to its undoing; what was registered is undone in any case."""
-        acted = self._strike(journal, turn, t0)
+    def _break(self, journal: Journal, turn: Turn, window: MeasuredWindow, ready: Instant | None) -> Instant | None:
+        """One fault from the second look at its victims to its undoing; what was registered is undone in any case.
+
+        `ready`: when the engine was found ready for it; None where its plan says when it comes. Returns when it acted.
+        """
+        acted = self._strike(journal, turn, window, ready)
         if acted is not None:
             _sleep_until(acted.plus(turn.planned.fault.duration_s or 0.0).mono_ns)
         if problem := self._heal(journal):
             raise InfrastructureError(problem)
+        return acted
 
-    def _strike(self, journal: Journal, turn: Turn, t0: Instant) -> Instant | None:
+    def _strike(self, journal: Journal, turn: Turn, window: MeasuredWindow, ready: Instant | None) -> Instant | None:
         """Looks at the victims again, reads the offsets, acts at the instant, settles; None when nothing was done."""
         self._fault = index = turn.planned.index
-        _sleep_until(t0.plus(turn.planned.earliest_s).mono_ns - round(RECHECK_LEAD_S * 1e9))
-        planned = self._instant(journal, turn, t0) if self._recheck(journal, turn) else None
+        turn = replace(turn, planned=window.moved(turn.planned, ready))
+        _sleep_until(window.t0.plus(turn.planned.earliest_s).mono_ns - round(RECHECK_LEAD_S * 1e9))
+        planned = self._instant(journal, turn, window, ready) if self._recheck(journal, turn) else None
         if planned is None:
             return None
         again_ns = planned.mono_ns - round(RECHECK_LEAD_S * 1e9)
@@ -200,6 +199,7 @@ class Conductor:
         reading = newest(ready) or in_time or watch.result(OFFSETS_TIMEOUT_S)
         if reading is None:
             raise InfrastructureError("kafka: no end offsets of the input topic at the fault; see the broker's log")
+        self._ends = reading[0]
         self._note_offsets(journal, index, reading, before_signal=reading[1].mono_ns <= ready.mono_ns)
         self._settled(journal, index, settlement)
         return ready
@@ -215,9 +215,10 @@ class Conductor:
             return False
         return True
 
-    def _instant(self, journal: Journal, turn: Turn, t0: Instant) -> Instant | None:
+    def _instant(self, journal: Journal, turn: Turn, window: MeasuredWindow, ready: Instant | None) -> Instant | None:
         """When the fault is due; None when the cycle that it waits for never began."""
-        index, due = turn.planned.index, due_of(turn.planned, t0, self._assignment, self._progress)
+        index, aim = turn.planned.index, window.aim(turn.planned.index, ready)
+        due = due_of(turn.planned, window.t0, self._assignment, self._progress, aim=aim, start=ready or window.start)
         if due is None:
             span = f"{turn.planned.earliest_s:g} and {turn.planned.latest_s:g} s after T0"
             detail = f"no {turn.planned.fault.cycle} cycle began between {span}"
@@ -315,34 +316,6 @@ def _sleep_until(mono_ns: int, *, spin: bool = False) -> None:
         time.sleep(rest_s)
     while spin and time.monotonic_ns() < mono_ns:
         pass
-
-
-class _Terminations:
-    """Turns the first SIGTERM or SIGINT into Terminated; later ones must not interrupt the healing."""
-
-    def __init__(self) -> None:
-        self._held = False
-        self._previous: dict[int, Any] = {}
-
-    def hold(self) -> None:
-        """From now on the signals are ignored."""
-        self._held = True
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._arrived)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, previous in self._previous.items():
-            signal.signal(number, previous)
-
-    def _arrived(self, signum: int, frame: FrameType | None) -> None:
-        if not self._held:
-            self._held = True
-            raise Terminated
 
 
 def build(assignment: Assignment, directory: Path) -> Conductor:

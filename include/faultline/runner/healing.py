@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 from fault.action import UndoSpec
 from fault.errors import FaultError
@@ -75,3 +77,35 @@ def heal(attempt: Attempt) -> list[str]:
     if problems:
         raise InfrastructureError(f"healing: {'; '.join(problems)}")
     return replayed
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGINT arrived. Not an Exception, so that no handler on the way can swallow it."""
+
+
+class Terminations:
+    """Turns the first SIGTERM or SIGINT into Terminated; later ones must not interrupt the healing."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._previous: dict[int, Any] = {}
+
+    def hold(self) -> None:
+        """From now on the signals are ignored."""
+        self._held = True
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+
+    def _arrived(self, signum: int, frame: FrameType | None) -> None:
+        if not self._held:
+            self._held = True
+            raise Terminated

@@ -143,6 +143,8 @@ def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, 
             # The embedded ones play no part in what runs on a target.
             "instance": None if elsewhere else instance(settings).get("instance"),
             "keeper": services_keeper(settings),
+            # What gives way while a window is measured, wherever that is.
+            "background": instance(settings).get("instance"),
             "holds": {}
             if elsewhere
             else {
@@ -223,7 +225,7 @@ def check_hosts(config: Configuration) -> None:
             what = "needs a disk of the checkpoints' own" if one.fault.victim == DRIVER.name else "is done to hosts"
             raise ConfigError(
                 f"fault_action: {one.fault.action} of a {one.fault.victim} {what}, and there is none here; ./faultline "
-                "down, and up --hosts 3 --allow-root"
+                "down, and up --hosts 3"
             )
     if config.kind.own_client and load_settings().placement.spread:
         raise ConfigError(
@@ -236,6 +238,7 @@ def check_load(config: Configuration) -> None:
     """Refuses an input without a record, and one without room on the disk, by the least that its records can take."""
     if not config.paced:
         return
+    # At least: a warm-up that lasts until the engine is steady may be longer.
     seconds = config.warmup_s + config.duration_s
     data = _data(config) if config.data_pace == "recorded" else None
     records = config.rate * seconds if data is None else _recorded(data, config, seconds)

@@ -15,6 +15,7 @@ from faultline.base.machine_lock import machine_holder
 from faultline.base.processes import option_of
 from faultline.base.settings import Settings
 from faultline.base.text import counted
+from faultline.base.window import Window
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
 from faultline.records.format import title_of
@@ -136,22 +137,24 @@ def holder_text(settings: Settings) -> str | None:
 def split_of(attempt: Attempt) -> dict[str, float]:
     """Seconds that an ended attempt spent in each part; parts it never reached are left out.
 
-    start: its turn to gate · warmup, measured: as configured · drain: end of schedule to drained ·
+    start: its turn to gate · warmup, measured: as the conductor says · drain: end of the window to drained ·
     judged: drained to closed
     """
     if not (attempt.folder / "attempt.json").exists():
         return {}
     config = configuration_of(attempt)
-    gate = last(read_journal(attempt.conductor_journal), event="gate")
+    conductor = read_journal(attempt.conductor_journal)
+    gate = last(conductor, event="gate")
     if gate is None:
         return {}
-    t0, window = int(gate["t0_wall_ns"]) / 1e9, config.warmup_s + config.duration_s
-    split = {"start": t0 - attempt.begun_at_ns() / 1e9, "warmup": config.warmup_s}
-    split["measured"] = config.duration_s
+    t0_ns = int(gate["t0_wall_ns"])
+    window = Window.of(t0_ns, config.warmup_s, config.duration_s, config.checkpoint_interval_s, conductor)
+    split = {"start": (t0_ns - attempt.begun_at_ns()) / 1e9, "warmup": window.t_s(window.start_ns)}
+    split["measured"] = window.duration_s
     end, over = attempt.folder / "end.json", attempt.over
     if end.exists():
         drained = end.stat().st_mtime
-        split["drain"] = drained - t0 - window
+        split["drain"] = drained - window.end_ns / 1e9
         if over:
             split["judged"] = over.stat().st_mtime - drained
     return split

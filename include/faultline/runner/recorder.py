@@ -15,13 +15,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fault.identity import KAFKA
 from fault.sampling import Key, RoleRule, Table, machine, space_of
 from faultline.base.attempt import Attempt, write_json
+from faultline.base.background import Background, means
 from faultline.base.documents import read_document
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
@@ -29,13 +29,16 @@ from faultline.base.kafka_offsets import KafkaEndOffsets
 from faultline.base.machine_lock import LEAST_WAIT_S, Claim, hold_machine
 from faultline.base.marks import instance_option
 from faultline.base.processes import birth, read_ledger
-from faultline.base.roles import SERVICES
+from faultline.base.roles import ROLES, SERVICES
+from faultline.base.window_lock import is_measured
 from faultline.cluster.restart_hold import LONGEST_HOLD_S
 from faultline.engines.registry import engine_at
 from faultline.engines.running import Sampler
 from faultline.experiment.plan import plan_of
 
 PERIOD_S = 1.0
+# For so many looks after a window background processes are restored: one that was just started is seen by the second.
+RESTORED_LOOKS = 3
 OFFSETS_TIMEOUT_S = 1.0
 
 
@@ -47,7 +50,7 @@ def roles_here(attempt: Attempt, sampler: Sampler) -> Table:
     # What runs on other hosts is counted there.
     apart = bool(description.get("hosts"))
     heirs = {"supervisor": "driver", **sampler.heirs}
-    return Table([*sampler.rules, *kafka], heirs, again_s=LONGEST_HOLD_S, apart=apart)
+    return Table([*sampler.rules, *kafka], heirs, again_s=LONGEST_HOLD_S, apart=apart, waiting=ROLES)
 
 
 class Recorder:
@@ -60,10 +63,15 @@ class Recorder:
         self._journal = journal
         self._engine = engine_at(attempt).sampler(attempt)
         self._roles = roles_here(attempt, self._engine)
-        keeper = description.get("services", {}).get("keeper")
+        services = description.get("services", {})
+        keeper, background = services.get("keeper"), services.get("background")
         self._keeper = None if keeper is None else (int(keeper), SERVICES)
         self._input = KafkaEndOffsets(description["kafka"]["bootstrap"], description["topics"]["input"])
         self._seen: dict[Key, dict[str, Any]] = {}
+        window = description.get("window_lock")
+        self._window = None if window is None else Path(window)
+        self._background = None if background is None else Background(background, means())
+        self._restored_looks = 0
 
     def begin(self) -> None:
         """Has other hosts record themselves, too, and asks a target's broker for its clock. Raises InfrastructureError
@@ -72,8 +80,7 @@ class Recorder:
             from faultline.runner.hosts import recordings  # the SSH library takes its time
 
             rules, heirs = self._engine.rules, self._engine.heirs
-            config = self._attempt.read()["config"]
-            longest_s = float(config["warmup_s"]) + float(config["duration_s"]) + recordings.MARGIN_S
+            longest_s = plan_of(self._attempt).window_s + recordings.MARGIN_S
             recordings.begin(
                 self._attempt, rules, heirs, again_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
             )
@@ -107,12 +114,34 @@ class Recorder:
         # Whatever the ledger names belongs to the experiment, and does not count as others'.
         ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(self._attempt.ledger)}
         present = self._roles.look(ledger, self._keeper)
+        lowered = self._give_way({key for key, usage in present.items() if usage.role in ROLES})
         for key, usage in present.items():
-            self._seen[key] = {"kind": "proc", **asdict(usage), "final": False}
+            mark = {"lowered": True} if key in lowered else {}
+            self._seen[key] = {"kind": "proc", **usage.line(), **mark, "final": False}
             self._journal.append(self._seen[key])
         # A pid's last counters are kept when it dies: its work was done all the same.
         for key in [key for key in self._seen if key not in present]:
             self._journal.append({**self._seen.pop(key), "final": True})
+
+    def _give_way(self, measured: set[Key]) -> set[Key]:
+        """Has background processes give way while a window is measured, and takes that back after it; returns those
+        that give way now."""
+        if self._background is None or self._window is None:
+            return set()
+        if is_measured(self._window):
+            self._restored_looks = 0
+            return self._background.lower(self._roles.stats, measured)
+        if self._restored_looks < RESTORED_LOOKS:
+            self.restore()
+        return set()
+
+    def restore(self) -> None:
+        """Takes back whatever made background processes give way, also by a recorder that was killed."""
+        if self._background is not None:
+            restored = self._background.restore(self._roles.stats)
+            self._restored_looks += 1
+            if restored:
+                self._journal.append({"kind": "restored", "pids": restored})
 
     def _offsets(self) -> None:
         with contextlib.suppress(InfrastructureError):
@@ -136,16 +165,19 @@ def run(
         recorder.begin()
         journal.append({"kind": "start", "after": after, "boot": birth(os.getpid())[1], "space": space_of("self")})
         due = time.monotonic()
-        while not stop.is_set():
+        try:
+            while not stop.is_set():
+                recorder.sample()
+                keep()
+                due += PERIOD_S
+                late = time.monotonic() - due
+                if late > 0:
+                    journal.append({"kind": "overrun", "late_s": round(late, 3)})
+                    due += PERIOD_S * int(late / PERIOD_S + 1)
+                stop.wait(max(0.0, due - time.monotonic()))
             recorder.sample()
-            keep()
-            due += PERIOD_S
-            late = time.monotonic() - due
-            if late > 0:
-                journal.append({"kind": "overrun", "late_s": round(late, 3)})
-                due += PERIOD_S * int(late / PERIOD_S + 1)
-            stop.wait(max(0.0, due - time.monotonic()))
-        recorder.sample()
+        finally:
+            recorder.restore()
         recorder.end()
         journal.append({"kind": "stop"}, sync=True)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
+from faultline.base.documents import read_document
 from faultline.base.errors import Cancelled, InfrastructureError
 from faultline.base.machine_lock import RECORDER
 from faultline.base.marks import load_token
@@ -43,8 +44,8 @@ from faultline.runner.daemons import (
 )
 from faultline.runner.drain import drain_limit_s
 from faultline.runner.punctuality import Punctuality
-from faultline.runner.quiet_window import LONGEST_S
 from faultline.runner.teardown import heal_leftovers
+from faultline.runner.window.quiet_window import LONGEST_S
 from generators.login import LOGIN
 
 # Of an attempt's generator with these arguments: its command, and its environment beside this one.
@@ -122,13 +123,6 @@ def await_services(settings: Settings, config: Configuration) -> None:
         every_s=0.3,
         what=lambda: f"services: {lacking}; look at ./faultline doctor, or run ./faultline down and up",
     )
-
-
-def scheduled_records(plan: AttemptPlan) -> int:
-    """Records that are due between the gate and the end of the measured window, however the rate moves."""
-    from generators.spec import GeneratorSpec
-
-    return GeneratorSpec.model_validate(plan.generator).total
 
 
 def start_generator(attempt: Attempt, settings: Settings, on_executors: ExecutorCommand) -> Entry | None:
@@ -263,7 +257,10 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     )
     for one in plan.faults:
         gate = wait_until(
-            lambda index=one.index: seen(attempt.conductor_journal, event="settled", fault=index),  # type: ignore[misc]
+            lambda index=one.index: (  # type: ignore[misc]
+                seen(attempt.conductor_journal, event="settled", fault=index)
+                or seen(attempt.conductor_journal, event="not_normal")
+            ),
             timeout_s=plan.over_s(one) + SETTLE_S,
             every_s=IN_WINDOW_S,
             what=f"conductor: the outcome of fault {one.index}",
@@ -316,8 +313,13 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
 def _pace(attempt: Attempt, plan: AttemptPlan) -> Callable[[], float]:
     """Seconds between two looks: few while a window is measured, which they would disturb, and many around its end."""
     gate = seen(attempt.conductor_journal, event="gate")
-    end_ns = gate["t0_mono_ns"] + round((plan.window_s - IN_WINDOW_S) * 1e9) if gate else 0
-    return lambda: IN_WINDOW_S if time.monotonic_ns() < end_ns else AT_END_S
+    longest_ns = gate["t0_mono_ns"] + round(plan.window_s * 1e9) if gate else 0
+
+    def pace_s() -> float:
+        ends_ns = read_document(attempt.load_end)["end_mono_ns"] if attempt.load_end.exists() else longest_ns
+        return IN_WINDOW_S if time.monotonic_ns() < ends_ns - round(IN_WINDOW_S * 1e9) else AT_END_S
+
+    return pace_s
 
 
 def _drain(attempt: Attempt, plan: AttemptPlan, problems: list[str]) -> bool:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from faultline.base.attempt import Attempt, write_json
+from faultline.base.background import restore
 from faultline.base.endpoints import EMBEDDED
 from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.base.files import sync_files
 from faultline.base.journal import Journal, read_journal
 from faultline.base.marks import RUN_MARK
 from faultline.base.processes import end_ledger, end_processes, marked, present_boot, read_ledger
-from faultline.base.settings import Settings
+from faultline.base.settings import Settings, instance
 from faultline.base.target import endpoints_at
 from faultline.cluster.topics import delete_own_topics
 from faultline.runner.collect import drop_recordings, keep_logs_only, remove_working_data
@@ -75,6 +76,7 @@ def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
         # Also when a process would not end: a paused service would stay so for everybody.
         unhealed = heal_leftovers(attempt)
     ended += end_processes(marked(RUN_MARK, attempt.id))
+    restore(instance(settings).get("instance"), settings.window_lock)
     try:
         topics = _free(attempt, settings, delete_topics)
     finally:  # also when the broker does not answer

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.steady_state import Drift, Floats, drift_interval, slope_interval, sustained
+from faultline.analysis.steady_state import (
+    Drift,
+    Floats,
+    drift_interval,
+    is_steady,
+    slope_interval,
+    steady_stretch,
+    sustained,
+    trailing_lengths,
+)
 
 
 def slopes_of(times: Floats, values: Floats) -> list[float]:
@@ -54,6 +65,54 @@ def test_the_drift_interval_holds_the_planted_drift_about_as_often_as_it_says() 
     drawn = [drift_interval(times, 100 + 2 * times + random.normal(0, 8, 12), 100.0) for _ in range(200)]
     inside = [one.low <= 0.22 <= one.high for one in drawn if one is not None]
     assert 0.9 <= sum(inside) / 200
+
+
+def judged(latency: list[float], lag: list[float]) -> bool:
+    times = np.arange(len(lag), dtype=float)
+    return is_steady(times, np.array(latency), np.array(lag), interval_s=1.0, offered_rps=1000.0)[0]
+
+
+def test_a_baseline_is_steady_when_both_signals_are() -> None:
+    flat, falling = [2000.0] * 10, [4000 - 200.0 * n for n in range(10)]
+    assert judged(flat, flat)
+    assert not judged(falling, flat)
+    assert not judged(flat, falling)
+
+
+def test_a_signal_without_values_is_not_asked_and_too_few_are_not_steady() -> None:
+    flat, none = [2000.0] * 10, [float("nan")] * 10
+    assert judged(none, flat)
+    assert not judged([*none[:7], 2000.0, 2000.0, 2000.0], flat)
+    assert not judged(flat[:3], flat[:3])
+    assert not judged([], [])
+
+
+@given(st.integers(4, 60), st.integers(0, 400))
+def test_trailing_lengths_grow_from_the_fewest_to_what_there_is(fewest: int, commits: int) -> None:
+    found = trailing_lengths(fewest, commits)
+    assert found[:1] == ([fewest] if fewest <= commits else [])
+    assert all(a < b <= 1.5 * a + 1 for a, b in itertools.pairwise(found))
+    assert all(length <= commits < 2 * found[-1] for length in found)
+
+
+def test_a_stretch_grows_until_it_can_tell() -> None:
+    random, times = np.random.default_rng(3), np.arange(40, dtype=float)
+    scattered, flat = 1000 * (1 + random.normal(0, 0.08, 40)), np.full(40, 100.0)
+
+    def stretch(latency: Floats, n: int = 40) -> int:
+        return steady_stretch(times[-n:], latency[-n:], flat[-n:], fewest=10, interval_s=1, offered_rps=100)[0]
+
+    assert stretch(flat) == 10
+    assert stretch(scattered) > 10
+    # What fell until lately was not steady, however far one looks back.
+    assert stretch(np.linspace(4000, 1000, 40)) == 0
+    assert stretch(flat, 9) == 0
+
+
+def test_what_decides_whether_a_baseline_is_steady_is_cheap_to_import() -> None:
+    code = "import sys, faultline.analysis.steady_state; print(*{'scipy', 'pandas'} & sys.modules.keys())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not found.stdout.split()
 
 
 def test_noise_that_hides_a_drift_is_not_steady() -> None:

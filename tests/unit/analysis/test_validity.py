@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faultline.analysis.cpu import Taken
+from faultline.analysis.cpu import Lost, Taken
 from faultline.analysis.steady_state import Drift
-from faultline.analysis.validity import RULES, Findings, Settled, reasons
+from faultline.analysis.validity import LOST_BRIEFLY, LOST_CORES, RULES, Findings, Settled, reasons
 from faultline.experiment.config import parse_configuration
 from tests.unit.synthetic import Scenario
 
@@ -63,6 +63,9 @@ def test_a_late_generator_says_who_had_the_cores() -> None:
         ("clocks-apart", {"clock_uncertain": ("worker-1", 5.1)}),
         ("disturbed", {"taken": Taken(0.31, 0.5)}),
         ("disturbed", {"taken": Taken(0.1, 1.01)}),
+        ("disturbed", {"lost": Lost(LOST_CORES - 0.01, 0.02, 0.3)}),
+        ("disturbed", {"lost": Lost(LOST_CORES + 0.01, None, 0.3)}),
+        ("disturbed", {"lost": Lost(0.0, 0.0, LOST_BRIEFLY + 0.01)}),
         ("generator-died", {"generator_died": "killed"}),
         ("recorder-died", {"recorder_died": "killed"}),
         ("conductor-died", {"conductor_died": "killed"}),

@@ -3,27 +3,56 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
+from faultline import cli
 from faultline.base import rights
 from faultline.base.errors import ConfigError
-from faultline.base.rights import ALLOW_ROOT, SHARED, as_caller, be_private, files_mask, let_nobody_write, refuse_root
+from faultline.base.rights import REFUSE_ROOT, SHARED, as_caller, be_private, files_mask, let_nobody_write, meet_root
 from faultline.base.settings import ROOT, Settings, check_folders
 
 
-def test_root_is_refused_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("user", "refuses", "lines"), [(0, "", 1), (0, "1", None), (1000, "", 0), (1000, "1", 0)])
+def test_root_is_told_once_and_refused_only_where_a_setting_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], user: int, refuses: str, lines: int | None
+) -> None:
+    monkeypatch.setattr(rights.os, "geteuid", lambda: user)
+    monkeypatch.setenv(REFUSE_ROOT, refuses)
+    meet_root.cache_clear()
+    for _ in range(2):
+        if lines is None:
+            with pytest.raises(ConfigError, match=f"^{REFUSE_ROOT}: "):
+                meet_root()
+        else:
+            meet_root()
+    meet_root.cache_clear()
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", lines or 0)
+
+
+@pytest.mark.parametrize(
+    "command", [["demo"], ["up"], ["run", "word_count"], ["sweep", "recovery"], ["test", "static"]]
+)
+def test_a_setting_refuses_root_before_anything_is_started(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rights.os, "geteuid", lambda: 0)
-    monkeypatch.delenv(ALLOW_ROOT, raising=False)
-    with pytest.raises(ConfigError, match=r"would run with all rights on this machine; .* or give --allow-root"):
-        refuse_root()
-    monkeypatch.setenv(ALLOW_ROOT, "1")
-    refuse_root()
-    monkeypatch.delenv(ALLOW_ROOT)
-    monkeypatch.setattr(rights.os, "geteuid", lambda: 1000)
-    refuse_root()
+    monkeypatch.setenv(REFUSE_ROOT, "1")
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr("faultline.client.testing.development.add_packages", lambda *_: pytest.fail("it went on"))
+    meet_root.cache_clear()
+    monkeypatch.setattr(sys, "argv", ["faultline", *command])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert not list(tmp_path.iterdir()), "nothing was written"
 
 
 @pytest.mark.parametrize(("shared", "mode"), [("", 0o700), ("1", 0o750)])

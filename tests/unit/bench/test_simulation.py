@@ -19,7 +19,7 @@ import pytest
 
 from faultline.analysis import audit as auditing
 from faultline.analysis.bins import Schedule, bins_of_batches, bins_of_seconds
-from faultline.analysis.latency import fold, summarise, summarise_between
+from faultline.analysis.latency import fold, summarise, summarise_within
 from faultline.analysis.production import hit_from_ns
 from faultline.analysis.recovery.parts import PARTS, measure
 from faultline.analysis.recovery.timeline import read_timeline
@@ -82,9 +82,10 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
         timeline = read_timeline(made.evidence())
         recovery, problems = measure(timeline)
         assert problems == (), (seed, problems)
-        assert recovery.recovered is truth.recovered, seed
+        (planted,) = truth.recoveries
+        assert recovery.recovered is planted.recovered, seed
         for part in (*PARTS, "censored_at_s"):
-            value, found = truth.recovery[part], getattr(recovery, part)
+            value, found = planted.seconds[part], getattr(recovery, part)
             assert (value is None) is (found is None), (seed, part, value, found)
             if value is not None:
                 worst = max(worst, abs(found - value) / made.resolution_s)
@@ -93,7 +94,7 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
     if made.t0_ns is not None:
         tuples = replace(tuples, production=made.evidence().production)
         until_ns = hit_from_ns(tuples.production, made.window, made.t0_ns)
-        latency = summarise_between(tuples, made.method, None, made.window.start_ns, until_ns)
+        latency = summarise_within(tuples, made.method, None, [(made.window.start_ns, until_ns)])
     for name, value in truth.latency_ms.items():
         worst = max(worst, abs(getattr(latency, name) - value) / 1000 / made.resolution_s)
     assert latency.unreflected == truth.counts["unreflected"], seed

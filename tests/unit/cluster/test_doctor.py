@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from faultline import cli
+from faultline.cluster import doctor
+from faultline.base.background import Means
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.settings import OPEN_TEXT, load_settings
 from faultline.cluster.supervision import tell_state, write_instance
@@ -32,6 +34,22 @@ def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None
     assert "GB of memory" in lines["machine"] and "GB of disk free" in lines["machine"]
     assert "down (./faultline up starts them)" in lines["services"]
     assert "UI" not in lines, "there is none"
+
+
+@pytest.mark.parametrize(
+    ("ways", "counted", "expected"),
+    [
+        (Means(idle=True, groups=True), True, ("give way", "run delay)")),
+        (Means(idle=False, groups=False), False, ("RLIMIT_NICE", "CONFIG_SCHEDSTATS")),
+    ],
+)
+def test_whether_this_machine_lets_services_give_way_and_tells_delays_is_named(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, ways: Means, counted: bool, expected: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(doctor, "means", lambda: ways)
+    monkeypatch.setattr(doctor, "counts_delay", lambda: counted)
+    output = CliRunner().invoke(cli.app, ["doctor"]).output
+    assert all(words in output for words in expected)
 
 
 def test_a_list_of_builds_that_is_broken_is_named(empty: Path) -> None:

@@ -29,6 +29,7 @@ from faultline.experiment.matrix import Matrix
 from faultline.records.manifest import Manifest, cells_of
 from faultline.records.metrics import MACRO, bounds_of
 from faultline.records.summary import Entry
+from faultline.reports.answer.allocation import decision_lines
 from tests.unit.sample_records import sample
 
 P50 = Decide("latency_ms.p50", "checkpoint_interval_s", 0.1, experiments=60)
@@ -152,6 +153,28 @@ def test_of_a_cell_that_was_measured_twice_the_newest_sound_one_counts() -> None
     assert first.change is not None and first.change.value < 0
     (first, _) = decisions_of(plan, [replace(again, status="unsound"), *measured])
     assert first.change is not None and first.change.value > 0
+
+
+def test_an_undecided_recovery_says_whether_more_runs_or_more_injections_are_the_way() -> None:
+    """Within a run recoveries scatter by 4 s and more, between runs hardly: more of them per run are cheaper."""
+    plan, drawn, found = plan_of(Decide(MACRO, "checkpoint_interval_s", 0.1, experiments=60)), random.Random(7), []
+    for block in range(12):
+        for number, cell in enumerate(plan.cells[: len(INTERVALS)]):
+            macros = [15.0 + number + drawn.gauss(0, 4.0) for _ in range(2)]
+            parts = [{"recovered": True, "macro_s": one, "resolution_s": 0.0} for one in macros]
+            whole = {"recovered": True, "macro_s": sum(macros) / 2, "resolution_s": 0.0}
+            one = sample(
+                attempt=f"20261121T06{block:02d}{number:02d}Z-00000{number}", repetition=block, recovery=whole,
+                recoveries=parts, duration_s=105.0, checkpoint_interval_s=cell.config["checkpoint_interval_s"],
+                raw_config={"injections": 2},
+            )  # fmt: skip
+            found.append(Entry.of(one))
+    decisions = decisions_of(plan, found)
+    assert not all(one.decided for one in decisions)
+    *lines, further = decision_lines(plan, found, decisions)
+    assert lines == [one.text for one in decisions]
+    assert "with 2 injections per run, a new one with injections=" in further and "less time" in further
+    assert decision_lines(plan_of(), entries(14), decisions_of(plan_of(), entries(14)))[2:] == []
 
 
 @given(st.randoms())

@@ -52,9 +52,14 @@ def test_once_is_noise_and_says_how_many_more_would_tell() -> None:
 
 
 def test_too_few_to_believe_says_how_many_more() -> None:
-    cpu = effects(swept(repetitions=2))["5 s", CPU_TOTAL]
-    assert cpu.verdict is Verdict.OPEN  # four pairs in two rows: two degrees of freedom
+    cpu = effects(swept(repetitions=2, states=(1.0,)))["5 s", CPU_TOTAL]
+    assert cpu.verdict is Verdict.OPEN  # two pairs: one degree of freedom
     assert cpu.more == 1
+
+
+def test_three_runs_of_each_configuration_can_be_believed() -> None:
+    found = effects(swept((2.0, 10.0), states=(1.0,), repetitions=3, scatter=0.01))
+    assert found["10 s", CPU_TOTAL].verdict is Verdict.DIFFERS and found["10 s", CPU_TOTAL].found.freedom == 2
 
 
 def test_what_scatters_much_is_open_and_takes_more_than_what_scatters_little() -> None:

@@ -58,6 +58,20 @@ def test_a_censored_recovery_is_no_proof_of_speed() -> None:
     assert verdict(RECOVERY, TOTAL, [kill(), kill(**censored, censored_at_s=79.0)]) is DISAGREES
 
 
+def test_of_a_run_with_several_recoveries_the_longest_counts_and_the_run_once() -> None:
+    def repeated(*macros: float | None) -> Record:
+        one = kill(macro_s=20.0)
+        parts = [one.metrics.recovery.model_copy(update={"macro_s": macro, "recovered": macro is not None,
+                 "censored_at_s": 34.0 if macro is None else None}) for macro in macros]  # fmt: skip
+        metrics = one.metrics.model_copy(update={"recoveries": parts})
+        return one.model_copy(update={"metrics": metrics, "config": {**one.config, "injections": len(parts)}})
+
+    assert verdict(RECOVERY, TOTAL, [repeated(20.0, 21.0, 22.0)] * 3) is AGREES
+    assert verdict(RECOVERY, TOTAL, [repeated(20.0, 21.0, 22.0)] * 2) is CANNOT_TELL, "six recoveries are two runs"
+    assert verdict(RECOVERY, TOTAL, [repeated(20.0, 79.0, None)] * 3) is DISAGREES
+    assert verdict(RECOVERY, TOTAL, [repeated(20.0, 21.0, None)] * 3) is CANNOT_TELL
+
+
 def test_growth_is_believed_from_repetitions_only() -> None:
     def pairs(figure: str, low: float, high: float, **ends: tuple[float, float]) -> list[Record]:
         ((name, values),) = ends.items()

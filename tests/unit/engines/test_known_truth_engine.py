@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -102,28 +103,44 @@ class Reader:
                 yield Arrival(partition, offset, at // MS, primer)
 
 
-def incarnate(world: World, script: Script, run: Run, killed: int | None, *, until: int, opened: int = 5 * NS) -> None:
-    """One life of the engine, to its kill or to `until`."""
+def incarnate(
+    world: World,
+    script: Script,
+    run: Run,
+    kills: Sequence[int],
+    *,
+    until: int,
+    opened: int = 5 * NS,
+    load_end: int | None = None,
+) -> None:
+    """One life of the engine, to its next kill or to `until`; 0.3 s before `load_end` it is known."""
     restored = world.restored()
     engine = Incarnation(run.partitions, Reader(world, restored), world, world, lambda: world.now >= until, restored)
     t0 = engine.await_gate(lambda: T0 if world.now >= opened else None)
     assert t0 == T0
-    course = lay_out(script, run, killed)
-    engine.follow(course, T0, stateless=script.nothing_to_load, restarted=killed is not None)
+
+    def ends() -> int | None:
+        return load_end if load_end is not None and world.now >= load_end - 300 * MS else None
+
+    laid = partial(lay_out, script, run, kills)
+    engine.follow(laid, T0, ends, stateless=script.nothing_to_load, restarted=bool(kills))
 
 
-def live(script: Script, run: Run, kill_ns: int | None, restart_ns: int = NS) -> tuple[World, Course]:
-    """A whole run: kill and restart, or neither."""
-    course = lay_out(script, run, kill_ns)
+def live(
+    script: Script, run: Run, *kills_ns: int, restart_ns: int = NS, end_ns: int | None = None
+) -> tuple[World, Course]:
+    """A whole run: each kill with its restart; the load ends at `end_ns` after T0, or with the schedule."""
+    course = lay_out(script, run, kills_ns, end_ns)
     world = World(course, run.partitions)
     until = T0 + max(int(course.emit_ns.max()), course.rows[-1].commit_ns) + NS
-    if kill_ns is not None:
+    load_end = None if end_ns is None else T0 + end_ns
+    for number, kill_ns in enumerate(kills_ns):
         world.kill_at = T0 + kill_ns
         with pytest.raises(Killed):
-            incarnate(world, script, run, None, until=until)
+            incarnate(world, script, run, kills_ns[:number], until=until, load_end=load_end)
         world.kill_at = None
         world.now = T0 + kill_ns + restart_ns
-    incarnate(world, script, run, kill_ns, until=until)
+    incarnate(world, script, run, kills_ns, until=until, load_end=load_end)
     return world, course
 
 
@@ -144,7 +161,7 @@ def assert_counts(world: World, script: Script, run: Run, course: Course) -> Non
 def test_the_engine_keeps_its_course(style: str, fault: bool) -> None:
     script = dataclasses.replace(SCRIPT, style=style, overcounted=9, reemitted=8)
     run = RUN if fault else dataclasses.replace(RUN, fault_at_s=None)
-    world, course = live(script, run, run.fault_at_ns)
+    world, course = live(script, run, *([] if run.fault_at_ns is None else [run.fault_at_ns]))
     assert_counts(world, script, run, course)
     after_gate = [commit for commit in world.commits.values() if commit[0] > T0]
     assert len(after_gate) == len(course.rows)
@@ -158,8 +175,7 @@ def test_the_engine_keeps_its_course(style: str, fault: bool) -> None:
         at = first[f"{number % run.partitions}:{PRIMER + number // run.partitions}".encode()]
         assert 0 <= at - T0 - emit <= 15 * MS
     if fault:
-        outage = course.outage
-        assert outage is not None
+        (outage,) = course.outages
         wanted = [(outage.launch_ns, "launch"), (outage.launch_ns + NS // 4, "load 0"), (outage.loaded_ns, "load 1")]
         done = [(at - T0, name) for at, name, _ in world.tasks if at > T0 + outage.t0_ns][:3]
         for (at, name), (planned, expected) in zip(done, wanted, strict=True):
@@ -184,36 +200,59 @@ def test_counts_stay_exact_wherever_the_kill_falls(style: str, kill_ns: int, sta
     assert_counts(world, script, RUN, course)
     held = course.due(kill_ns - 10 * MS) + PRIMER * RUN.partitions
     later = [at for at, ends in world.commits.values() if at > T0 + kill_ns and sum(ends.values()) >= held]
-    assert course.outage is not None
-    assert 0 <= min(later) - T0 - course.outage.replayed_ns <= 15 * MS
+    assert 0 <= min(later) - T0 - course.outages[0].replayed_ns <= 15 * MS
     assert sum(world.commits[max(world.commits)][1].values()) == len(course.due_ns) + PRIMER * RUN.partitions
 
 
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(["batch", "record"]),
+    st.lists(st.integers(8 * NS, 16 * NS), min_size=2, max_size=3),
+    st.integers(12 * NS, 20 * NS),
+)
+def test_counts_stay_exact_over_several_kills_and_a_load_that_ends_early(
+    style: str, apart_ns: list[int], after_ns: int
+) -> None:
+    script = dataclasses.replace(SCRIPT, style=style, overcounted=9, reemitted=8)
+    run = dataclasses.replace(RUN, duration_s=40.0, schedule_s=120.0)
+    kills = [8 * NS + 400 * MS + sum(apart_ns[:number]) for number in range(len(apart_ns))]
+    end_ns = kills[-1] + after_ns
+    world, course = live(script, run, *kills, end_ns=end_ns)
+    assert_counts(world, script, run, course)
+    assert max(course.due_ns) <= end_ns < max(lay_out(script, run, kills).due_ns)
+    assert len(course.outages) == len(kills)
+    for outage in course.outages:
+        held = course.due(outage.t0_ns - 10 * MS) + PRIMER * run.partitions
+        later = [at for at, ends in world.commits.values() if at > T0 + outage.t0_ns and sum(ends.values()) >= held]
+        assert 0 <= min(later) - T0 - outage.replayed_ns <= 15 * MS
+    assert sum(world.commits[max(world.commits)][1].values()) == len(course.due_ns) + PRIMER * run.partitions
+
+
 def test_a_restart_that_comes_late_does_everything_all_the_same() -> None:
-    world, course = live(SCRIPT, RUN, RUN.fault_at_ns, restart_ns=6 * NS)
+    world, course = live(SCRIPT, RUN, round(8.4 * NS), restart_ns=6 * NS)
     assert_counts(world, SCRIPT, RUN, course)
 
 
 def test_a_late_generator_makes_the_engine_late_and_nothing_wrong() -> None:
-    course = lay_out(SCRIPT, dataclasses.replace(RUN, fault_at_s=None), None)
+    course = lay_out(SCRIPT, dataclasses.replace(RUN, fault_at_s=None), [])
     world = World(course, RUN.partitions)
     stall, end = T0 + 6 * NS, T0 + 9 * NS
     world.input = [(end if stall <= at < end else at, p, o, primer) for at, p, o, primer in world.input]
-    incarnate(world, SCRIPT, RUN, None, until=T0 + 28 * NS)
+    incarnate(world, SCRIPT, RUN, [], until=T0 + 28 * NS)
     assert_counts(world, SCRIPT, RUN, course)
     arrived = {f"{p}:{o}".encode(): at for at, p, o, _ in world.input}
     assert all(at >= arrived[key] for at, key, _ in world.output)
 
 
 def test_a_primer_after_the_gate_is_an_error() -> None:
-    world = World(lay_out(SCRIPT, RUN, None), RUN.partitions)
+    world = World(lay_out(SCRIPT, RUN, []), RUN.partitions)
     world.input.insert(2 * PRIMER, (6 * NS, 0, PRIMER, True))
     with pytest.raises(InfrastructureError, match="primer: 0:3 came after the gate"):
-        incarnate(world, SCRIPT, RUN, None, until=30 * NS)
+        incarnate(world, SCRIPT, RUN, [], until=30 * NS)
 
 
 def test_asked_to_stop_before_the_gate_it_stops() -> None:
-    world = World(lay_out(SCRIPT, RUN, None), RUN.partitions)
+    world = World(lay_out(SCRIPT, RUN, []), RUN.partitions)
     engine = Incarnation(2, Reader(world, Restored()), world, world, lambda: world.now > 3 * NS, Restored())
     assert engine.await_gate(lambda: None) is None
     assert world.commits[0][1] == {0: PRIMER, 1: PRIMER}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -238,3 +241,64 @@ def test_workloads_without_words_have_no_preloaded_state() -> None:
 def test_a_constant_curve_is_none() -> None:
     plain = parse_configuration({})
     assert parse_configuration({"rate_curve": {"kind": "constant"}}).config_id == plain.config_id
+
+
+def test_injections_and_the_bounds_of_the_warm_up_leave_the_identity_of_older_records() -> None:
+    plain = parse_configuration({})
+    assert plain.injections == 1
+    assert plain.config_id == parse_configuration({"injections": 1, "warmup_max_s": 120, "max_wait_s": 180}).config_id
+    assert plain.config_id != parse_configuration({"injections": 2}).config_id
+
+
+@given(st.integers(2, 20), st.sampled_from([1.0, 2.0, 5.0, 15.0]))
+def test_the_default_window_holds_all_injections_and_each_has_its_place(injections: int, interval_s: float) -> None:
+    config = parse_configuration({"injections": injections, "checkpoint_interval_s": interval_s})
+    planned = config.planned_faults()
+    assert [one.index for one in planned] == list(range(injections))
+    low, high = config.fault_window
+    assert all(low <= one.earliest_s <= one.latest_s <= high for one in planned)
+    assert all(later.earliest_s > earlier.earliest_s for earlier, later in itertools.pairwise(planned))
+
+
+def test_more_injections_than_the_window_holds_are_refused_with_the_duration_that_would_do() -> None:
+    with pytest.raises(ConfigError, match=r"^injections: ") as refusal:
+        parse_configuration({"injections": 4, "duration_s": 100})
+    needed = re.search(r"duration_s to (\d+)", str(refusal.value))
+    assert needed is not None
+    assert parse_configuration({"injections": 4, "duration_s": float(needed[1])}).injections == 4
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"fault_plan": {"faults": [{"victim": "executor", "action": "kill", "at_s": 45, "count": 2}]}},
+        {"workload": "topology", "fault": "executor"},
+    ],
+)
+def test_injections_are_refused_where_no_commits_show_the_way_back(values: dict[str, Any]) -> None:
+    parse_configuration({**values, "duration_s": 400.0})
+    with pytest.raises(ConfigError, match=r"^injections: "):
+        parse_configuration({**values, "injections": 3, "duration_s": 400})
+
+
+def test_a_control_has_no_injections() -> None:
+    assert parse_configuration({"fault": "none", "injections": 5}) == parse_configuration({"fault": "none"})
+
+
+@pytest.mark.parametrize(
+    ("values", "adaptive"),
+    [
+        ({}, True),
+        ({"fault": "none"}, True),
+        ({"warmup_max_s": 20}, False),
+        ({"rate_curve": {"kind": "step", "at_s": 30, "to": 900}}, False),
+        ({"fault_plan": {"faults": [{"victim": "executor", "action": "kill", "at_s": 45, "count": 2}]}}, False),
+        ({"workload": "topology"}, False),
+    ],
+)  # fmt: skip
+def test_the_warm_up_is_fixed_where_the_load_moves_or_a_plan_counts_from_t0(
+    values: dict[str, Any], adaptive: bool
+) -> None:
+    config = parse_configuration(values)
+    assert config.adaptive_warmup == adaptive
+    assert config.longest_s == config.duration_s + (config.warmup_max_s if adaptive else config.warmup_s)

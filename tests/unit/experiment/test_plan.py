@@ -87,7 +87,7 @@ def test_a_plan_is_whole_after_json_and_what_was_before_there_were_plans_is_the_
         assert GeneratorSpec.model_validate(made.generator).repetition == 3
     attempt.plan.unlink()
     before = plan_of(attempt)
-    unsaid = {"engine": None, "program": {}, "endpoints": before.endpoints}
+    unsaid = {"engine": None, "program": {}, "endpoints": before.endpoints, "warmup_max_s": None}
     assert values_of(before) == values_of(replace(made, **unsaid))
     assert before.endpoints.kafka == ENDPOINTS.kafka and before.endpoints.hosts == HOSTS
     assert before.workload_bootstrap == made.workload_bootstrap

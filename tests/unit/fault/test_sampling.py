@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault import sampling
-from fault.sampling import SETTLED_S, Key, RoleRule, Short, Table, Usage, machine
+from fault.sampling import SETTLED_S, Delays, Key, RoleRule, Short, Table, Usage, counts_delay, machine
 from tests.support.decoys import only_root
 
 RULE = RoleRule("executors", "Main", "mark-of-run")
@@ -237,3 +237,76 @@ def test_the_machine_is_counted_as_psutil_counts_it() -> None:
     busy = sum(getattr(times, kind) for kind in ("user", "nice", "system", "irq", "softirq"))
     assert machine()["busy_s"] == pytest.approx(busy, abs=2.0)
     assert machine()["stolen_s"] == pytest.approx(times.steal, abs=1.0)
+
+
+# Computes until a line comes, and reads then.
+BURN = """
+import os, sys, threading
+os.sched_setaffinity(0, {int(sys.argv[1])})
+threading.Thread(target=lambda: (sys.stdin.readline(), os._exit(0)), daemon=True).start()
+print("up", flush=True)
+while True: pass
+"""
+
+
+@contextmanager
+def burner(processor: int) -> Iterator[int]:
+    """A process that computes all the time on one processor; gives its pid."""
+    command = [sys.executable, "-S", "-c", BURN, str(processor), "Main", "mark-of-run"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        try:
+            yield process.pid
+        finally:
+            process.communicate("end\n")
+
+
+needs_delay = pytest.mark.skipif(not counts_delay(), reason="this kernel does not count run delay")
+
+
+@needs_delay
+def test_two_that_compute_on_one_processor_wait_for_each_other() -> None:
+    """What both used and what each waited for fills the time that passed, however busy the machine is."""
+    processor = min(os.sched_getaffinity(0))
+    table = Table([RULE], {}, waiting=("executors",))
+    with burner(processor) as first, burner(processor) as second:
+        before, began = seen(table, {first, second}), time.monotonic()
+        while time.monotonic() - began < 2.0:
+            time.sleep(0.1)
+        after, passed_s = seen(table, {first, second}), time.monotonic() - began
+    for pid in (first, second):
+        waited_s, used_s = after[pid].waited_s - before[pid].waited_s, after[pid].cpu_s - before[pid].cpu_s  # type: ignore[operator]
+        assert waited_s > 0.1 and waited_s + used_s == pytest.approx(passed_s, rel=0.2)
+    assert after[first].line()["waited_s"] == after[first].waited_s
+
+
+def test_roles_that_are_not_asked_for_have_no_delay_nor_a_key_for_it() -> None:
+    with worker() as process:
+        (found,) = seen(Table([RULE], {}, waiting=("kafka",)), {process.pid}).values()
+        assert found.waited_s is None and "waited_s" not in found.line()
+
+
+LOOKS = st.lists(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(0, 10**9), min_size=1, max_size=4), min_size=1, max_size=12
+)
+
+
+@given(LOOKS)
+def test_what_a_thread_waited_stays_counted_when_it_has_ended(growth: list[dict[str, int]]) -> None:
+    """Each look has the threads that live then, with what each waited since the one before."""
+    delays, counters, total = Delays(), dict[str, int](), 0
+    for step in growth:
+        counters = {name: counters.get(name, 0) + more for name, more in step.items()}
+        total += sum(step.values())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sampling, "_thread_delays", lambda pid, now=counters: dict(now))
+            found = delays.look([(1, 1)])
+        assert found == {(1, 1): pytest.approx(total / 1e9)}
+    assert delays.look([]) == {}
+
+
+def test_a_number_that_another_thread_has_now_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays = Delays()
+    for counter, total in ((5, 5), (3, 8), (4, 9)):
+        monkeypatch.setattr(sampling, "_thread_delays", lambda pid, now=counter: {"7": now})
+        assert delays.look([(1, 1)]) == {(1, 1): total / 1e9}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.bench.records import made_run
+from faultline.bench.records import made_run, write_record
+from faultline.records.index import Index
 from faultline.records.metrics import MACRO, bounds_of
 from faultline.records.recoveries import Bounds, recoveries_of, value_of_run
 from faultline.records.summary import Entry
@@ -54,6 +56,14 @@ def test_only_runs_with_several_injections_have_recoveries_of_one_kind() -> None
 
 def test_an_entry_knows_window_and_spacing_of_its_run() -> None:
     entry = Entry.of(made_run(0, [(8.0, 10.0)] * 3, spacing_s=40.0))
-    assert (entry.window_s, entry.spacing_s, len(entry.recoveries)) == (160.0, 40.0, 3)
+    assert entry.window is not None
+    assert (entry.window[1], entry.spacing_s, len(entry.recoveries)) == (160.0, 40.0, 3)
     plain = Entry.of(sample())
-    assert (plain.window_s, plain.spacing_s, plain.recoveries) == (None, None, ())
+    assert (plain.window, plain.spacing_s, plain.recoveries) == (None, None, ())
+
+
+def test_the_index_keeps_what_an_entry_has(tmp_path: Path) -> None:
+    record = made_run(0, [(8.0, 10.0), (40.0, None)])
+    write_record(tmp_path, record)
+    (entry,) = Index(tmp_path).all()
+    assert entry == Entry.of(record, entry.path)

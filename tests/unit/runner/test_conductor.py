@@ -118,19 +118,21 @@ class Stage:
     def found(self) -> Sequence[ProcessIdentity]:
         return find_victims("executor", self.tokens)
 
-    def conductor(self, *faults: Fault, end_s: float = END_S, **given: Any) -> Conductor:
+    def conductor(self, *faults: Fault, duration_s: float = END_S, **given: Any) -> Conductor:
         plan = FaultPlan(faults, seed=1)
         planned = plan.resolve(rate=100, checkpoint_interval_s=0.2, snapshot_interval_s=0.4)
         cycles = {"checkpoint": 0.2, "snapshot": 0.4}
         fixed = {"attempt": self.attempt, "bootstrap": "127.0.0.1:1", "input_topic": "in", "cycle_s": cycles}
-        assignment = Assignment(planned=planned, end_s=end_s, repetition=1, seed=1, interval_s=0.2, **fixed, **given)
+        assignment = Assignment(
+            planned=planned, duration_s=duration_s, repetition=1, seed=1, interval_s=0.2, **fixed, **given
+        )
         return Conductor(
             assignment, self.directory, injector=self.injector, offsets=self.offsets, progress=self.progress
         )
 
-    def run(self, *faults: Fault, end_s: float = END_S, **given: Any) -> int:
+    def run(self, *faults: Fault, duration_s: float = END_S, **given: Any) -> int:
         with Journal(self.directory / "conductor.jsonl") as journal:
-            return self.conductor(*faults, end_s=end_s, **given).run(journal)
+            return self.conductor(*faults, duration_s=duration_s, **given).run(journal)
 
     def lines(self, event: str = "") -> list[dict[str, Any]]:
         lines = read_journal(self.directory / "conductor.jsonl")
@@ -202,7 +204,7 @@ def test_the_end_offsets_are_read_just_before_the_signal(stage: Stage, executors
 def test_a_slow_broker_does_not_delay_the_signal(stage: Stage, executors: Executors) -> None:
     stage.offsets = FakeOffsets(delay_s=0.4)
     executors.start(0)
-    assert stage.run(kill(), end_s=1.0) == 0
+    assert stage.run(kill(), duration_s=1.0) == 0
     delivered, line = stage.line("delivered"), stage.line("end_offsets")
     assert delivered["mono_ns"] - delivered["planned_mono_ns"] < 0.25e9
     assert line["before_signal"] is False
@@ -218,7 +220,7 @@ def test_a_broker_that_fails_at_the_fault_fails_the_attempt(stage: Stage, execut
 
 def test_a_control_opens_the_gate_and_breaks_nothing(stage: Stage, executors: Executors) -> None:
     process = executors.start(0)
-    assert stage.run(end_s=0.1) == 0
+    assert stage.run(duration_s=0.1) == 0
     assert [line["event"] for line in stage.lines()] == ["victims", "gate", "done"]
     assert stage.line("victims")["victims"] == []
     assert stage.offsets.readings == []
@@ -347,7 +349,7 @@ def test_what_a_missed_fault_had_registered_is_undone_under_its_own_number(
 
 def test_a_pause_ends_after_its_duration_and_its_undo_was_registered_before(stage: Stage, executors: Executors) -> None:
     process = executors.start(0)
-    assert stage.run(Fault("executor", "pause", at_s=0.3, duration_s=0.3), end_s=0.7) == 0
+    assert stage.run(Fault("executor", "pause", at_s=0.3, duration_s=0.3), duration_s=0.7) == 0
     events = [line["event"] for line in stage.lines()]
     assert events.index("undo_registered") < events.index("invoked") < events.index("undone") < events.index("done")
     assert stage.line("settled")["outcome"] == "effective"
@@ -397,7 +399,7 @@ def test_sigterm_during_a_pause_heals_and_fails(stage: Stage, executors: Executo
 
     thread = threading.Thread(target=end)
     thread.start()
-    assert stage.run(Fault("executor", "pause", at_s=0.1, duration_s=60), end_s=90) == 1
+    assert stage.run(Fault("executor", "pause", at_s=0.1, duration_s=60), duration_s=90) == 1
     thread.join()
     assert stage.line("undone")["error"] is None
     assert stage.line("failed")["message"] == "the conductor was told to end before its work was done"
@@ -443,7 +445,7 @@ def test_the_program_ends_on_sigterm_with_its_reason(tmp_path: Path, attempt: st
 
 
 def test_the_program_ends_a_control_with_done(tmp_path: Path, attempt: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assignment = Assignment(attempt, (), end_s=0.1, bootstrap="127.0.0.1:1", input_topic="in")
+    assignment = Assignment(attempt, (), duration_s=0.1, bootstrap="127.0.0.1:1", input_topic="in")
     attempt_json(tmp_path, attempt)
     monkeypatch.setattr("faultline.runner.conductor.read_assignment", lambda directory: assignment)
     assert main(["--attempt-dir", str(tmp_path), f"faultline-run={attempt}"]) == 0
@@ -500,7 +502,7 @@ def test_a_fault_aimed_at_a_cycle_waits_for_its_phase(stage: Stage, executors: E
 
     thread = threading.Thread(target=engine)
     thread.start()
-    assert stage.run(Fault("executor", "kill", at_s=0.1, cycle="checkpoint", phase=0.5), end_s=0.5) == 0
+    assert stage.run(Fault("executor", "kill", at_s=0.1, cycle="checkpoint", phase=0.5), duration_s=0.5) == 0
     thread.join()
     planned, delivered = stage.line("planned"), stage.line("delivered")
     assert planned["cycle_wall_ns"] == instants[0]
@@ -511,7 +513,7 @@ def test_a_fault_aimed_at_a_cycle_waits_for_its_phase(stage: Stage, executors: E
 
 def test_a_cycle_that_never_comes_is_a_missed_window(stage: Stage, executors: Executors) -> None:
     process = executors.start(0)
-    assert stage.run(Fault("executor", "kill", at_s=0.1, cycle="snapshot", phase=0.0), end_s=1.2) == 0
+    assert stage.run(Fault("executor", "kill", at_s=0.1, cycle="snapshot", phase=0.0), duration_s=1.2) == 0
     assert stage.line("settled")["outcome"] == "missed-window"
     assert process.poll() is None
 
@@ -519,7 +521,7 @@ def test_a_cycle_that_never_comes_is_a_missed_window(stage: Stage, executors: Ex
 def test_recurring_faults_settle_one_by_one(stage: Stage, executors: Executors) -> None:
     for number in range(3):
         executors.start(number)
-    assert stage.run(Fault("executor", "kill", at_s=0.2, times=2, every_s=0.3), end_s=0.8) == 0
+    assert stage.run(Fault("executor", "kill", at_s=0.2, times=2, every_s=0.3), duration_s=0.8) == 0
     assert [line["fault"] for line in stage.lines("settled")] == [0, 1]
     assert {line["outcome"] for line in stage.lines("settled")} == {"effective"}
     assert len({line["victim"] for line in stage.lines("delivered")}) == 2
@@ -575,7 +577,7 @@ class Deaf(Finding):
 def test_an_unacknowledged_undo_is_settled_by_a_probe_and_sent_again(stage: Stage, executors: Executors) -> None:
     process = executors.start(0)
     stage.injector = Deaf()
-    assert stage.run(Fault("executor", "pause", at_s=0.1, duration_s=0.1), end_s=0.3) == 0
+    assert stage.run(Fault("executor", "pause", at_s=0.1, duration_s=0.1), duration_s=0.3) == 0
     assert stage.injector.lost == 1
     assert stage.line("undone")["error"] is None
     live = read_process(process.pid)
@@ -632,7 +634,7 @@ class Offsets:
 
 fault = Fault("executor", "pause", at_s=0.1, duration_s=60)
 planned = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
-given = Assignment(sys.argv[2], planned, end_s=90, bootstrap="", input_topic="in")
+given = Assignment(sys.argv[2], planned, duration_s=90, bootstrap="", input_topic="in")
 with Journal(Path(sys.argv[1]) / "conductor.jsonl") as journal:
     Conductor(given, Path(sys.argv[1]), injector=LocalInjector(), offsets=Offsets(), progress=None).run(journal)
 """

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.analysis.recovery.end import Limits
+from faultline.analysis.recovery.limits import Limits
 from faultline.base.journal import Line, events
 from faultline.base.window import Window
 from faultline.engines.base import Commit, Epoch, Life, Seen, Span, Traces, Witness

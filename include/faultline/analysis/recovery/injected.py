@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from faultline.analysis.validity import Settled
-from faultline.base.journal import Line, events
+from faultline.base.journal import Line, events, last
 from faultline.engines.base import offsets_by_partition
 
 
@@ -15,7 +15,8 @@ class Injected:
     """One planned fault. `t0_ns`: the first delivery, None when nothing was delivered.
 
     `victims`: the lines of those that were hit. `end_offsets`: the broker's, read before the signal; None
-    when they came too late. `undone`: the conductor's lines about the end of an act that lasts.
+    when they came too late. `undone`: the conductor's lines about the end of an act that lasts. `trigger`: its line on
+    why an injection after the first came when it did.
     """
 
     index: int
@@ -24,6 +25,7 @@ class Injected:
     end_offsets: Mapping[str, int] | None
     undone: tuple[Line, ...]
     settled: Settled
+    trigger: Line | None = None
 
     def name(self, event: str) -> str:
         """The event's name on the record's timeline: that of the second fault on carries its number."""
@@ -31,8 +33,13 @@ class Injected:
 
 
 def read_injected(conductor: Sequence[Line], planned: int) -> tuple[Injected, ...]:
-    """One entry for each of the `planned` faults, also for those of which the journal says nothing."""
-    return tuple(_read(conductor, index) for index in range(planned))
+    """One entry for each of the `planned` faults, also for those of which the journal says nothing.
+
+    Injections that were not made, since the engine did not get back to normal, are left out.
+    """
+    given_up = last(conductor, event="not_normal")
+    made = planned if given_up is None else min(planned, int(given_up["fault"]))
+    return tuple(_read(conductor, index) for index in range(made))
 
 
 def _read(conductor: Sequence[Line], index: int) -> Injected:
@@ -50,6 +57,7 @@ def _read(conductor: Sequence[Line], index: int) -> Injected:
         end_offsets=offsets_by_partition(offsets[0]["offsets"]) if offsets else None,
         undone=tuple(own("undone")),
         settled=_settled(settled[-1]) if settled else Settled(None),
+        trigger=last(conductor, event="injection", fault=index),
     )
 
 

@@ -7,7 +7,9 @@ t0 ──detection── t2 ──redeploy── t3 ──load── t4 ──re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from faultline.analysis.recovery.timeline import CHAIN, Timeline
 from faultline.base.window import CLOCK_RESOLUTION_NS, NS
@@ -31,6 +33,9 @@ class Recovery:
     `recovered_within`, a share, `latency_limit_ms` (L*), `lag_limit` (lag*, records) and `hold_s` (H). `plateau_ratio`:
     p99 of the tuples of the last H, in that of those before the fault. `settled_s`: from t0 to when the latency had its
     last level. `phase`: of the fault in its checkpoint cycle. `lateness_ms`: the generator's largest in [t0, t7].
+    Of several injections of one fault also which it was, from 1, and `at_s`, its t0 after T0; `drift_since_first_s`:
+    macro against its own baseline less macro against the first one; `trigger`: why it came then, from the conductor's
+    journal; `note`: what speaks against this recovery alone.
     """
 
     recovered: bool | None = None
@@ -55,6 +60,11 @@ class Recovery:
     settled_s: float | None = None
     phase: float | None = None
     lateness_ms: float | None = None
+    injection: int | None = None
+    at_s: float | None = None
+    drift_since_first_s: float | None = None
+    trigger: Mapping[str, Any] | None = None
+    note: str | None = None
 
 
 def measure(timeline: Timeline) -> tuple[Recovery, tuple[str, ...]]:
@@ -68,7 +78,7 @@ def measure(timeline: Timeline) -> tuple[Recovery, tuple[str, ...]]:
     seen = [name for name in CHAIN if name in chain]
     last = CHAIN.index(seen[-1])
     problems += [f"missing: {name}, though {seen[-1]} was seen" for name in CHAIN[:last] if name not in chain]
-    lengths = {
+    lengths: dict[str, Any] = {
         part: _seconds(chain[end] - chain[begin]) if begin in chain and end in chain else None
         for part, (begin, end) in PARTS.items()
     }

@@ -9,7 +9,7 @@ from faultline.analysis.observations import Measured
 from faultline.analysis.recovery.end import end_of
 from faultline.analysis.recovery.on_time import cells_of
 from faultline.analysis.recovery.parts import Recovery
-from faultline.analysis.recovery.recoveries import choices, limits_until
+from faultline.analysis.recovery.recoveries import choices, limits_between
 from faultline.base.window import NS
 
 
@@ -19,8 +19,9 @@ def placebo_of(measured: Measured) -> Recovery | None:
     at_s = config.earliest_fault_s
     if measured.injected or not config.paced or any(measured.deaths.values()) or at_s > config.fault_window[1]:
         return None
-    t0_ns = window.t0_ns + round(at_s * NS)
-    limits = limits_until(measured, t0_ns)
+    # So long after the warm-up, however long that took.
+    t0_ns = window.start_ns + round(at_s * NS) - round(config.warmup_s * NS)
+    limits = limits_between(measured, window.start_ns, t0_ns)
     if limits is None:
         return None
     end = end_of(

@@ -109,7 +109,7 @@ def own_disk(folder: Path, size_mb: int) -> Iterator[Disk]:
     Raises ConfigError for whoever may not mount one, and while another call has it.
     """
     if os.geteuid() != 0:
-        raise ConfigError("power_cut: only root may mount the disk whose power is cut; run it as root, --allow-root")
+        raise ConfigError("power_cut: only root may mount the disk whose power is cut; run it as root")
     _have_own_mounts()
     disk = Disk(folder.with_name(f"{folder.name}.img"), folder)
     folder.mkdir(parents=True, exist_ok=True)

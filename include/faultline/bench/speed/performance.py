@@ -17,7 +17,7 @@ SPEED: Mapping[str, str] = {
     "generator": "One generator process beside Kafka's own `ProducerPerformance`: same broker, record size, "
     "acknowledgements and partitions, in turns. Ratios are of records a second.",
     "overhead": "What an experiment costs beside its warm-up and its measured window, in a sweep and alone, by step.",
-    "recorder": "What the recorder takes of a core, and what the services take beside a window that is measured.",
+    "recorder": "What the recorder and the services take of a core in the measured windows of a sweep, and what gave way of it.",
     "fault_timing": "How far the instant of a SIGKILL lies from the one that was planned.",
     "harvest": "How the harvest of an experiment grows with its tuples; an exponent of 1 is linear.",
     "aggregate": "How the tables over all records grow with the tuples behind them.",

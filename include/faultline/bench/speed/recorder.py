@@ -1,69 +1,92 @@
-"""What watches an experiment, and what else of ours runs beside it: the cores that both take from what is measured.
-
-The real recorder samples an attempt of thirty processes that do nothing; the services are left alone while a window is
-held open, as one is while an experiment is measured.
-"""
+"""What watches an experiment, and what else of Faultline runs next to it: the cores that both take from what is
+measured, in the measured windows of a real sweep."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import psutil
 
-from faultline.base.attempt import Attempt, write_json
+from faultline.analysis.hosts import processes_of
+from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
-from faultline.base.machine_lock import RECORDER
-from faultline.base.processes import end_processes, spawn_detached
+from faultline.base.roles import SERVICES
 from faultline.base.settings import Settings
 from faultline.base.text import Say
-from faultline.base.waiting import wait_until
-from faultline.base.window_lock import window
-from faultline.bench.figure import summarise
-from faultline.bench.topics import fresh_topics
+from faultline.bench.figure import Figure, summarise
+from faultline.bench.speed.overhead import sweep
 from faultline.client.operations import bring_up
 from faultline.cluster.daemon import Supervisor
+from faultline.records.record import Record
+from faultline.records.store import Store
 
-PROCESSES = 30
-SECONDS, QUICK_SECONDS = 30.0, 10.0
-TIMES = 5
-# The first samples read every process's command line, once.
-SETTLE_S = 5.0
+REPETITIONS, QUICK_REPETITIONS = 5, 2
+WARMUP_S, DURATION_S = 20.0, 55.0
+QUICK_WARMUP_S, QUICK_DURATION_S = 5.0, 20.0
+# How long the services are looked at while nothing is measured.
+REST_S, QUICK_REST_S = 30.0, 10.0
 # Parts of what is measured itself.
 MEASURED = ("kafka", "spark-worker-1", "spark-worker-2")
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
-    """Figures: `recorder_cores` at 30 processes, `recorder_late` samples, `services_cores` beside a window."""
+    """A sweep of five word counts, or of two short ones when `quick`, and the services at rest before it.
+
+    Figures, in cores: of the measured windows `recorder_cores`, `services_cores` (Airflow with its tasks, the
+    persistent Spark session, the cluster's daemons), `given_way_cores` (the part of them that gave way), `lost_cores`
+    (what the measured processes lost to others), and `rest_cores`, of the services without an experiment.
+    `recorder_late`: samples that came late.
+    """
     settings = bring_up(say)
-    seconds = QUICK_SECONDS if quick else SECONDS
-    used, late = [], []
-    with recording(settings, PROCESSES) as (recorder, attempt):
-        time.sleep(SETTLE_S)
-        for _ in range(TIMES):
-            used.append(cores(lambda: _seconds_of([recorder]), seconds))
-            say(f"recorder: {used[-1]:.4f} cores at {PROCESSES} processes")
-        late.append(sum(line.get("kind") == "overrun" for line in read_journal(attempt.recorder_journal)))
-    beside = []
-    with window(settings.window_lock):
-        time.sleep(SETTLE_S)
-        for _ in range(TIMES):
-            beside.append(cores(lambda: _services(settings), seconds))
-            say(f"services: {beside[-1]:.4f} cores beside a window")
+    rest = cores(lambda: _services(settings), QUICK_REST_S if quick else REST_S)
+    repetitions = QUICK_REPETITIONS if quick else REPETITIONS
+    window = (QUICK_WARMUP_S, QUICK_DURATION_S) if quick else (WARMUP_S, DURATION_S)
+    attempts = sweep(settings, repetitions, *window, say)
+    records = {one.attempt: one for one in Store(settings.results).query()}
+    found = figures([(one, records[one.id]) for one in attempts if one.id in records])
+    for name, figure in found.items():
+        say(f"{name}: {figure.value:.4f} {figure.unit}")
+    return {name: asdict(figure) for name, figure in {**found, "rest_cores": summarise([rest], "cores")}.items()}
+
+
+def figures(measured: Sequence[tuple[Attempt, Record]]) -> dict[str, Figure]:
+    """The figures of attempts with their records. Raises InfrastructureError when none was judged."""
+    values: dict[str, list[float]] = {}
+    for attempt, record in measured:
+        for name, value in _of_attempt(attempt, record).items():
+            if value is not None:
+                values.setdefault(name, []).append(value)
+    if "services_cores" not in values:
+        raise InfrastructureError("services: no experiment of the sweep was judged; see its records")
+    return {name: summarise(known, "samples" if name == "recorder_late" else "cores") for name, known in values.items()}
+
+
+def _of_attempt(attempt: Attempt, record: Record) -> Mapping[str, float | None]:
+    besides, waited = record.metrics.cpu_besides, record.metrics.waited
+    if besides is None:
+        return {}
+    lines = read_journal(attempt.recorder_journal)
     return {
-        "recorder_cores": asdict(summarise(used, "cores")),
-        "recorder_late": asdict(summarise(late, "samples")),
-        "services_cores": asdict(summarise(beside, "cores")),
+        "recorder_cores": besides.recorder,
+        "services_cores": besides.services,
+        "given_way_cores": _given_way(record, lines),
+        "lost_cores": None if waited is None else waited.others,
+        "recorder_late": float(sum(line.get("kind") == "overrun" for line in lines)),
     }
+
+
+def _given_way(record: Record, lines: Sequence[Mapping[str, Any]]) -> float:
+    """Cores of services between the first and the last sample in the window at which they gave way."""
+    instants = {event.name: event.wall_ns for event in record.timeline}
+    samples = processes_of([line for line in lines if line.get("kind") == "proc"])
+    inside = samples["wall_ns"].between(instants["measured_from"], instants["measured_until"])
+    own = samples[inside & (samples["role"] == SERVICES) & samples["lowered"]]
+    used = own.groupby(["pid", "create_time"])["cpu_s"].agg(lambda one: one.max() - one.min()).sum()
+    return float(used) * 1e9 / (instants["measured_until"] - instants["measured_from"])
 
 
 def cores(counter: Callable[[], float], seconds: float) -> float:
@@ -73,68 +96,23 @@ def cores(counter: Callable[[], float], seconds: float) -> float:
     return (counter() - before) / (time.monotonic() - began)
 
 
-@contextlib.contextmanager
-def recording(settings: Settings, processes: int) -> Iterator[tuple[psutil.Process, Attempt]]:
-    """A recorder at work on an attempt with so many processes; all of it is ended and removed on the way out."""
-    with (
-        fresh_topics(settings.endpoints.kafka, 4) as topics,
-        tempfile.TemporaryDirectory(prefix="faultline-recorder-") as folder,
-    ):
-        attempt = Attempt(Path(folder) / "recorded")
-        attempt.logs.mkdir(parents=True)
-        write_json(attempt.folder / "attempt.json", {
-            "config": {"workload": "word_count"},
-            "kafka": {"bootstrap": settings.endpoints.kafka},
-            "topics": {"input": topics[0]},
-            # Nobody answers there: asking costs as much as an answer that says little.
-            "spark": {"ui": "http://127.0.0.1:9"},
-        })  # fmt: skip
-        idle = [sys.executable, "-c", "import time; time.sleep(3600)"]
-        started = []
-        try:
-            for number in range(processes):
-                entry = spawn_detached(
-                    idle, role=f"idle-{number}", attempt=attempt.id, ledger=attempt.ledger,
-                    stdout=Path(os.devnull), stderr=Path(os.devnull), cwd=settings.root,
-                )  # fmt: skip
-                started.append(psutil.Process(entry.pid))
-            recorder = psutil.Popen(
-                [
-                    *(sys.executable, "-m", RECORDER, "--attempt-dir", str(attempt.folder)),
-                    *("--machine", settings.machine, "--turn", str(Path(folder) / "turn.json")),
-                ],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            started.append(recorder)
-            wait_until(
-                lambda: any(line.get("kind") == "proc" for line in read_journal(attempt.recorder_journal)),
-                timeout_s=60.0,
-                what="recorder: its first sample",
-                alive=lambda: None if recorder.poll() is None else str(recorder.communicate()[1])[-300:],
-            )
-            yield recorder, attempt
-        finally:
-            end_processes(started)
-
-
 def _services(settings: Settings) -> float:
     """CPU seconds of all that runs the experiments, since each process started."""
-    pids = {name: pid for name, pid in Supervisor(settings).pids().items() if name not in MEASURED}
+    pids = [pid for name, pid in Supervisor(settings).pids().items() if name not in MEASURED]
     if not pids:
         raise InfrastructureError("services: none runs; ./faultline up first")
     found: dict[int, psutil.Process] = {}
-    for pid in pids.values():
-        with contextlib.suppress(psutil.Error):
+    for pid in pids:
+        try:
             process = psutil.Process(pid)
             found |= {one.pid: one for one in (process, *process.children(recursive=True))}
-    return _seconds_of(found.values())
-
-
-def _seconds_of(processes: Any) -> float:
+        except psutil.Error:
+            continue  # it has ended
     total = 0.0
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
+    for process in found.values():
+        try:
             times = process.cpu_times()
-            total += times.user + times.system
+        except psutil.Error:
+            continue
+        total += times.user + times.system
     return total

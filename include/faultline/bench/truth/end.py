@@ -28,11 +28,21 @@ class _Bins:
     lag: Ints
 
 
-def planted_end(script: Script, run: Run, course: Course, outage: Outage) -> PlantedEnd:
+@dataclass(frozen=True)
+class Watch:
+    """Nanoseconds after T0: from when to when is measured, and of one recovery where its baseline begins and its watch
+    ends, `until_ns` being the next fault."""
+
+    start_ns: int
+    end_ns: int
+    until_ns: int | None = None
+
+
+def planted_end(script: Script, run: Run, course: Course, outage: Outage, watch: Watch) -> PlantedEnd:
     """The end of the recovery from `outage`, as the judge must find it."""
     lost = np.isin(np.arange(len(course.due_ns)), [n for n, one in course.treated.items() if not one.copies])
     latency_ms = course.emit_ns // MS - course.due_ns // MS
-    start, end = round(run.warmup_s * NS), round(run.end_s * NS)
+    start, end, until = watch.start_ns, watch.end_ns, watch.until_ns
     bins = _bins(script, run, course, lost)
     cell = course.due_ns // NS * NS
     normal = ~lost & (cell >= start) & (cell < outage.t0_ns) & (course.emit_ns <= outage.t0_ns)
@@ -46,7 +56,10 @@ def planted_end(script: Script, run: Run, course: Course, outage: Outage) -> Pla
     most = max((1 + RECOVERED_WITHIN) * lags.max(), lags.max() + tenth_s * run.rate)
     hold_ns = round(max(10, 3 * run.interval_s, 3 / run.rate) * NS)
     late = lost | (latency_ms > limit_ms)
-    t6 = _lag_back(bins, most, hold_ns, outage.replayed_ns, end + run.interval_ns)
+    seen = end + run.interval_ns if until is None else min(end + run.interval_ns, until)
+    # What is produced so late that the next fault can make it late tells nothing.
+    end = end if until is None else min(end, until - round(limit_ms * MS))
+    t6 = _lag_back(bins, most, hold_ns, outage.replayed_ns, seen)
     begun = bins.ends[(bins.ends > outage.t0_ns) & (bins.ends < (t6 or 0))]
     from_ns = max([outage.t0_ns, *begun.tolist()])
     cells = cell if run.rate >= 10 else course.due_ns // MS * MS
@@ -54,11 +67,12 @@ def planted_end(script: Script, run: Run, course: Course, outage: Outage) -> Pla
     t7 = None if found is None or t6 is None else max(t6, found[1])
     judged = cells < (end if found is None else found[0])
     known = np.where(lost, course.due_ns + round(limit_ms * MS), course.emit_ns)
-    watched = bins.ends <= end + run.interval_ns
+    watched = bins.ends <= seen
     out = [*known[judged & late], *bins.ends[watched & ((bins.lag > most) | (bins.ends < outage.replayed_ns))]]
     if t7 is None:
         out.append(outage.replayed_ns)
-    return PlantedEnd(t6, t7, max([outage.t0_ns, *(int(at) for at in out if t7 is None or at < t7)]))
+    last = until if t7 is None else t7
+    return PlantedEnd(t6, t7, max([outage.t0_ns, *(int(at) for at in out if last is None or at < last)]))
 
 
 def _bins(script: Script, run: Run, course: Course, lost: np.ndarray) -> _Bins:

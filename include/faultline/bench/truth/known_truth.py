@@ -25,6 +25,7 @@ from faultline.base.text import Say
 from faultline.bench.figure import Figure
 from faultline.bench.speed.spark_job import run_job, submit_command
 from faultline.bench.topics import delete_topics
+from faultline.bench.truth.end import Watch
 from faultline.bench.truth.scenarios import QUICK, SCENARIOS, Scenario
 from faultline.bench.truth.truth import Comparison, compare, planted
 from faultline.client.operations import bring_up
@@ -109,8 +110,16 @@ def code_build(root: Path) -> str:
 
 def judge_scenario(scenario: Scenario, record: Record) -> list[Comparison]:
     """Every planted value of a scenario beside the measured one."""
-    truth = planted(scenario.script, scenario.run, primer=scenario.configuration.primer_records)
-    return compare(truth, record)
+    primer, run = scenario.configuration.primer_records, scenario.run
+    if scenario.configuration.injections == 1:
+        return compare(planted(scenario.script, run, primer=primer), record)
+    # Later kills come, and the load ends, when the conductor says so.
+    at = {event.name: event.wall_ns for event in record.timeline}
+    since = {name: wall_ns - at["gate"] for name, wall_ns in at.items()}
+    kills = sorted(since_ns for name, since_ns in since.items() if name.partition("#")[0] == "t0")
+    watch = Watch(since["measured_from"], since["measured_until"])
+    found = planted(scenario.script, run, primer=primer, kills_ns=kills, until_ns=since["measured_until"], watch=watch)
+    return compare(found, record)
 
 
 def _measure(settings: Settings, scenario: Scenario, say: Say) -> Outcome:

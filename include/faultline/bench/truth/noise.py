@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from faultline.analysis.recovery.end import End, Limits, end_of, limits_of
+from faultline.analysis.recovery.end import End, end_of, limits_of
+from faultline.analysis.recovery.limits import Limits
 from faultline.analysis.recovery.on_time import cells_of
 from faultline.base.text import Say
 from faultline.base.window import NS

@@ -21,10 +21,14 @@ _BATCH: Mapping[str, Any] = {
     "duration_s": 38,
     "checkpoint_interval_s": 0.5,
     "state_mb": 0,
+    # The script says when the fault comes, so nothing is waited for.
+    "warmup_max_s": 0,
     "fault": "driver",
     "fault_at_s": 12.85,
 }
 _RECORD: Mapping[str, Any] = {**_BATCH, "duration_s": 41, "checkpoint_interval_s": 1, "fault_at_s": 15.37}
+# Later kills come when the conductor finds the engine back to normal, wherever in the script that is.
+_THREE: Mapping[str, Any] = {"injections": 3, "duration_s": 125}
 _CONTROL: Mapping[str, Any] = {"fault": "none", "fault_at_s": None, "duration_s": 15}
 
 
@@ -71,6 +75,7 @@ def run_of(config: Configuration) -> Run:
         interval_s=config.checkpoint_interval_s,
         partitions=config.partitions,
         fault_at_s=config.fault_at_s,
+        schedule_s=config.longest_s,
     )
 
 
@@ -120,6 +125,9 @@ SCENARIOS: tuple[Scenario, ...] = (
         {"rate": 200},
     ),
     Scenario("record_control_miscounting", {"style": "record", "overcounted": 9, "reemitted": 8, "seed": 7}, _CONTROL),
+    Scenario("batch_three_kills", {"catchup_bins": 1}, _THREE),
+    Scenario("batch_three_kills_miscounting", {"lost": 7, "overcounted": 11, "reemitted": 13, "seed": 8}, _THREE),
+    Scenario("record_three_kills", {"style": "record", "replay_s": 0.8}, _THREE),
 )
-# A quick look: both styles, everything at once, and a control.
-QUICK = SCENARIOS[:4]
+# A quick look: both styles, everything at once, a control, and several kills.
+QUICK = (*SCENARIOS[:4], SCENARIOS[-3])

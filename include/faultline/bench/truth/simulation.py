@@ -6,7 +6,7 @@ chance does to a real run is added: every output, commit and signal comes a litt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,8 +18,9 @@ import pandas as pd
 from faultline.analysis.bins import BIN_COLUMNS, SHORTEST_SPAN_NS
 from faultline.analysis.latency import Tuples
 from faultline.analysis.production import fold_produced, is_sparse
-from faultline.analysis.recovery.end import Limits, limits_of
+from faultline.analysis.recovery.end import limits_of
 from faultline.analysis.recovery.evidence import Evidence
+from faultline.analysis.recovery.limits import Limits
 from faultline.base.window import Window
 from faultline.engines.base import Commit, Life, Seen, Traces
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Run, lay_out
@@ -48,7 +49,12 @@ class Simulated:
     traces: Traces
     due_ms: Ints
     emit_ms: Ints
-    t0_ns: int | None
+    kills_ns: tuple[int, ...]
+
+    @property
+    def t0_ns(self) -> int | None:
+        """The first kill."""
+        return self.kills_ns[0] if self.kills_ns else None
 
     @property
     def method(self) -> str:
@@ -82,10 +88,13 @@ class Simulated:
         inside = (ends > self.window.start_ns) & (ends <= until)
         return self._columns[name][inside].astype(np.float64)
 
+    def end_offsets(self, number: int = 0) -> dict[str, int]:
+        """What the conductor was told before a kill."""
+        return _ends(self.course.due(self.kills_ns[number] - _ASKED_NS - T0_WALL_NS), self.run.partitions)
+
     def evidence(self) -> Evidence:
-        """What the timeline is read from. The run must have a fault."""
+        """What the first timeline is read from. The run must have a fault."""
         assert self.t0_ns is not None
-        asked = self.course.due(self.t0_ns - _ASKED_NS - T0_WALL_NS)
         emitted = np.unique(self.emit_ms[self.emit_ms >= 0])
         return Evidence(
             engine=ENGINE,
@@ -93,12 +102,13 @@ class Simulated:
             t0_ns=self.t0_ns,
             victim="driver",
             victims=[{"pid": 1, "role": "driver"}],
-            end_offsets=_ends(asked, self.run.partitions),
+            end_offsets=self.end_offsets(),
             bins=self.bins,
             production=self.production,
             limits=self.limits,
             emissions_ms=emitted,
             window=self.window,
+            until_ns=self.kills_ns[1] if len(self.kills_ns) > 1 else None,
         )
 
     @cached_property
@@ -231,12 +241,16 @@ class Simulated:
 _KEYS_AT_ONCE = 4096
 
 
-def simulate(script: Script, run: Run, seed: int) -> Simulated:
-    """One run of a script; `seed` decides how late each act comes (at most LATEST_MS milliseconds)."""
+def simulate(script: Script, run: Run, seed: int, later_s: Sequence[float] = ()) -> Simulated:
+    """One run of a script; `seed` decides how late each act comes (at most LATEST_MS milliseconds).
+
+    `later_s`: when further kills come after the first, in seconds after T0.
+    """
     random = np.random.default_rng(seed)
-    late = iter(random.integers(0, LATEST_MS * MS, size=64).tolist())
-    killed = None if run.fault_at_ns is None else run.fault_at_ns + next(late)
-    course = lay_out(script, run, killed)
+    late = iter(random.integers(0, LATEST_MS * MS, size=64 * (1 + len(later_s))).tolist())
+    planned = [] if run.fault_at_ns is None else [run.fault_at_ns, *(round(at * NS) for at in later_s)]
+    kills = [at + next(late) for at in planned]
+    course = lay_out(script, run, kills)
     due_ms = (T0_WALL_NS + course.due_ns) // MS
     jitter = random.integers(0, LATEST_MS * MS, size=len(course.due_ns))
     emit_ms = (T0_WALL_NS + course.emit_ns + jitter) // MS
@@ -246,12 +260,12 @@ def simulate(script: Script, run: Run, seed: int) -> Simulated:
     commits = [Commit(0, 0, T0_WALL_NS - 2 * NS, T0_WALL_NS - NS, _ends(0, run.partitions))]
     delays = random.integers(0, LATEST_MS * MS, size=len(course.rows)).tolist()
     for number, (row, delay) in enumerate(zip(course.rows, delays, strict=True), start=1):
-        planned, committed = T0_WALL_NS + row.planned_ns, T0_WALL_NS + row.commit_ns + delay
-        commits.append(Commit(0, number, planned, committed, _ends(row.upto, run.partitions)))
+        begun, committed = T0_WALL_NS + row.planned_ns, T0_WALL_NS + row.commit_ns + delay
+        commits.append(Commit(0, number, begun, committed, _ends(row.upto, run.partitions)))
     lives = [Life(0, T0_WALL_NS - 5 * NS, None)]
-    if killed is not None:
+    for number, killed in enumerate(kills, start=1):
         noticed = T0_WALL_NS + killed + int(random.integers(0, _NOTICED_NS))
-        lives = [replace(lives[0], ended_ns=noticed), Life(1, noticed + NS, None)]
+        lives = [*lives[:-1], replace(lives[-1], ended_ns=noticed), Life(number, noticed + NS, None)]
     method = METHODS[script.style]
     return Simulated(
         script,
@@ -261,16 +275,17 @@ def simulate(script: Script, run: Run, seed: int) -> Simulated:
         Traces(method, tuple(commits), commits[-1].ends, tuple(_seen(script, run, course, late)), tuple(lives)),
         due_ms,
         emit_ms,
-        None if killed is None else T0_WALL_NS + killed,
+        tuple(T0_WALL_NS + killed for killed in kills),
     )
 
 
 def _seen(script: Script, run: Run, course: Course, late: Iterator[int]) -> Iterator[Seen]:
     """Tasks and loads of all incarnations, as the engine's own traces hold them."""
-    outage = course.outage
     for batch, row in enumerate(course.rows, start=1):
-        incarnation = 0 if outage is None or row.commit_ns <= outage.t0_ns else 1
+        struck = [outage for outage in course.outages if row.commit_ns > outage.t0_ns]
+        incarnation = len(struck)
         began_ns, ready_ns = row.planned_ns, None
+        outage = struck[-1] if struck else None
         if outage is not None and row.commit_ns == outage.replayed_ns:
             ready_ns = None if script.nothing_to_load else outage.loaded_ns + next(late)
             began_ns = outage.launch_ns + next(late)

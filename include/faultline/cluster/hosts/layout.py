@@ -57,9 +57,7 @@ def choose_hosts(settings: Settings, count: int) -> Placement:
 def require_means() -> None:
     """Raises ConfigError unless hosts can be made here."""
     if os.geteuid() != 0:
-        raise ConfigError(
-            "--hosts: only root may make network namespaces; leave it out, or start as root (--allow-root)"
-        )
+        raise ConfigError("--hosts: only root may make network namespaces; leave it out, or start as root")
     for name, package in NEEDED.items():
         if found(name) is None:
             raise ConfigError(f"--hosts: there is no {name}; install it (Debian: apt-get install {package})")

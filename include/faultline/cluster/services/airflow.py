@@ -22,7 +22,11 @@ def airflow_services(settings: Settings) -> list[Service]:
     api_command = ["api-server", "--host", HOST, "--port", str(settings.ports["airflow"]), "--workers", "1"]
     return [
         Service(
-            "airflow-api-server", [airflow, *api_command], lambda: bool(airflow_health(settings)), stop_signal="INT"
+            "airflow-api-server",
+            [airflow, *api_command],
+            lambda: bool(airflow_health(settings)),
+            stop_signal="INT",
+            background=True,
         ),
         # The tasks' logs are read from disk, so the log servers, which bind to every address, stay off.
         Service(
@@ -38,9 +42,15 @@ def airflow_services(settings: Settings) -> list[Service]:
             ],
             component("scheduler"),
             environment=passed_on(),
+            background=True,
         ),
-        Service("airflow-dag-processor", [airflow, "dag-processor"], component("dag_processor")),
-        Service("airflow-triggerer", [airflow, "triggerer", "--skip-serve-logs"], component("triggerer")),
+        Service("airflow-dag-processor", [airflow, "dag-processor"], component("dag_processor"), background=True),
+        Service(
+            "airflow-triggerer",
+            [airflow, "triggerer", "--skip-serve-logs"],
+            component("triggerer"),
+            background=True,
+        ),
     ]
 
 

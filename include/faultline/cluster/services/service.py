@@ -17,6 +17,8 @@ class Service:
     stop_signal: str = "TERM"
     # A fault may hold its restart back; see `faultline.cluster.restart_hold`.
     victim: bool = False
+    # Only runs the experiments, and gives way while one is measured; see `faultline.base.background`.
+    background: bool = False
     # The lower, the later it is stopped; supervisor's own default.
     priority: int = 999
     # The host that it runs on, where that is not this machine; see `faultline.cluster.hosts`.

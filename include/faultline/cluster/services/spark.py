@@ -134,6 +134,7 @@ def session_service(settings: Settings) -> Service:
         "spark-session",
         [sys.executable, "-P", "-m", "faultline.cluster.session_start"],
         ready=lambda: session_listens(settings),
+        background=True,
     )
 
 

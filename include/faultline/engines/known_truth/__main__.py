@@ -19,7 +19,7 @@ from typing import Any
 
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.base.journal import events, last, read_journal
-from faultline.engines.known_truth.course import Run, lay_out
+from faultline.engines.known_truth.course import Course, Run, lay_out
 from faultline.engines.known_truth.incarnation import Incarnation
 from faultline.engines.known_truth.kafka import KafkaTransport
 from faultline.engines.known_truth.traces import TraceJournal, restore
@@ -69,42 +69,57 @@ def live(config: dict[str, Any]) -> None:
     engine = Incarnation(run.partitions, transport, traces, MonotonicClock(), stop_file.exists, restored)
     t0_mono_ns = engine.await_gate(_gate(Path(config["gate"])))
     if t0_mono_ns is not None:
-        killed_ns = _killed_at_ns(config, run, t0_mono_ns) if incarnation else None
-        if killed_ns is not None:
+        kills_ns = _kills_ns(config, run, t0_mono_ns) if incarnation else []
+        for killed_ns in kills_ns[-1:]:
             traces.say(f"was killed {killed_ns / 1e9:.3f} s after T0; now it is {_since_s(t0_mono_ns):.3f} s after T0")
-        course = lay_out(script, run, killed_ns)
+
+        def course(until_ns: int | None) -> Course:
+            return lay_out(script, run, kills_ns, until_ns)
+
         # Nothing of the preparation is looked at again: no pause of the collector at a scripted instant.
         gc.collect()
         gc.freeze()
-        engine.follow(course, t0_mono_ns, stateless=script.nothing_to_load, restarted=incarnation > 0)
+        engine.follow(
+            course, t0_mono_ns, _load_end(config), stateless=script.nothing_to_load, restarted=incarnation > 0
+        )
     transport.close()
     traces.end()
     traces.say("ends as it was asked to")
 
 
 def _gate(path: Path) -> Callable[[], int | None]:
-    def opened() -> int | None:
-        try:
-            return int(json.loads(path.read_text(encoding="utf-8"))["t0_mono_ns"])
-        except FileNotFoundError:
-            return None
-
-    return opened
+    return lambda: _instant(path, "t0_mono_ns")
 
 
-def _killed_at_ns(config: dict[str, Any], run: Run, t0_mono_ns: int) -> int | None:
-    """When the kill was delivered, in ns after T0: by the conductor's journal, else as planned.
+def _load_end(config: dict[str, Any]) -> Callable[[], int | None]:
+    """What tells when the load ends, on the monotonic clock; None while the schedule says it."""
+    path = config.get("load_end")
+    return (lambda: None) if path is None else (lambda: _instant(Path(path), "end_mono_ns"))
 
-    A death that nobody planned counts from the supervisor's exit line. None when it came before T0.
+
+def _instant(path: Path, name: str) -> int | None:
+    """What a file says that is put there by a rename; None until then."""
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))[name])
+    except FileNotFoundError:
+        return None
+
+
+def _kills_ns(config: dict[str, Any], run: Run, t0_mono_ns: int) -> list[int]:
+    """When kills were delivered, in ns after T0: by the conductor's journal, else as planned.
+
+    A death that nobody planned counts from the supervisor's exit line. Empty when it came before T0.
     """
-    delivered = last(read_journal(Path(config["conductor_journal"])), event="delivered")
-    if delivered:
-        return int(delivered["mono_ns"]) - t0_mono_ns
+    first: dict[int, int] = {}
+    for line in events(read_journal(Path(config["conductor_journal"])), "delivered"):
+        first.setdefault(int(line.get("fault", 0)), int(line["mono_ns"]) - t0_mono_ns)
+    if first:
+        return sorted(first.values())
     if run.fault_at_ns is not None and run.fault_at_ns <= time.monotonic_ns() - t0_mono_ns:
-        return run.fault_at_ns
+        return [run.fault_at_ns]
     ended = last(read_journal(Path(config["supervisor_journal"])), event="exit")
     after_ns = int(ended["mono_ns"]) - t0_mono_ns if ended else -1
-    return after_ns if after_ns > 0 else None
+    return [after_ns] if after_ns > 0 else []
 
 
 def _since_s(t0_mono_ns: int) -> float:

@@ -1,14 +1,14 @@
 """The course of a scripted run: when each record is emitted, and when each commit covers how many.
 
-It is a pure function of script, run and t0. The engine follows it, and the truth is read off it. All
-instants are integer nanoseconds after T0. Records are numbered 0, 1, … as the generator's schedule
+It is a pure function of script, run, the kills so far and the load's end. The engine follows it, and the truth is read
+off it. All instants are integer nanoseconds after T0. Records are numbered 0, 1, … as the generator's schedule
 has them; record k lies in partition k mod `partitions`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -26,6 +26,8 @@ MS = 1_000_000
 GUARD_NS = 50 * MS
 # Where in its second the backlog of the style `record` is worked off, well away from both of its ends.
 MIDDLE_NS = NS // 2
+# So long after a fault records are sent for sure, even where the load ends once its recovery is over.
+SENT_AFTER_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Run:
     interval_s: float
     partitions: int
     fault_at_s: float | None
+    # Of the generator, which sends for longer than the measured window where that may begin later; None: no longer.
+    schedule_s: float | None = None
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any]) -> Self:
@@ -50,13 +54,14 @@ class Run:
                 interval_s=float(config["trigger_s"]),
                 partitions=int(config["partitions"]),
                 fault_at_s=None if config["fault_at_s"] is None else float(config["fault_at_s"]),
+                schedule_s=None if config.get("schedule_s") is None else float(config["schedule_s"]),
             )
         except KeyError as error:
             raise ConfigError(f"{error.args[0]}: missing in workload_config.json; clear the whole run") from None
 
     @property
     def end_s(self) -> float:
-        """Seconds after T0 at which the generator's schedule and the measured window end."""
+        """Seconds after T0 at which the measured window ends, unless the conductor moves it."""
         return self.warmup_s + self.duration_s
 
     @property
@@ -119,7 +124,7 @@ class Course:
     due_ns: Ints
     emit_ns: Ints
     rows: tuple[Row, ...]
-    outage: Outage | None
+    outages: tuple[Outage, ...]
     treated: Mapping[int, Treatment]
 
     def due(self, at_ns: int) -> int:
@@ -131,23 +136,31 @@ class Course:
         return self.treated.get(number, PLAIN)
 
 
-def lay_out(script: Script, run: Run, t0_ns: int | None) -> Course:
-    """The course of a run whose engine is killed at `t0_ns` after T0, or never."""
-    schedule = Schedule.over(run.rate, run.end_s)
+def lay_out(script: Script, run: Run, kills_ns: Sequence[int], until_ns: int | None = None) -> Course:
+    """The course of a run whose engine is killed at these instants after T0, each once it is back from the one before.
+
+    `until_ns`: nothing is sent that is due later; None: the whole schedule is. What is emitted and committed before a
+    kill, or before the end of the load, does not depend on it.
+    """
+    schedule = Schedule.over(run.rate, run.end_s if run.schedule_s is None else run.schedule_s)
     due = schedule.due_array(0, 1, schedule.count)
-    outage = None if t0_ns is None else Outage.of(script, t0_ns)
+    mistreated = treated(script, run, due)
+    if until_ns is not None:
+        due = due[: np.searchsorted(due, until_ns, side="right")]
+    outages = tuple(Outage.of(script, at) for at in kills_ns)
     lay = _batches if script.style == "batch" else _records
-    emit, rows = lay(script, run, due, outage)
-    return Course(due, emit, rows, outage, treated(script, run, due))
+    emit, rows = lay(script, run, due, outages)
+    return Course(due, emit, rows, outages, {number: how for number, how in mistreated.items() if number < len(due)})
 
 
 def treated(script: Script, run: Run, due_ns: Ints) -> dict[int, Treatment]:
-    """The mistreated records by number, chosen by seed among those due in the measured window, after any fault.
+    """The mistreated records by number, chosen by seed among those due in the measured window, soon after any fault.
 
     Before the fault they would bend the baseline. Raises ConfigError when there are too few to choose from.
     """
     begin_s = run.warmup_s if run.fault_at_s is None else run.fault_at_s
-    first, last = np.searchsorted(due_ns, [_ns(begin_s), _ns(run.end_s)]).tolist()
+    end_s = run.end_s if run.fault_at_s is None else min(run.end_s, begin_s + SENT_AFTER_S)
+    first, last = np.searchsorted(due_ns, [_ns(begin_s), _ns(end_s)]).tolist()
     if script.mistreated > last - first:
         raise ConfigError(f"truth.lost: {script.mistreated} records to mistreat, but only {last - first}; use fewer")
     chosen = random.Random(script.seed).sample(range(first, last), script.mistreated)
@@ -157,46 +170,42 @@ def treated(script: Script, run: Run, due_ns: Ints) -> dict[int, Treatment]:
     return dict(zip(chosen, treatments, strict=True))
 
 
-def _batches(script: Script, run: Run, due: Ints, outage: Outage | None) -> tuple[Ints, tuple[Row, ...]]:
+def _batches(script: Script, run: Run, due: Ints, outages: Sequence[Outage]) -> tuple[Ints, tuple[Row, ...]]:
     """Style `batch`: what is due at a grid instant is emitted, then committed, one latency later."""
     total, step = len(due), run.interval_ns
 
     def due_at(at_ns: int) -> int:
         return int(np.searchsorted(due, at_ns, side="right"))
 
-    def regular(index: int, upto: int) -> Row:
-        at = index * step
-        return Row(at, at + round((script.latency_ms + script.wobble_ms(index)) * MS), upto)
-
     rows: list[Row] = []
     late: list[int] = []  # how much later than its commit a batch is emitted
-    index = 1
-    while not rows or rows[-1].upto < total:
-        row = regular(index, due_at(index * step))
-        if outage is not None and row.commit_ns > outage.t0_ns:
-            break
+    ahead, reached = list(outages), _all_of(due_at)
+    index, number, recovering = 1, 1, False  # on the grid, and since the last replay
+    while ahead or not rows or rows[-1].upto < total:
+        at = index * step
+        row = Row(at, at + round((script.latency_ms + script.wobble_ms(index)) * MS), reached(number, at))
+        if ahead and row.commit_ns > ahead[0].t0_ns:
+            outage = ahead.pop(0)
+            held = due_at(outage.t0_ns)
+            rows.append(Row(outage.loaded_ns, outage.replayed_ns, held))
+            late.append(0)
+            index, number, recovering = (outage.replayed_ns + GUARD_NS) // step + 1, 1, True
+            reached = _behind(script, outage, held, due_at)
+            continue
+        slow = recovering and script.recovers and 1 < number - script.catchup_bins <= 1 + script.slow_bins
         rows.append(row)
-        late.append(0)
-        index += 1
-    if outage is not None:
-        held = due_at(outage.t0_ns)
-        rows.append(Row(outage.loaded_ns, outage.replayed_ns, held))
-        late.append(0)
-        first = (outage.replayed_ns + GUARD_NS) // step + 1
-        behind = _behind(script, outage, held, due_at)
-        number = 1
-        while rows[-1].upto < total:
-            index = first + number - 1
-            row = regular(index, behind(number, index * step))
-            slow = script.recovers and 1 < number - script.catchup_bins <= 1 + script.slow_bins
-            rows.append(row)
-            late.append(round(script.slow_ms * MS) if slow else 0)
-            number += 1
+        late.append(round(script.slow_ms * MS) if slow else 0)
+        index, number = index + 1, number + 1
     sizes = np.diff([0, *(row.upto for row in rows)])
     emit = np.repeat(np.array([row.commit_ns + delay for row, delay in zip(rows, late, strict=True)]), sizes)
     # A batch that would take nothing is not planned, but for the replay, which is always committed.
-    kept = [row for row, size in zip(rows, sizes.tolist(), strict=True) if size or _is_replay(row, outage)]
+    kept = [row for row, size in zip(rows, sizes.tolist(), strict=True) if size or _is_replay(row, outages)]
     return emit.astype(np.int64), tuple(kept)
+
+
+def _all_of(due_at: Callable[[int], int]) -> Callable[[int, int], int]:
+    """A batch takes all that is due when it is planned."""
+    return lambda number, at_ns: due_at(at_ns)
 
 
 def _behind(script: Script, outage: Outage, held: int, due_at: Callable[[int], int]) -> Callable[[int, int], int]:
@@ -212,16 +221,17 @@ def _behind(script: Script, outage: Outage, held: int, due_at: Callable[[int], i
     return upto
 
 
-def _is_replay(row: Row, outage: Outage | None) -> bool:
-    return outage is not None and row.commit_ns == outage.replayed_ns
+def _is_replay(row: Row, outages: Sequence[Outage]) -> bool:
+    return any(row.commit_ns == outage.replayed_ns for outage in outages)
 
 
-def _records(script: Script, run: Run, due: Ints, outage: Outage | None) -> tuple[Ints, tuple[Row, ...]]:
+def _records(script: Script, run: Run, due: Ints, outages: Sequence[Outage]) -> tuple[Ints, tuple[Row, ...]]:
     """Style `record`: each record is emitted one latency after its production; commits take what is emitted."""
     wobble = np.array(WOBBLE)[(due // NS) % len(WOBBLE)] * script.spread_ms
     emit: Ints = due + np.round((script.latency_ms + wobble) * MS).astype(np.int64)
-    if outage is not None:
+    for outage in outages:
         emit = _delayed(script, due, emit, outage)
+    ahead = list(outages)
     reached = np.maximum.accumulate(emit)
     rows: list[Row] = []
 
@@ -232,10 +242,10 @@ def _records(script: Script, run: Run, due: Ints, outage: Outage | None) -> tupl
 
     at = run.interval_ns
     while not rows or rows[-1].upto < len(due):
-        if outage is not None and outage.t0_ns < at <= outage.t0_ns + run.interval_ns:
+        if ahead and ahead[0].t0_ns < at <= ahead[0].t0_ns + run.interval_ns:
+            outage = ahead.pop(0)
             commit(outage.loaded_ns, outage.replayed_ns)
             at = ((outage.replayed_ns + GUARD_NS) // run.interval_ns + 1) * run.interval_ns
-            outage = None
         commit(at, at)
         at += run.interval_ns
     return emit, tuple(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,9 @@ class TraceProgress:
 
     def covering(self, offsets: Offsets) -> int:
         return sum(commit.covers(offsets) for commit in self._commits())
+
+    def commits_since(self, wall_ns: int) -> Sequence[Commit]:
+        return [commit for commit in self._commits() if commit.committed_ns > wall_ns]
 
     def runs(self) -> int:
         """One at the most: what a killed process did goes on in the next."""
@@ -116,9 +119,11 @@ class KnownTruth:
     def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
         from faultline.experiment.common import MAX_RESTARTS
 
-        told = write_program_configuration(attempt, plan, {})
+        told = write_program_configuration(
+            attempt, plan, {"schedule_s": plan.window_s, "load_end": str(attempt.load_end)}
+        )
         program = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
-        return Submission(program, {}, plan.restart_delay_s, MAX_RESTARTS)
+        return Submission(program, {}, plan.restart_delay_s, max(MAX_RESTARTS, len(plan.faults)))
 
     def starting(self, attempt: Attempt) -> Callable[[], None]:
         return lambda: None

@@ -83,6 +83,10 @@ class Clock(Protocol):
         """Returns after that time, or a little later."""
 
 
+# The course, given the end of the load in ns after T0; None while the schedule says it.
+Laid = Callable[[int | None], Course]
+
+
 class Incarnation:
     """One life of the engine. `partitions` are numbered from 0; `stop` asks it to end."""
 
@@ -124,13 +128,16 @@ class Incarnation:
             self._base = dict(self._ends)
         return t0_ns
 
-    def follow(self, course: Course, t0_ns: int, *, stateless: bool, restarted: bool) -> None:
+    def follow(
+        self, course: Laid, t0_ns: int, load_end: Callable[[], int | None], *, stateless: bool, restarted: bool
+    ) -> None:
         """Keeps the course from T0 (on the clock) on, until asked to stop.
 
+        `load_end`: when the load ends (on the clock), once that is known; nothing is awaited that is due later.
         `stateless`: nothing is ever loaded. `restarted`: outputs may already be there from before.
         """
         assert self._base is not None
-        _Follower(self, course, t0_ns, stateless=stateless, restarted=restarted).run()
+        _Follower(self, course, t0_ns, load_end, stateless=stateless, restarted=restarted).run()
 
     def _look(self) -> None:
         for arrival in self._transport.poll():
@@ -160,10 +167,20 @@ class Incarnation:
 class _Follower:
     """The engine after the gate: emissions in their order, acts in theirs."""
 
-    def __init__(self, engine: Incarnation, course: Course, t0_ns: int, *, stateless: bool, restarted: bool) -> None:
+    def __init__(
+        self,
+        engine: Incarnation,
+        laid: Laid,
+        t0_ns: int,
+        load_end: Callable[[], int | None],
+        *,
+        stateless: bool,
+        restarted: bool,
+    ) -> None:
         self._engine = engine
         self._transport, self._traces, self._clock = engine._transport, engine._traces, engine._clock
-        self._course = course
+        self._laid, self._load_end, self._ended = laid, load_end, False
+        self._course = laid(None)
         self._t0_ns = t0_ns
         self._stateless = stateless
         assert engine._base is not None
@@ -174,6 +191,7 @@ class _Follower:
         self._next = 0
         self._planned: list[tuple[int, Ends]] = []
         self._acts = self._timetable()
+        self._acted = 0
 
     def run(self) -> None:
         self._traces.say(
@@ -182,16 +200,27 @@ class _Follower:
         )
         while not self._engine._stop():
             self._engine._look()
+            self._look_for_end()
             now_ns = self._now_ns()
             self._emit_due(now_ns)
             while self._acts and self._acts[0][0] <= now_ns and self._ready(self._acts[0]):
                 at_ns, _, act = self._acts.pop(0)
+                self._acted += 1
                 act()
                 late_ns = self._now_ns() - at_ns
                 if late_ns > WORTH_A_WORD_NS:
                     self._traces.say(f"{act.__name__} of {at_ns / 1e9:.3f} s came {late_ns / 1e6:.0f} ms late")
             self._clock.sleep_ns(self._spare_ns())
         self._transport.flush()
+
+    def _look_for_end(self) -> None:
+        """Once the end of the load is known, what comes after it is left out; all before stays as it was."""
+        end_ns = None if self._ended else self._load_end()
+        if end_ns is not None:
+            self._ended = True
+            self._course = self._laid(end_ns - self._t0_ns)
+            self._emit_ns, self._order = self._emissions()
+            self._acts = self._timetable()[self._acted :]
 
     def _now_ns(self) -> int:
         return self._clock.now_ns() - self._t0_ns
@@ -202,8 +231,9 @@ class _Follower:
         What was due before the kill and did not get out goes out with the replay.
         """
         emit = self._course.emit_ns
-        if self._course.outage is not None:
-            emit = np.where(emit <= self._course.outage.t0_ns, self._course.outage.replayed_ns, emit)
+        if self._course.outages:
+            outage = self._course.outages[-1]
+            emit = np.where(emit <= outage.t0_ns, outage.replayed_ns, emit)
         rest = np.arange(self._done, len(emit))
         order = rest[np.argsort(emit[rest], kind="stable")]
         return emit, [int(number) for number in order]
@@ -211,7 +241,7 @@ class _Follower:
     def _timetable(self) -> list[tuple[int, int, Callable[[], None]]]:
         """(instant, records that must have been emitted by then, act), in order of time."""
         acts: list[tuple[int, int, Callable[[], None]]] = []
-        outage = self._course.outage
+        outage = self._course.outages[-1] if self._course.outages else None
         if outage is not None:
             acts.append((outage.launch_ns, 0, self._launch))
             if not self._stateless:

@@ -23,16 +23,20 @@ ARCHIVE = ".zip"
 SNAPSHOTS, CHANGES = (ARCHIVE, ".snapshot"), (".changelog", ".delta")
 
 
-def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) -> list[Commit]:
-    """The committed batches above `after`, in order; empty before the first commit."""
+def committed_batches(
+    checkpoint: Path, *, after: int = -1, since_ns: int | None = None, lineage: int = 0
+) -> list[Commit]:
+    """The committed batches above `after`, made after `since_ns`, in order; empty before the first commit."""
     found = []
     for commit in _numbered(checkpoint / "commits"):
         if int(commit.name) <= after:
             continue
         offsets = checkpoint / "offsets" / commit.name
         try:
-            ends = read_offsets(offsets)
-            planned, committed = offsets.stat().st_mtime_ns, commit.stat().st_mtime_ns
+            committed = commit.stat().st_mtime_ns
+            if since_ns is not None and committed <= since_ns:
+                continue
+            ends, planned = read_offsets(offsets), offsets.stat().st_mtime_ns
         except (OSError, ValueError):
             continue  # purged, or being renamed into place: the next look sees it
         found.append(Commit(lineage, int(commit.name), planned, committed, ends))

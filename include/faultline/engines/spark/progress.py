@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.base.journal import events, read_journal
-from faultline.engines.base import Offsets
+from faultline.engines.base import Commit, Offsets
 from faultline.engines.spark import checkpoint as on_disk
 from faultline.engines.spark.cycles import SNAPSHOTS_OF, await_cycle
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
@@ -32,6 +33,9 @@ class CheckpointProgress:
 
     def covering(self, offsets: Offsets) -> int:
         return sum(commit.covers(offsets) for commit in on_disk.committed_batches(self._looked_at()))
+
+    def commits_since(self, wall_ns: int) -> Sequence[Commit]:
+        return on_disk.committed_batches(self._looked_at(), since_ns=wall_ns)
 
     def runs(self) -> int:
         lines = read_journal(self.listener)

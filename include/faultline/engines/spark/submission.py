@@ -68,7 +68,7 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
         command=(),
         environment=environment,
         restart_delay_s=plan.restart_delay_s,
-        max_restarts=MAX_RESTARTS,
+        max_restarts=max(MAX_RESTARTS, len(plan.faults)),
         name=f"{plan.workload} {attempt.id}",
         properties=properties_file(settings),
         settings={

@@ -68,6 +68,8 @@ class Workload(Generic[P]):
     built_in_paths: Mapping[str, str] = MappingProxyType({})
     # Whether it runs what a user wrote, of which a batch is all that is known.
     of_the_user = False
+    # Whether its commits show, at any time, how far behind its input it is: then a run can wait until it is steady.
+    shows_steadiness = True
     # Reaches the broker by a client of its own, which is not told how to log in.
     own_client = False
     # How long it may take to end once it is asked to.

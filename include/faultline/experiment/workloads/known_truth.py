@@ -36,9 +36,11 @@ class KnownTruth(Workload[TruthParameters]):
         values["truth"] = parse_script(values["truth"] or {}).as_mapping()
 
     def check_faults(self, own: TruthParameters, common: Common, planned: Sequence[PlannedFault]) -> None:
-        one = planned[0].fault if len(planned) == 1 else None
-        if one is None or (one.victim, one.action, one.cycle) != ("driver", "kill", None):
-            raise ValueError("fault: known_truth is one process, killed once at a second; use fault=driver or none")
+        kills = all(
+            (one.fault.victim, one.fault.action, one.fault.cycle) == ("driver", "kill", None) for one in planned
+        )
+        if not kills or len(planned) != common.injections:
+            raise ValueError("fault: known_truth is one process, killed at a second; use fault=driver or none")
 
     def check_whole(self, own: TruthParameters, common: Common) -> None:
         if common.commit_mode != "aligned":

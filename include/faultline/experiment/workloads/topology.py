@@ -46,6 +46,7 @@ class Topology(Workload[TopologyParameters]):
     latency_method = "rank"
     program = "topology"
     warms_itself = True
+    shows_steadiness = False
     # It ends a replacement in work, lets its store catch up, and writes what waits.
     stop_s = 300.0
 

@@ -121,6 +121,7 @@ RESOURCES = (
         *(f"cpu_besides.{name}" for name in ("others", "services", "recorder", "stolen")),
         names=("other processes", "of them Airflow and services", "recorder", "stolen by the host"),
     ),
+    *figures("waited.others", "waited.worst_5s", names=("lost to others", "lost in the worst 5 s")),
     *figures("gc_s", "work.tasks", "work.task_s", "work.batches", "work.batch_s", "work.batch_us_per_record",
              names=("GC", "tasks", "run time of tasks", "batches", "execution of batches", "of them per record")),
     *figures("state_bytes.logical", "state_bytes.checkpoint", names=("state", "checkpoint")),

@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 from pydantic import ValidationError
 
 from faultline.base.errors import FaultlineError
-from faultline.comparison.cells import label
-from faultline.records.format import NONE, count, seconds, share, signed
+from faultline.records.format import NONE, count, plain, seconds, share, signed, window_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.experiment_view import Pairs, as_text, minute, section_of
@@ -99,7 +98,7 @@ def _facts(record: Record, entry: Entry) -> Pairs:
         for host, one in (environment.clock_offsets or {}).items()
     )
     facts = [
-        ("Workload", _load(record.config)),
+        ("Workload", _load(record)),
         ("Measured", f"{minute(record.measured_at)} UTC"),
         ("Configuration", record.config_id),
         ("Repetition", str(record.repetition)),
@@ -119,9 +118,9 @@ def _facts(record: Record, entry: Entry) -> Pairs:
     return [(name, value) for name, value in facts if value]
 
 
-def _load(config: Mapping[str, Any]) -> str:
+def _load(record: Record) -> str:
     """The workload and what it was fed; older records may lack a part."""
-    return ", ".join([*load_of(config), f"measured for {label(config.get('duration_s'))} s"])
+    return ", ".join([*load_of(record.config), f"measured for {plain(window_of(record)[1])} s"])
 
 
 def _event(event: Happening) -> dict[str, str]:

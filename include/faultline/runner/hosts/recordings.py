@@ -19,7 +19,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.files import make_folder, write_whole
 from faultline.base.journal import Line, read_ended
 from faultline.base.marks import instance_option
-from faultline.base.roles import NEIGHBOURS, SERVICES
+from faultline.base.roles import NEIGHBOURS, ROLES, SERVICES
 from faultline.base.ssh_hosts import remote_hosts
 from faultline.experiment.plan import plan_of
 
@@ -55,7 +55,8 @@ def begin(
     told = [asdict(rule) for rule in rules_of(attempt, rules)]
     for name, host in _all(attempt).items():
         with _asking(name, host) as there:
-            folder = there.ask("record", "record", rules=told, heirs=dict(heirs), again_s=again_s, longest_s=longest_s)
+            asked = {"rules": told, "heirs": dict(heirs), "again_s": again_s, "longest_s": longest_s, "waiting": ROLES}
+            folder = there.ask("record", "record", **asked)
             note({"kind": "host", "host": name, "folder": folder})
             note(_clock(name, host))
 

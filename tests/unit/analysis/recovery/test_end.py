@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.analysis.production import CELL_NS, MS
-from faultline.analysis.recovery.end import End, Limits, end_of, first_held_cell, lag_back_ns, limits_from
+from faultline.analysis.recovery.end import End, end_of, first_held_cell, lag_back_ns
+from faultline.analysis.recovery.limits import Limits, limits_from
 from faultline.analysis.recovery.on_time import Cells, cells_of
 from faultline.base.window import NS
 

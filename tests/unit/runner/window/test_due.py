@@ -17,7 +17,7 @@ from faultline.engines.base import Offsets
 from faultline.experiment.common import baseline_commits, earliest_fault_s, phase_of
 from faultline.experiment.plan import Aim
 from faultline.runner.assignment import Assignment
-from faultline.runner.due import Due, due_of
+from faultline.runner.window.due import Due, due_of
 
 NS = 10**9
 # Far enough ahead that no instant is too soon for the broker.

@@ -10,8 +10,8 @@ import pytest
 
 from faultline.base.attempt import Attempt
 from faultline.base.window_lock import beside_windows, is_measured
-from faultline.runner import quiet_window as subject
-from faultline.runner.quiet_window import quiet_window
+from faultline.runner.window import quiet_window as subject
+from faultline.runner.window.quiet_window import quiet_window
 
 
 @pytest.fixture

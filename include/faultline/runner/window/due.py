@@ -21,8 +21,21 @@ class Due:
     cycle_ns: int | None = None
 
 
-def due_of(planned: PlannedFault, t0: Instant, assignment: Assignment, progress: Progress) -> Due | None:
-    """When the fault is due, which is waited for as long as it hangs on a cycle; None when that never began in time."""
+def due_of(
+    planned: PlannedFault,
+    t0: Instant,
+    assignment: Assignment,
+    progress: Progress,
+    *,
+    aim: Aim | None = None,
+    start: Instant | None = None,
+) -> Due | None:
+    """Return when the fault is due, waiting for its cycle where it has one; None when that did not begin in time.
+
+    `aim`: in place of the plan's. `start`: of the measured window, whose commits the aim counts; None: after the
+    planned warm-up.
+    """
+    aim, start = aim or assignment.aim, start or t0.plus(assignment.warmup_s)
     fault = planned.fault
     if fault.cycle is not None and fault.phase is not None:
         latest = t0.plus(planned.latest_s)
@@ -31,17 +44,17 @@ def due_of(planned: PlannedFault, t0: Instant, assignment: Assignment, progress:
             return None
         return _counted(t0, began_ns, fault.phase * assignment.cycle_s[fault.cycle])
     at = t0.plus(planned.earliest_s)
-    return Due(at) if assignment.aim is None else _aimed(at, t0, assignment.aim, assignment, progress)
+    return Due(at) if aim is None else _aimed(at, t0, aim, start, assignment, progress)
 
 
-def _aimed(at: Instant, t0: Instant, aim: Aim, assignment: Assignment, progress: Progress) -> Due:
+def _aimed(at: Instant, t0: Instant, aim: Aim, start: Instant, assignment: Assignment, progress: Progress) -> Due:
     """In the cycle that the aim means; at the latest instant that is allowed when the engine commits too rarely."""
     latest = max(t0.plus(aim.latest_s), at, key=lambda instant: instant.mono_ns)
     # Whoever acts then must have asked the broker before.
     until_ns = latest.plus(-2 * OFFSETS_LEAD_S).mono_ns
     after_s = aim.phase * assignment.cycle_s["checkpoint"]
     wanted_ns = at.plus(-after_s).wall_ns
-    began_ns = t0.plus(assignment.warmup_s).wall_ns
+    began_ns = start.wall_ns
     # The cycles that end with the commits of the baseline, and then the one in which the planned time is over.
     for number in range(aim.commits + 1):
         if number == aim.commits and began_ns >= wanted_ns:

@@ -1,0 +1,53 @@
+"""Several injections of the short form of a fault in one run: the window that they need, and their bounds in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fault.plan import PlannedFault
+from faultline.experiment.common import SECONDS_AFTER_FAULT, Common
+
+
+def shortest_duration_s(common: Common) -> float:
+    """Return the shortest measured window, in seconds, that holds a baseline and a recovery for each injection."""
+    return common.injections * (common.baseline_s + SECONDS_AFTER_FAULT)
+
+
+def check_injections(common: Common, shown: bool) -> None:
+    """Raise ValueError for more injections than the window holds, and where they are not possible.
+
+    `shown`: whether the commits of the workload show when it is back to normal.
+    """
+    if common.injections == 1:
+        return
+    if common.fault_plan is not None:
+        raise ValueError(
+            f"injections: got {common.injections} with fault_plan; expected 1; fix: list the faults in the plan, or "
+            "use the short form"
+        )
+    if not shown:
+        raise ValueError(
+            f"injections: got {common.injections} for {common.workload}; expected 1, since its commits do not show "
+            "when it is back to normal"
+        )
+    needed_s = shortest_duration_s(common)
+    if common.duration_s < needed_s:
+        raise ValueError(
+            f"injections: got {common.injections} in {common.duration_s:g} s; expected a baseline of "
+            f"{common.baseline_s:g} s and {SECONDS_AFTER_FAULT:g} s of recovery for each; fix: set duration_s to "
+            f"{needed_s:g} or more, or inject less often"
+        )
+
+
+def repeated(planned: Sequence[PlannedFault], common: Common) -> tuple[PlannedFault, ...]:
+    """Return one fault per injection. When a later one comes is decided while the run lasts; these are its bounds."""
+    if common.injections == 1 or not planned:
+        return tuple(planned)
+    (first,), (_, high) = planned, common.fault_window
+    apart_s, lasts_s = common.baseline_s + SECONDS_AFTER_FAULT, first.end_s - first.latest_s
+    later = (
+        replace(first, index=n, earliest_s=first.earliest_s + n * apart_s, latest_s=high, end_s=high + lasts_s)
+        for n in range(1, common.injections)
+    )
+    return (first, *later)
