@@ -31,7 +31,7 @@ NO_METHOD = "none"
 class Measured:
     """What the metrics, the recoveries and the rules have in common.
 
-    `reference`: the bins of the baseline, from the warm-up to the first fault. `adaptive`: whether the warm-up lasted
+    `reference`: the bins of the baseline, from the warm-up to the first fault. `adaptive`: whether the conductor waited
     until the engine was steady. `deaths`: by process, why it did not reach its end; None when it did.
     """
 
@@ -75,8 +75,8 @@ class Measured:
     def drifts(self) -> dict[str, Drift | None]:
         """How latency and lag moved before the fault.
 
-        After a warm-up that lasted until the engine was steady it is asked as the conductor asks: over as few of the
-        last commits as can tell, which may reach back into the warm-up.
+        Where the conductor waited until the engine was steady, the same is asked: over as few of the last commits as can
+        tell, which may reach back into the warm-up.
         """
         interval_s = self.raw.attempt.config.checkpoint_interval_s
         if not self.adaptive or self.reference.empty:
@@ -146,7 +146,7 @@ def measured_of(raw: Raw) -> Measured:
         "recorder": unrecorded(raw.hosts) if raw.recorder_ended else "its last line is not `stop`",
         "conductor": _died(raw.conductor),
     }
-    adaptive = bool(events(raw.conductor, "measured_from"))
+    adaptive = bool(events(raw.conductor, "measured_from") or events(raw.conductor, "measured_until"))
     return Measured(raw, window, schedule, tuples, bins, reference, adaptive, injected, deaths, totals, offenders, keys)
 
 
