@@ -75,8 +75,8 @@ class Measured:
     def drifts(self) -> dict[str, Drift | None]:
         """How latency and lag moved before the fault.
 
-        Where the conductor waited until the engine was steady, the same is asked: over as few of the last commits as can
-        tell, which may reach back into the warm-up.
+        Where the conductor waited until the engine was steady, the same is asked: over as few of the last commits as
+        can tell, which may reach back into the warm-up.
         """
         interval_s = self.raw.attempt.config.checkpoint_interval_s
         if not self.adaptive or self.reference.empty:

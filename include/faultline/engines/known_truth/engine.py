@@ -63,8 +63,8 @@ class TraceProgress:
         return commits[-1].committed_ns if commits else 0
 
     def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
-        """A cycle begins with each commit. Only later injections of a run ask: a script says when its first fault comes,
-        and the configuration refuses one that is aimed."""
+        """A cycle begins with each commit. Only later injections of a run ask: a script says when its first fault
+        comes, and the configuration refuses one that is aimed."""
         while time.monotonic_ns() < until_mono_ns:
             began = next((one for one in self._commits() if one.committed_ns >= not_before_ns), None)
             if began is not None:
