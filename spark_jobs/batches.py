@@ -1,8 +1,10 @@
-"""Which state lineage and batch took each input record: the first batch whose end offset exceeds the record's."""
+"""Which state lineage and batch took each input record: the first batch whose end offset exceeds the record's; and what
+lies beyond all that was committed."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -33,8 +35,31 @@ def bucket_width(ranges: list[tuple[int, int, int, int, int]]) -> int:
     return max(1, -(-sum(high - low for *_, low, high in ranges) // max(1, len(ranges))))
 
 
-def with_batches(records: DataFrame, batches: list[dict[str, Any]]) -> DataFrame:
-    """Adds lineage and batch: the first batch whose end offset on the partition exceeds the offset.
+def reached_of(batches: list[dict[str, Any]], reached: Mapping[str, int]) -> dict[str, int]:
+    """By partition: up to which offset the input was committed, or passed over by a lineage that began behind it.
+
+    `reached`: what the query says that it committed at the end; empty where it does not.
+    """
+    ends = [item[name] or {} for item in batches for name in ("end_offsets", "start_offsets") if item.get(name)]
+    if reached:
+        ends = [reached, *(item["start_offsets"] for item in batches if item.get("start_offsets"))]
+    furthest: dict[str, int] = {}
+    for one in ends:
+        furthest |= {partition: max(end, furthest.get(partition, 0)) for partition, end in one.items()}
+    return furthest
+
+
+def is_undrained(reached: Mapping[str, int]) -> Column:
+    """Whether an input record lies beyond what was committed: then it was not processed, and is no loss."""
+    ends = F.from_json(F.lit(json.dumps(reached)), "map<string, bigint>")
+    return F.col("offset") >= F.coalesce(F.try_element_at(ends, F.col("partition").cast("string")), F.lit(0))
+
+
+def with_batches(
+    records: DataFrame, batches: list[dict[str, Any]], reached: Mapping[str, int] | None = None
+) -> DataFrame:
+    """Adds lineage and batch: the first batch whose end offset on the partition exceeds the offset; and `undrained`,
+    as `is_undrained` says. `reached`: as in batches.json.
 
     Records that were never committed keep nulls. Each range is cut at the borders of buckets of offsets, and a record
     meets only the ranges of its bucket: to compare it with all of its partition would take time that grows with the
@@ -61,4 +86,5 @@ def with_batches(records: DataFrame, batches: list[dict[str, Any]]) -> DataFrame
         & (F.col("offset") < F.col("high"))
     )
     # The ranges are few beside the records, so they are broadcast.
-    return records.join(F.broadcast(pieces), inside, "left").drop("taken", "low", "high", "last", "bucket")
+    known = records.join(F.broadcast(pieces), inside, "left").drop("taken", "low", "high", "last", "bucket")
+    return known.withColumn("undrained", is_undrained(reached_of(batches, reached or {})))

@@ -3,6 +3,7 @@
 Frames, here and in the modules of each kind:
 
 - tuples: lineage, batch (both null: never committed), key, produced_ms, primer
+- expected: key, expected and how much of it is undrained: of input beyond the last commit
 - outputs: lineage, key, offset, emitted_ms, count (null: unreadable) and for sums `total`
 """
 
@@ -10,6 +11,9 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
+
+# What a key has none of when nothing is known of it.
+FILLED = ["undrained", "outputs", "reemitted", "unreadable"]
 
 
 def batch_counts(tuples: DataFrame) -> DataFrame:
@@ -78,9 +82,9 @@ def count_keys(
 ) -> DataFrame:
     """Per key: the count a batch job gives, the last one emitted, and what kinds of outputs there were.
 
-    `expected`: key, expected. `value`: the columns of an output that make up its value. `sums`: those that add up over
-    lineages as the count does; what they come to is `final_<name>`. A new state lineage counts from nothing, so what
-    was counted at all is the sum of the lineages' last counts.
+    `expected`: key, expected, undrained. `value`: the columns of an output that make up its value. `sums`: those that
+    add up over lineages as the count does; what they come to is `final_<name>`. A new state lineage counts from
+    nothing, so what was counted at all is the sum of the lineages' last counts.
     """
     # All outputs of a key stand in one partition, so the highest offset is the last output.
     by_lineage = outputs.groupBy("key", "lineage").agg(
@@ -92,20 +96,28 @@ def count_keys(
     )
     added = ("final", "outputs", "reemitted", "unreadable", *(f"final_{name}" for name in sums))
     final = by_lineage.groupBy("key").agg(*(F.sum(name).alias(name) for name in added))
-    return expected.join(final, "key", "full_outer").fillna(0, ["outputs", "reemitted", "unreadable"])
+    return expected.join(final, "key", "full_outer").fillna(0, FILLED)
+
+
+def between(least: DataFrame, most: DataFrame) -> DataFrame:
+    """key, expected, undrained: what a key comes to by the input that was committed, `least`, and by all of it, `most`,
+    both key and n. Where the committed input alone comes to more, as rows that change do, that is what is expected."""
+    both = least.withColumnRenamed("n", "low").join(most.withColumnRenamed("n", "high"), "key", "full_outer")
+    expected, sure = F.greatest("low", "high"), F.least(F.coalesce("low", F.lit(0)), F.coalesce("high", F.lit(0)))
+    return both.select("key", expected.alias("expected"), (expected - sure).alias("undrained"))
 
 
 def count_sums(expected: DataFrame, outputs: DataFrame) -> DataFrame:
     """As `count_keys`, for values `<n> <sum>`: a key whose n agrees but whose sum does not is one more unreadable.
 
-    `expected`: key, expected, total (exact decimal).
+    `expected`: key, expected, undrained, total (exact decimal, of what is drained).
     """
     counts = count_keys(expected.drop("total"), outputs, value=("count", "total"))
     last = outputs.groupBy("key", "lineage").agg(F.max_by(F.struct("count", "total"), "offset").alias("last"))
     final = last.groupBy("key").agg(F.sum("last.count").alias("n"), F.sum("last.total").alias("sum"))
     wrong_sums = (
         expected.join(final, "key")
-        .where("expected = n and total <> sum")
+        .where("expected - undrained = n and total <> sum")
         .select("key", F.lit(1).cast("long").alias("wrong_sum"))
     )
     return (

@@ -8,16 +8,18 @@ memory is left to `faultline.analysis.judge`. Definitions: docs/reference/metric
 
 The configuration is JSON: bootstrap, kafka_options (how to log in there), input_topic, output_topic, batches (path of
 batches.json), tuples (what a tuple is, see KINDS), target (folder to write); for `group` and `join` also window_s,
-slide_s, late_ms; for `nexmark` also query; emitted_ahead_ms, where the outputs were stamped by a clock that was so
-many ms ahead of the generator's; for `query` what the job declares, and its file.
+slide_s, late_ms; for `nexmark` also query; undrained, how many offsets of the input were not committed (none: 0);
+emitted_ahead_ms, where the outputs were stamped by a clock that was so many ms ahead of the generator's; for `query`
+what the job declares, and its file.
 Written, each as one Parquet file:
 
 - records: one row an input record: partition, offset, timestamp_ms, primer, lineage, batch, late
 - tuples: lineage, batch, produced_ms, emitted_ms (null: never reflected), primer, n
-- counts: key, expected (null: a key the input does not hold), final (null: never emitted; the sum over
-  state lineages, each at its last output), outputs, reemitted, unreadable (outputs whose value is not what the
-  workload writes, or not what the input adds up to); of words also drawn (how often outside the primer); of summed
-  words also expected_high, expected_low, final_high and final_low, the sums of hashes (see hash_sums.py)
+- counts: key, expected (null: a key the input does not hold), undrained (how much of it is of input beyond the last
+  commit, which is not lost), final (null: never emitted; the sum over state lineages, each at its last output),
+  outputs, reemitted, unreadable (outputs whose value is not what the workload writes, or not what the input adds up
+  to); of words also drawn (how often outside the primer); of summed words also expected_high, expected_low, final_high
+  and final_low, the sums of hashes (see hash_sums.py), expected of what is drained
 """
 
 from __future__ import annotations
@@ -134,9 +136,9 @@ def harvest(
 ) -> dict[str, DataFrame]:
     """The three tables by name.
 
-    `records`: as `inputs_of` returns them, with lineage and batch; without what is unused here, and what only closes
-    windows, they are the table. `outputs`: as `outputs_of` returns them. `kept`: where both are kept, which are read
-    more than once.
+    `records`: as `inputs_of` returns them, with lineage, batch and undrained; without what is unused here, and what
+    only closes windows, they are the table. `outputs`: as `outputs_of` returns them. `kept`: where both are kept, which
+    are read more than once.
     """
     # Finding a header costs as much as reading the record, and the cache would keep what nobody asks for.
     unused = {"newest", HEADER} - {_header_read(config)}
@@ -149,7 +151,9 @@ def harvest(
     if config["tuples"] in WITH_RAW:
         records = records.where("NOT closing")
     return {
-        "records": records.drop("value", "event", "key", "raw", "topic", "timestampType", "closing", HEADER),
+        "records": records.drop(
+            "value", "event", "key", "raw", "topic", "timestampType", "closing", "undrained", HEADER
+        ),
         "tuples": tuples,
         "counts": counts,
     }
@@ -185,7 +189,8 @@ def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
     parser.add_argument("--config", type=Path, required=True)
     options, _ = parser.parse_known_args(arguments)
     config: Config = json.loads(options.config.read_text())
-    batches = json.loads(Path(config["batches"]).read_text())["batches"]
+    known = json.loads(Path(config["batches"]).read_text())
+    batches = known["batches"]
     target = Path(config["target"])
     target.mkdir(parents=True, exist_ok=True)
 
@@ -198,7 +203,7 @@ def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
     outputs = outputs_of(written, config.get("emitted_ahead_ms", 0))
     # What is kept in the heap takes the room of what a task sorts, and leaves no piece of it that is large enough.
     kept = StorageLevel.DISK_ONLY if pieces > FEWEST_PIECES else StorageLevel.MEMORY_AND_DISK_DESER
-    tables = harvest(with_batches(inputs, batches), outputs, config, kept)
+    tables = harvest(with_batches(inputs, batches, known.get("reached")), outputs, config, kept)
     for name, table in tables.items():
         write(table, target / f"{name}.parquet")
 

@@ -5,7 +5,7 @@ The sums are computed again in another way than the workload does it: as rows, t
 
 from __future__ import annotations
 
-from counts import number_alike
+from counts import FILLED, number_alike
 from pi import work
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,16 +20,18 @@ CHUNK = 65_536
 def harvest_pi(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
     """tuples.parquet and counts.parquet; a tuple is reflected by its id's first output."""
     identity, terms = work(F.col("value"))
-    asked = records.select("lineage", "batch", "primer", "timestamp_ms", identity.alias("key"), terms.alias("terms"))
-    asked = asked.where("terms > 0")
+    asked = records.select(
+        "lineage", "batch", "primer", "undrained", "timestamp_ms", identity.alias("key"), terms.alias("terms")
+    ).where("terms > 0")
     first = outputs.groupBy("key").agg(F.min("emitted_ms").alias("emitted_ms"))
-    tuples = asked.join(first, "key", "left").withColumnRenamed("timestamp_ms", "produced_ms")
+    tuples = asked.drop("undrained").join(first, "key", "left").withColumnRenamed("timestamp_ms", "produced_ms")
     return number_alike(tuples), _counts(asked, outputs)
 
 
 def _counts(asked: DataFrame, outputs: DataFrame) -> DataFrame:
     """Per id: expected and final are 1, every output beyond the first is a repetition."""
-    expected = asked.groupBy("key").agg(F.first("terms").alias("terms"))
+    undrained = F.bool_and("undrained").cast("long").alias("undrained")
+    expected = asked.groupBy("key").agg(F.first("terms").alias("terms"), undrained)
     expected = expected.join(F.broadcast(sums(asked.select("terms").distinct())), "terms", "left")
     off = F.abs(F.col("value").try_cast("double") - F.col("sum"))
     final = (
@@ -43,8 +45,8 @@ def _counts(asked: DataFrame, outputs: DataFrame) -> DataFrame:
             F.count_if(F.col("value").try_cast("double").isNull() | ~(off <= TOLERANCE)).alias("unreadable"),
         )
     )
-    known = expected.select("key", F.lit(1).cast("long").alias("expected"))
-    return known.join(final, "key", "full_outer").fillna(0, ["outputs", "reemitted", "unreadable"])
+    known = expected.select("key", F.lit(1).cast("long").alias("expected"), "undrained")
+    return known.join(final, "key", "full_outer").fillna(0, FILLED)
 
 
 def sums(terms: DataFrame) -> DataFrame:

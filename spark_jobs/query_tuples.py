@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from counts import batch_counts, count_keys, group_tuples, number_alike, reflected
+from counts import FILLED, batch_counts, between, count_keys, group_tuples, number_alike, reflected
 from nexmark_tuples import prepare_state
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -25,7 +25,9 @@ LATENCY, AUDIT = "latency_ms", "audit"
 # A count at the beginning of a value, or in a field `count` of a JSON object.
 COUNTED = r"^\s*(\d{1,18})(?:\s|$)"
 NO_TUPLES = "lineage int, batch int, produced_ms bigint, emitted_ms bigint, primer boolean, n bigint"
-NO_COUNTS = "key string, expected bigint, final bigint, outputs bigint, reemitted bigint, unreadable bigint"
+NO_COUNTS = (
+    "key string, expected bigint, undrained bigint, final bigint, outputs bigint, reemitted bigint, unreadable bigint"
+)
 # Pieces that the input falls into the second time: another number than before, so that other records come together.
 OTHER_PIECES = 7
 SHOWN_CHARACTERS = 300
@@ -234,7 +236,6 @@ def _audit(
 ) -> DataFrame | None:
     """None, with a note, for a job that two batches over the same input do not agree on. `every`: all records, those
     that only close windows, too."""
-    every_batch = config["output_mode"] == "complete"
     if config["output_mode"] != "append" and (twice := again.groupBy("key").count().where("count > 1").first()):
         notes.say(
             AUDIT,
@@ -245,18 +246,9 @@ def _audit(
     if config["output_mode"] == "append" and config["event_time"] == "value":
         notes.say(AUDIT, "windows that were open at the end, by times in the values, cannot be told from lost ones")
         return None
-    if config["output_mode"] == "append":
-        counts = _rows(again, outputs)
-        more = counts.where("outputs > coalesce(expected, 0)")
-        if not every.where("closing").isEmpty() and not more.isEmpty():
-            closed = _again(job, every.where("lineage IS NOT NULL OR closing"), config, notes)
-            if closed is None:
-                return None
-            counts = _without_closing(counts, closed)
-    elif config["reflects"] == "count":
-        counts = _counts(again, outputs, every_batch=every_batch)
-    else:
-        counts = _last_rows(again, outputs, every_batch=every_batch)
+    counts = _compared(job, every, outputs, again, config, notes)
+    if counts is None:
+        return None
     counts = counts.persist()
     off = counts.where("unreadable > 0 OR NOT (expected <=> final)")
     if off.isEmpty():
@@ -282,12 +274,40 @@ def _audit(
     return counts
 
 
-def _counts(again: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
+def _compared(
+    job: ModuleType, every: DataFrame, outputs: DataFrame, again: DataFrame, config: Config, notes: Notes
+) -> DataFrame | None:
+    """The counts; None, with a note, where another batch that they take cannot be run."""
+    undrained, every_batch = bool(config.get("undrained")), config["output_mode"] == "complete"
+    input_of_all = every.where("(lineage IS NOT NULL OR undrained) AND NOT closing") if undrained else None
+    whole = again if input_of_all is None else _again(job, input_of_all, config, notes)
+    if whole is None:
+        return None
+    if config["output_mode"] != "append":
+        compare = _counts if config["reflects"] == "count" else _last_rows
+        return compare(again, whole, outputs, every_batch=every_batch)
+    counts = _rows(again, whole, outputs)
+    more = counts.where("outputs > coalesce(expected, 0)")
+    if not every.where("closing").isEmpty() and not more.isEmpty():
+        closed = _again(job, every.where("lineage IS NOT NULL OR closing"), config, notes)
+        if closed is None:
+            return None
+        counts = _without_closing(counts, closed)
+    if undrained and config["event_time"]:
+        # A window whose closing records were not processed was still open, and nothing was lost of it.
+        open_yet = F.when(F.col("final").isNull(), F.col("expected"))
+        counts = counts.withColumn("undrained", F.coalesce(open_yet, "undrained"))
+    return counts
+
+
+def _counts(again: DataFrame, whole: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
     """By key: how much was counted; a last value that counts as much, and is another than the batch's, is wrong.
-    `every_batch`: all rows come out with each batch, so that none of them is a repetition."""
+    `whole`: the batch over all input. `every_batch`: all rows come out with each batch, so that none of them is a
+    repetition."""
     counted = outputs.withColumn("count", count_in("value"))
     expected = again.select("key", count_in("value").alias("expected"), F.col("value").alias("row"))
-    counts = count_keys(expected.drop("row"), counted, value=("value",))
+    least, most = (one.select("key", count_in("value").alias("n")) for one in (again, whole))
+    counts = count_keys(between(least, most), counted, value=("value",))
     # Only of one lineage: those of several add up to what no value says.
     last = outputs.groupBy("key").agg(
         F.max_by("value", "offset").alias("last"), F.count_distinct("lineage").alias("lineages")
@@ -306,13 +326,14 @@ def _counts(again: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataF
     )
 
 
-def _last_rows(again: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
-    """By key: expected once, and its last value is the batch's. An output is a repetition when it is the one of its key
+def _last_rows(again: DataFrame, whole: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
+    """By key: expected once, and its last value is the batch's, unless input beyond the last commit, which `whole` has,
+    changes that. An output is a repetition when it is the one of its key
     before it once more: a batch that is tried again writes its rows anew, and a value may come back by itself.
     `every_batch`: all rows come out with each batch, so that none of them is a repetition."""
-    whole = F.struct("value", *({NEWEST} & set(outputs.columns)))  # the same row for a newer reason is none
-    before = F.lag(whole).over(Window.partitionBy("key").orderBy("offset"))
-    repeated = F.lit(0).cast("long") if every_batch else F.sum((whole.eqNullSafe(F.col("before"))).cast("long"))
+    reason = F.struct("value", *({NEWEST} & set(outputs.columns)))  # the same row for a newer reason is none
+    before = F.lag(reason).over(Window.partitionBy("key").orderBy("offset"))
+    repeated = F.lit(0).cast("long") if every_batch else F.sum((reason.eqNullSafe(F.col("before"))).cast("long"))
     last = (
         outputs.withColumn("before", before)
         .groupBy("key")
@@ -323,22 +344,28 @@ def _last_rows(again: DataFrame, outputs: DataFrame, *, every_batch: bool) -> Da
             repeated.alias("reemitted"),
         )
     )
-    expected = again.groupBy("key").agg(F.first("value").alias("row"), F.count("*").alias("expected"))
-    both = expected.join(last, "key", "full_outer")
-    wrong = F.col("expected").isNotNull() & F.col("final").isNotNull() & ~F.col("row").eqNullSafe(F.col("last"))
-    counts = both.withColumn("unreadable", wrong.cast("long")).fillna(0, ["outputs", "reemitted", "unreadable"])
-    return counts.select("key", "expected", "final", "outputs", "reemitted", "unreadable")
+    least, most = (one.groupBy("key").agg(F.count("*").alias("n")) for one in (again, whole))
+    rows, after = (
+        one.groupBy("key").agg(F.first("value").alias(name)) for one, name in ((again, "row"), (whole, "new"))
+    )
+    both = between(least, most).join(rows, "key", "left").join(after, "key", "left").join(last, "key", "full_outer")
+    settled = F.col("row").eqNullSafe(F.col("new")) & F.col("expected").isNotNull()
+    wrong = settled & F.col("final").isNotNull() & ~F.col("row").eqNullSafe(F.col("last"))
+    counts = both.withColumn("unreadable", wrong.cast("long")).fillna(0, FILLED)
+    return counts.select("key", "expected", "undrained", "final", "outputs", "reemitted", "unreadable")
 
 
-def _rows(again: DataFrame, outputs: DataFrame) -> DataFrame:
-    """By row, where each output stands for itself: as many as the batch has; more of one are repetitions."""
+def _rows(again: DataFrame, whole: DataFrame, outputs: DataFrame) -> DataFrame:
+    """By row, where each output stands for itself: as many as the batch has; more of one are repetitions. `whole`: of
+    all input."""
     row = F.concat_ws(" ", "key", "value").alias("key")
-    expected = again.select(row).groupBy("key").agg(F.count("*").alias("expected"))
+    least, most = (one.select(row).groupBy("key").agg(F.count("*").alias("n")) for one in (again, whole))
     came = outputs.select(row).groupBy("key").agg(F.count("*").alias("outputs"))
-    both = expected.join(came, "key", "full_outer")
+    both = between(least, most).join(came, "key", "full_outer")
     return both.select(
         "key",
         "expected",
+        F.coalesce("undrained", F.lit(0)).alias("undrained"),
         # A row that the batch does not have is wrong, and as often as it came. (`least` passes over nulls.)
         F.when(F.col("outputs").isNotNull(), F.least("outputs", "expected")).alias("final"),
         F.coalesce("outputs", F.lit(0)).cast("long").alias("outputs"),

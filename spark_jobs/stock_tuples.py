@@ -8,7 +8,7 @@ engine is to leave them out.
 from __future__ import annotations
 
 from counts import batch_counts, count_sums, group_tuples, reflected
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from running import Config
 from stock_events import POSITION, STOCK, TRANSACTION, event_of, result_key, windows
@@ -45,19 +45,23 @@ def harvest_group(records: DataFrame, outputs: DataFrame, config: Config) -> tup
         "batch",
         "produced_ms",
         "primer",
+        "undrained",
         result_key("szcode").alias("key"),
         (F.col("Price") * F.col("Turnover")).alias("amount"),
     )
-    expected = trades.groupBy("key").agg(F.count("*").alias("expected"), F.sum("amount").alias("total"))
+    expected = trades.groupBy("key").agg(
+        F.count("*").alias("expected"), F.count_if("undrained").alias("undrained"), _drained("amount").alias("total")
+    )
     results = with_results(outputs)
-    tuples = group_tuples(trades.drop("amount"), reflected(batch_counts(trades), results))
+    tuples = group_tuples(trades.drop("amount", "undrained"), reflected(batch_counts(trades), results))
     return tuples, count_sums(expected, results)
 
 
 def harvest_join(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
     """tuples.parquet and counts.parquet of stock_join."""
     pairs = joined(records, config).cache()
-    expected = pairs.groupBy("key").agg(F.sum("n").alias("expected"), F.sum("amount").alias("total"))
+    undrained = F.coalesce(F.sum(F.when(F.col("undrained"), F.col("n"))), F.lit(0)).alias("undrained")
+    expected = pairs.groupBy("key").agg(F.sum("n").alias("expected"), undrained, _drained("amount").alias("total"))
     refreshes = pairs.groupBy("lineage", "batch", "key").agg(
         F.sum("n").alias("n"), F.max("produced_ms").alias("produced_ms"), F.bool_and("primer").alias("primer")
     )
@@ -70,10 +74,10 @@ def joined(records: DataFrame, config: Config) -> DataFrame:
     """Pairs of positions and quotes, as many to a row as have all of its columns in common.
 
     lineage, batch (the later of both; null: no lineage took both), key, n, amount, produced_ms (of the newest record
-    of that batch), primer. Records are counted before they are joined: what is paired are a stock's records of a
-    batch, so the work grows with the records and the batches of a window, not with the pairs.
+    of that batch), primer, undrained (either is). Records are counted before they are joined: what is paired are a
+    stock's records of a batch, so the work grows with the records and the batches of a window, not with the pairs.
     """
-    opened = ["lineage", "batch", "window", "szcode"]
+    opened = ["lineage", "batch", "undrained", "window", "szcode"]
     about = (F.count("*").alias("n"), F.max("produced_ms").alias("newest"), F.bool_and("primer").alias("primer"))
     quotes = _in_windows(records, STOCK, config).groupBy(*opened).agg(*about, F.sum("lastPrice").alias("amount"))
     positions = _in_windows(records, POSITION, config).groupBy(*opened, "userID")
@@ -93,7 +97,13 @@ def joined(records: DataFrame, config: Config) -> DataFrame:
         (F.col("p.amount") * F.col("q.amount")).cast("decimal(33,2)").alias("amount"),
         newest.alias("produced_ms"),
         (F.col("p.primer") & F.col("q.primer")).alias("primer"),
+        (F.col("p.undrained") | F.col("q.undrained")).alias("undrained"),
     )
+
+
+def _drained(amount: str) -> Column:
+    """The sum over what is drained; 0 where nothing is."""
+    return F.coalesce(F.sum(F.when(~F.col("undrained"), F.col(amount))), F.lit(0))
 
 
 def with_results(outputs: DataFrame) -> DataFrame:
@@ -115,6 +125,7 @@ def _in_windows(records: DataFrame, stream: str, config: Config) -> DataFrame:
         "lineage",
         "batch",
         "primer",
+        "undrained",
         F.col("timestamp_ms").alias("produced_ms"),
         windows(F.col("event.eventTime"), config).alias("window"),
         "event.*",

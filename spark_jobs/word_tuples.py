@@ -21,16 +21,15 @@ def harvest_summed_words(records: DataFrame, outputs: DataFrame, config: Config)
     """The same where outputs are `<count> <high> <low>`: both tables, and sums of hashes by key in counts.parquet."""
     counted = with_sums(outputs)
     words = records.select(
-        "lineage", "batch", "primer", F.col("timestamp_ms").alias("produced_ms"), "partition", "offset",
+        "lineage", "batch", "primer", "undrained", F.col("timestamp_ms").alias("produced_ms"), "partition", "offset",
         F.posexplode(F.split("value", " ")).alias("position", "key"),
     )  # fmt: skip
-    hashed = words.select("key", "primer", *halves(tuple_hash("partition", "offset", "position")))
+    hashed = words.select("key", "primer", "undrained", *halves(tuple_hash("partition", "offset", "position")))
     expected = hashed.groupBy("key").agg(
-        F.count("*").alias("expected"),
-        F.count_if(~F.col("primer")).alias("drawn"),
-        *(F.sum(name).alias(f"expected_{name}") for name in SUMS),
+        *how_many(),
+        *(F.sum(F.when(~F.col("undrained"), F.col(name))).alias(f"expected_{name}") for name in SUMS),
     )
-    plain = words.drop("partition", "offset", "position")
+    plain = words.drop("partition", "offset", "position", "undrained")
     tuples = group_tuples(plain, reflected(batch_counts(plain), counted))
     return tuples, count_keys(expected, counted, value=("count", *SUMS), sums=SUMS)
 
@@ -47,12 +46,12 @@ def harvest_ranked_words(records: DataFrame, outputs: DataFrame, config: Config)
     of a word, in the order of their production, is reflected by its first output that counts k.
     """
     words = records.select(
-        "lineage", "batch", "primer", F.col("timestamp_ms").alias("produced_ms"), "partition", "offset",
+        "lineage", "batch", "primer", "undrained", F.col("timestamp_ms").alias("produced_ms"), "partition", "offset",
         F.explode(F.split("value", " ")).alias("key"),
     )  # fmt: skip
     counted = outputs.withColumn("count", F.col("value").try_cast("bigint"))
-    expected = words.groupBy("key").agg(F.count("*").alias("expected"), F.count_if(~F.col("primer")).alias("drawn"))
-    return number_alike(reflected_each(words, counted)), count_keys(expected, counted)
+    expected = words.groupBy("key").agg(*how_many())
+    return number_alike(reflected_each(words.drop("undrained"), counted)), count_keys(expected, counted)
 
 
 def harvest_ids(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
@@ -62,8 +61,20 @@ def harvest_ids(records: DataFrame, outputs: DataFrame, config: Config) -> tuple
 
 def _harvest(records: DataFrame, outputs: DataFrame, key: Column) -> tuple[DataFrame, DataFrame]:
     counted = outputs.withColumn("count", F.col("value").try_cast("bigint"))
-    words = records.select("lineage", "batch", "primer", F.col("timestamp_ms").alias("produced_ms"), key.alias("key"))
-    # The primer repeats words of the schedule, so what was drawn by chance is counted apart.
-    expected = words.groupBy("key").agg(F.count("*").alias("expected"), F.count_if(~F.col("primer")).alias("drawn"))
+    words = records.select(
+        "lineage", "batch", "primer", "undrained", F.col("timestamp_ms").alias("produced_ms"), key.alias("key")
+    )
+    expected = words.groupBy("key").agg(*how_many())
+    words = words.drop("undrained")
     tuples = group_tuples(words, reflected(batch_counts(words), counted))
     return tuples, count_keys(expected, counted)
+
+
+def how_many() -> list[Column]:
+    """Of a key's words: all, those of undrained records, and those that were drawn by chance, which the primer
+    repeats."""
+    return [
+        F.count("*").alias("expected"),
+        F.count_if("undrained").alias("undrained"),
+        F.count_if(~F.col("primer")).alias("drawn"),
+    ]

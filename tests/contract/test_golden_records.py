@@ -2,8 +2,9 @@
 
 `golden/NAME.tar.xz` holds the raw files of one attempt, and `record.json`, `series.json` and `audit.json` as the build
 that brought schema 2 made them of these files. Paths and the host's name in them are made up. Whoever changes what is
-measured makes them anew, and says in the commit what differs. That commit found, from schema 1 to 2: the end of
-recoveries and what is read up to it, the class of validity, its new rules, and keys that were new.
+measured makes them anew, and says in the commit what differs, or says it in `on_purpose`. That commit found, from
+schema 1 to 2: the end of recoveries and what is read up to it, the class of validity, its new rules, and keys that were
+new.
 """
 
 from __future__ import annotations
@@ -22,12 +23,23 @@ from faultline.experiment.workloads.registry import WORKLOADS
 from faultline.experiment.workloads.topology_rules import MECHANISMS
 from faultline.records.record import Record
 
+# Offsets that were not committed at the end of an attempt, of those that have any.
+UNDRAINED = {"topo-bp": 20_866}
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.tar.xz"))
 
 
 def canonical(value: object) -> bytes:
     """Keys sorted: in which order the configuration lists its parameters follows from its registries."""
     return json.dumps(value, sort_keys=True).encode()
+
+
+def on_purpose(name: str, audit: dict[str, object]) -> None:
+    """What an audit says of these files since undrained input is told apart from lost one, which is unknown of a
+    harvest from before."""
+    if audit["expected"] is not None:
+        audit["undrained"] = UNDRAINED.get(name, 0)
+    if name in UNDRAINED:
+        audit["lost"] = None
 
 
 def configuration(archive: Path) -> dict[str, object]:
@@ -48,9 +60,15 @@ def test_judging_again_gives_the_same_bytes(archive: Path, tmp_path: Path) -> No
     golden = Record.model_validate_json((tmp_path / "record.json").read_bytes()).as_dict()
     # Parameters that are new since then had their defaults.
     golden["config"] = {name: field.default for name, field in Configuration.model_fields.items()} | golden["config"]
+    name = archive.name.removesuffix(".tar.xz")
+    on_purpose(name, golden["metrics"]["audit"])
     assert canonical(record) == canonical(golden)
-    for name in ("series.json", "audit.json"):
-        assert (attempt / name).read_bytes() == (tmp_path / name).read_bytes(), name
+    assert (attempt / "series.json").read_bytes() == (tmp_path / "series.json").read_bytes()
+    found, before = (json.loads((folder / "audit.json").read_text()) for folder in (attempt, tmp_path))
+    on_purpose(name, before)
+    if name in UNDRAINED:
+        before["offenders"] = [one for one in before["offenders"] if one["kind"] != "lost"]
+    assert found == before
 
 
 def test_the_set_has_every_workload_victim_action_and_commit_mode() -> None:

@@ -18,7 +18,10 @@ T0_MS = 1_700_000_000_000
 TIMES = {"window_s": 10, "slide_s": 5, "watermark_s": 5, "late_ms": 3_600_000}
 # What the generator sends to each partition before anything else.
 OPENER = "__faultline_primer__"
-INPUTS = "value string, timestamp_ms bigint, primer boolean, lineage int, batch int, partition int, offset bigint"
+INPUTS = (
+    "value string, timestamp_ms bigint, primer boolean, lineage int, batch int, partition int, offset bigint, "
+    "undrained boolean"
+)
 OUTPUTS = "key string, value string, emitted_ms bigint, lineage int, offset bigint"
 SUM_COLUMNS = ("expected_high", "expected_low", "final_high", "final_low")
 Tuple = tuple[int | None, int | None, int, int | None, bool, int]
@@ -31,10 +34,19 @@ class Planted:
         self.inputs: list[tuple[Any, ...]] = []
         self.outputs: list[tuple[Any, ...]] = []
 
-    def take(self, value: str, at: int, batch: int | None, *, lineage: int | None = 0, primer: bool = False) -> None:
+    def take(
+        self,
+        value: str,
+        at: int,
+        batch: int | None,
+        *,
+        lineage: int | None = 0,
+        primer: bool = False,
+        undrained: bool = False,
+    ) -> None:
         """A record that was taken by a batch; None: by none."""
         lineage = None if batch is None else lineage
-        self.inputs.append((value, T0_MS + at, primer, lineage, batch, 0, len(self.inputs)))
+        self.inputs.append((value, T0_MS + at, primer, lineage, batch, 0, len(self.inputs), undrained))
 
     def emit(self, key: str, value: str, at: int, *, lineage: int = 0) -> None:
         """An output."""
@@ -74,7 +86,8 @@ class Harvested:
             for row in rows
             if set(SUM_COLUMNS) <= set(tables["counts"].columns)
         }
-        assert set(tables["counts"].columns) - {"drawn", *SUM_COLUMNS} == {"key", *names}
+        assert set(tables["counts"].columns) - {"drawn", *SUM_COLUMNS} == {"key", "undrained", *names}
+        self.undrained = {row["key"]: row["undrained"] for row in rows if row["undrained"]}
         self.counts = {row["key"]: tuple(row[name] for name in names) for row in rows}
         self.drawn = {row["key"]: row["drawn"] for row in rows} if "drawn" in tables["counts"].columns else None
 

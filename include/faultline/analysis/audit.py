@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,49 +26,59 @@ OFFENDERS_PER_KIND = 10
 class Audit:
     """Totals over all keys; `unknown` counts sends without acknowledgement.
 
-    `sums_differ`: None where no sums were kept.
+    `undrained`: offsets of the input that were not committed. What they hold is in no other total: not processed is not
+    lost. `lost`: None where a harvest from before cannot tell the two apart. `sums_differ`: None where no sums were
+    kept.
     """
 
     expected: int
-    lost: int
+    lost: int | None
     overcounted: int
     wrong: int
     reemitted: int
     unknown: int | None
+    undrained: int
     sums_differ: int | None = None
 
 
-def audit(counts_path: Path, generator: Sequence[Line]) -> tuple[Audit, list[Line]]:
+def audit(counts_path: Path, generator: Sequence[Line], undrained: int) -> tuple[Audit, list[Line]]:
     """Totals over the harvest's table of counts, and the first offending keys of each kind.
 
-    `lost` and `overcounted` are sums of differences of keys that the batch recomputation knows;
-    `wrong` counts keys that it does not know, and outputs whose value is not a count; `sums_differ` keys that were
-    counted as often as expected, but not the same tuples: as many were lost as were counted twice.
+    `lost` and `overcounted` are sums of differences of keys that the batch recomputation knows; what an output reflects
+    of undrained input is neither. `wrong` counts keys that it does not know, and outputs whose value is not a count;
+    `sums_differ` keys that were counted as often as expected, but not the same tuples: as many were lost as were
+    counted twice. `undrained`: offsets of the input that were not committed.
     """
-    totals = dict.fromkeys(("expected", "lost", "overcounted", "wrong", "reemitted"), 0)
+    totals: dict[str, int] = dict.fromkeys(("expected", "lost", "overcounted", "wrong", "reemitted"), 0)
     offenders: dict[str, list[Line]] = {"lost": [], "overcounted": [], "wrong": []}
     sums = _sums(counts_path)
     if sums:
         totals["sums_differ"], offenders["sums_differ"] = 0, []
-    for frame in _frames(counts_path, ["key", "expected", "final", "reemitted", "unreadable", *sums]):
-        known = frame["expected"].fillna(0) > 0
-        difference = frame["final"].fillna(0) - frame["expected"].fillna(0)
+    beyond = [name for name in ("undrained",) if name in _dataset(counts_path).schema.names]
+    # Harvests from before it was counted took all input to be committed.
+    told = bool(beyond) or not undrained
+    for frame in _frames(counts_path, ["key", "expected", "final", "reemitted", "unreadable", *beyond, *sums]):
+        final, most = frame["final"].fillna(0), frame["expected"].fillna(0)
+        drained = most - frame["undrained"].fillna(0) if beyond else most
+        known = most > 0
         kinds = {
             # Of what nobody expected none can be lost.
-            "lost": (-difference).clip(lower=0),
-            "overcounted": difference.clip(lower=0).where(known, 0),
+            "lost": (drained - final).clip(lower=0) * told,
+            "overcounted": (final - most).clip(lower=0).where(known, 0),
             "wrong": frame["unreadable"] + (~known).astype("int64"),
         }
         if sums:
-            kinds["sums_differ"] = (known & (difference == 0) & _differ(frame)).astype("int64")
-        totals["expected"] += int(frame["expected"].fillna(0).sum())
+            kinds["sums_differ"] = ((drained > 0) & (final == drained) & _differ(frame)).astype("int64")
+        totals["expected"] += int(drained.sum())
         totals["reemitted"] += int(frame["reemitted"].sum())
         for kind, amount in kinds.items():
             totals[kind] += int(amount.sum())
             offenders[kind] += _offenders(kind, frame[amount > 0])
     first = [line for lines in offenders.values() for line in sorted(lines, key=_key)[:OFFENDERS_PER_KIND]]
     done = events(generator, "done")
-    return Audit(**totals, unknown=int(done[-1]["unknown"]) if done else None), first
+    unknown = int(done[-1]["unknown"]) if done else None
+    found = Audit(**totals, unknown=unknown, undrained=undrained)
+    return found if told else replace(found, lost=None), first
 
 
 def mean_row_bytes(counts_path: Path) -> float | None:

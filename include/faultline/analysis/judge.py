@@ -33,7 +33,6 @@ from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, wo
 from faultline.base.attempt import write_json
 from faultline.base.journal import Line, events
 from faultline.base.window import NS
-from faultline.engines.base import offsets_by_partition
 from faultline.records.environment import Environment
 from faultline.records.record import (
     SCHEMA,
@@ -273,7 +272,6 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
     raw, window, schedule, traces = measured.raw, measured.window, measured.schedule, measured.raw.traces
     done = events(raw.generator, "done")
     at_t0 = [commit for commit in traces.commits if commit.committed_ns <= window.t0_ns]
-    ends = offsets_by_partition(done[-1]["end_offsets"]) if done else schedule.end_offsets
     several = len(recovered) > 1
     return Findings(
         configuration=raw.attempt.config,
@@ -292,7 +290,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         spans_s=measured.reference["span_s"].to_numpy(dtype=np.float64),
         outcomes=[one.settled for one in recovered],
         losses=_losses(measured),
-        undrained=_undrained(traces.reached, ends),
+        undrained=measured.audit.undrained or 0,
         chain_problems=[
             f"fault {number}: {problem}" if several else problem
             for number, one in enumerate(recovered, start=1)
@@ -322,10 +320,6 @@ def _losses(measured: Measured) -> list[str]:
         *(f"{role} {name} was lost" for name, role in sorted(lost)),
         *(f"the driver exited (incarnation {life.incarnation})" for life in raw.traces.lives if inside(life.ended_ns)),
     ]
-
-
-def _undrained(committed: Mapping[str, int], ends: Mapping[str, int]) -> int:
-    return sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
 
 
 def _schedule_lag(done: Sequence[Line]) -> ScheduleLagMs:

@@ -20,6 +20,7 @@ from faultline.analysis.steady_state import Drift, Floats, drifts_of, slope_inte
 from faultline.analysis.unpaced import Numbering
 from faultline.base.journal import Line, events
 from faultline.base.window import NS, Window
+from faultline.engines.base import behind, offsets_by_partition
 from faultline.experiment.common import baseline_commits
 
 # Of an engine's traces where no output tells of which input it is.
@@ -30,7 +31,7 @@ NO_METHOD = "none"
 class Measured:
     """What the metrics, the recoveries and the rules have in common.
 
-    `reference`: the bins of the baseline, from the warm-up to the first fault. `adaptive`: whether the warm-up lasted
+    `reference`: the bins of the baseline, from the warm-up to the first fault. `adaptive`: whether the conductor waited
     until the engine was steady. `deaths`: by process, why it did not reach its end; None when it did.
     """
 
@@ -74,8 +75,8 @@ class Measured:
     def drifts(self) -> dict[str, Drift | None]:
         """How latency and lag moved before the fault.
 
-        After a warm-up that lasted until the engine was steady it is asked as the conductor asks: over as few of the
-        last commits as can tell, which may reach back into the warm-up.
+        Where the conductor waited until the engine was steady, the same is asked: over as few of the last commits as
+        can tell, which may reach back into the warm-up.
         """
         interval_s = self.raw.attempt.config.checkpoint_interval_s
         if not self.adaptive or self.reference.empty:
@@ -136,14 +137,16 @@ def measured_of(raw: Raw) -> Measured:
     injected = read_injected(raw.conductor, len(raw.planned))
     until = min([window.end_ns, *(fault.t0_ns for fault in injected if fault.t0_ns is not None)])
     reference = between(bins, window.start_ns, until)
-    totals, offenders = audit(raw.counts_path, raw.generator)
+    done = events(raw.generator, "done")
+    ends = offsets_by_partition(done[-1]["end_offsets"]) if done else schedule.end_offsets
+    totals, offenders = audit(raw.counts_path, raw.generator, behind(raw.traces.reached, ends))
     keys = keys_of(raw.counts_path, configuration)
     deaths = {
         "generator": _died(raw.generator) if paced else None,
         "recorder": unrecorded(raw.hosts) if raw.recorder_ended else "its last line is not `stop`",
         "conductor": _died(raw.conductor),
     }
-    adaptive = bool(events(raw.conductor, "measured_from"))
+    adaptive = bool(events(raw.conductor, "measured_from") or events(raw.conductor, "measured_until"))
     return Measured(raw, window, schedule, tuples, bins, reference, adaptive, injected, deaths, totals, offenders, keys)
 
 

@@ -117,7 +117,8 @@ def _audit(record: Record) -> str | None:
         return None
     wrong = {"lost": audit.lost, "overcounted": audit.overcounted, "wrong": audit.wrong}
     bad = [f"{value:,} {name}" for name, value in wrong.items() if value]
-    held = f"Audit against the same query in one batch: {audit.expected:,} expected"
+    undrained = f", {audit.undrained:,} offsets not processed" if audit.undrained else ""
+    held = f"Audit against the same query in one batch: {audit.expected:,} expected{undrained}"
     if bad:
         return f"{held}, and without any fault {', '.join(bad)}; see ./faultline explain {record.attempt}."
     return f"{held}, none lost, overcounted or wrong."

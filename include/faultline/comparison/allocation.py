@@ -1,6 +1,6 @@
 """How machine time is best spent on recoveries: more runs, or more injections in each.
 
-Recoveries of one run resemble each other, so from some number on another injection tells less than another run. Where
+Recoveries of one run resemble each other, so from some number on another injection adds less than another run. Where
 that is, follows from the variances between and within runs and from what a start and an injection cost. The number of
 injections is part of a configuration: it cannot change within a sweep, so what comes out is advice for the next one.
 """
@@ -47,8 +47,8 @@ class Allocation:
 
     `open_ended`: recoveries not seen to end, taken where they were last known not to be over, so that variances are
     too small rather than too large. `injections`: median number of recoveries of a run. `best`, `least`, `most`:
-    injections per run that tell most per machine-hour, with the range that the variances leave; None where single runs
-    say nothing of how runs differ. `saving`: share of machine time that `best` saves for the same knowledge.
+    injections per run with the narrowest interval per machine-hour, and the range that the variances leave; None for
+    single runs. `saving`: share of machine time that `best` saves for the same interval.
     """
 
     components: Components
@@ -67,7 +67,7 @@ class Allocation:
         return self.saving >= WORTH_IT
 
     def runs_instead(self, runs: int) -> int:
-        """Runs with `best` injections that tell as much as `runs` with the present number."""
+        """Runs with `best` injections that give the same interval as `runs` with the present number."""
         ratio = self.components.ratio
         if self.best is None or ratio is None or math.isinf(ratio.value):
             return runs

@@ -51,6 +51,11 @@ def covers(committed: Offsets, wanted: Offsets) -> bool:
     return all(committed.get(partition, 0) >= offset for partition, offset in wanted.items())
 
 
+def behind(committed: Offsets, wanted: Offsets) -> int:
+    """How many offsets of `wanted` were not committed, over all partitions."""
+    return sum(max(0, offset - committed.get(partition, 0)) for partition, offset in wanted.items())
+
+
 @dataclass(frozen=True)
 class Commit:
     """One commit, which ends a batch. `epoch`: the state lineage, from 0; `number`: counts within it.

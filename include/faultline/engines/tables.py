@@ -19,8 +19,8 @@ TUPLES = pa.schema(
      ("primer", pa.bool_()), ("n", pa.int64())]
 )  # fmt: skip
 COUNTS = pa.schema(
-    [("key", pa.string()), ("expected", pa.int64()), ("drawn", pa.int64()), ("final", pa.int64()),
-     ("outputs", pa.int64()), ("reemitted", pa.int64()), ("unreadable", pa.int64())]
+    [("key", pa.string()), ("expected", pa.int64()), ("undrained", pa.int64()), ("drawn", pa.int64()),
+     ("final", pa.int64()), ("outputs", pa.int64()), ("reemitted", pa.int64()), ("unreadable", pa.int64())]
 )  # fmt: skip
 
 

@@ -214,7 +214,8 @@ def resolve(
         stop_s=kind.stop_s,
         method=kind.latency_method_of(own),
         tuples=kind.tuples(own),
-        aim=_aim(config, repetition) if "checkpoint" in cycles else None,
+        # Of several injections only the conductor can tell when the next one may come, by the commits of any engine.
+        aim=_aim(config, repetition) if "checkpoint" in cycles or config.injections > 1 else None,
         gated=config.kind.own_client,
         warmup_max_s=config.warmup_max_s if config.adaptive_warmup else None,
         max_wait_s=config.max_wait_s,

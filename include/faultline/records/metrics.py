@@ -122,7 +122,8 @@ KNOWN = (
     *(
         Metric(f"audit.{key}", "Audit", name, unit, LESS)
         for key, name, unit in (
-            ("lost", "Lost", "tuples"), ("overcounted", "Overcounted", "tuples"), ("wrong", "Wrong", "outputs"),
+            ("lost", "Lost", "tuples"), ("undrained", "Not processed", "offsets"),
+            ("overcounted", "Overcounted", "tuples"), ("wrong", "Wrong", "outputs"),
             ("sums_differ", "Counted alike, but not the same", "keys"),
             ("reemitted", "Re-emitted", "outputs"), ("unknown", "Sends unknown", "records"),
         )

@@ -151,10 +151,11 @@ class WarmupPart(Part):
 
 
 class AuditPart(Part):
-    """Counts against the batch recomputation.
+    """Counts against the batch recomputation of the input that was committed.
 
-    `sums_differ`: keys whose count agrees while the sum of the hashes of what was counted does not; null where the
-    workload keeps no such sums, and in records from before it did.
+    `undrained`: offsets of the input that were not committed at the end, and are in no other count; null in records
+    from before they were told apart from lost ones. `sums_differ`: keys whose count agrees while the sum of the hashes
+    of what was counted does not; null where the workload keeps no such sums, and in records from before it did.
     """
 
     expected: int | None
@@ -164,6 +165,7 @@ class AuditPart(Part):
     reemitted: int | None
     unknown: int | None
     sums_differ: int | None = None
+    undrained: int | None = None
 
 
 class WorkPart(Part):

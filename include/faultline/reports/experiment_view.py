@@ -142,6 +142,7 @@ def _headline(record: Record) -> list[dict[str, str]]:
         return tiles
     note = f"{count(audit.overcounted)} overcounted, {count(audit.wrong)} wrong"
     note += f", {count(audit.sums_differ)} sums differ" if audit.sums_differ else ""
+    note += f", {count(audit.undrained)} not processed" if audit.undrained else ""
     return [*tiles, _tile("Lost", count(audit.lost), "", note)]
 
 

@@ -360,11 +360,12 @@ def _audit(story: Story) -> Iterable[RenderableType]:
         return  # of events that the engine made nothing is kept
     yield _title("Audit")
     sums = "" if audit.sums_differ is None else f", {count(audit.sums_differ)} sums differ"
+    undrained = f" · {count(audit.undrained)} offsets not processed" if audit.undrained else ""
     yield _indented(
         Text(
             f"{count(audit.expected)} expected · {count(audit.lost)} lost, {count(audit.overcounted)} overcounted, "
             f"{count(audit.wrong)} wrong{sums} · {count(audit.reemitted)} re-emitted, "
-            f"{count(audit.unknown)} sends unknown"
+            f"{count(audit.unknown)} sends unknown{undrained}"
         )
     )
     if not story.offenders:

@@ -166,7 +166,8 @@ def _figures(record: Record) -> list[str]:
             f"macro {plain(macro(record))} s"
         )
     sums = f", {count(audit.sums_differ)} sums differ" if audit.sums_differ else ""
-    parts.append(f"{count(audit.lost)} lost, {count(audit.overcounted)} overcounted{sums}")
+    undrained = f", {count(audit.undrained)} not processed" if audit.undrained else ""
+    parts.append(f"{count(audit.lost)} lost, {count(audit.overcounted)} overcounted{sums}{undrained}")
     return [part for part in parts if NONE not in part or "latency" in part]
 
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import JUDGED, Record, RecoveryPart
-from faultline.reports.recovery_words import parts_of
+from faultline.reports.recovery_words import parts_of, repeated_parts
 from faultline.reports.table import ordered, plain_rows
 from faultline.reports.time_series import FAINT_COLOUR
 
@@ -108,7 +108,7 @@ def _bars(records: Sequence[Record], *, each: bool) -> Iterator[_Bar]:
         why = "" if record.sound else f"{record.status}: {row['reason'] or 'no reason is known'}"
         name = f"{row['number']} · {', '.join(_told(row, several))}{' · ' + record.status if why else ''}"
         parts = parts_of(record)
-        if len(parts) > 1 and not each:
+        if len(repeated_parts(record)) > 1 and not each:
             parts = [record.metrics.recovery]
         for number, part in enumerate(parts, start=1):
             label = f"{name} · recovery {number}" if len(parts) > 1 else name

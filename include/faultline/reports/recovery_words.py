@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from faultline.records.record import Record, RecoveryPart
+from faultline.records.recoveries import is_repeated
 
 
 def parts_of(record: Record) -> list[RecoveryPart]:
@@ -10,6 +11,13 @@ def parts_of(record: Record) -> list[RecoveryPart]:
     none."""
     parts = record.metrics.recoveries or [record.metrics.recovery]
     return [part for part in parts if part.recovered is not None]
+
+
+def repeated_parts(record: Record) -> list[RecoveryPart]:
+    """The recoveries whose medians are the run's own figures: those of one fault that was injected several times; none
+    of any other run."""
+    parts = parts_of(record) if is_repeated(record.config) else []
+    return parts if len(record.metrics.recoveries) > 1 else []
 
 
 def recovery_lines(record: Record) -> list[str]:

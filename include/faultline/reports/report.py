@@ -149,8 +149,11 @@ def _lead(records: Sequence[Record]) -> str:
     if any(sums.values()):
         found = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in sums.items())
         return f"{len(records)} {experiments}: {told}. The audit of the valid ones found {found}."
+    undrained = sum(record.metrics.audit.undrained or 0 for record in sound)
     once = ": every tuple was counted exactly once" if all(map(tells_tuples, sound)) else ""
-    return f"{len(records)} {experiments}: {told}. In the valid ones nothing was lost, overcounted or wrong{once}."
+    return f"{len(records)} {experiments}: {told}. In the valid ones nothing was lost, overcounted or wrong{once}." + (
+        f" {count(undrained)} offsets of the input were not processed." if undrained else ""
+    )
 
 
 def _facts(records: Sequence[Record], sweep: Mapping[str, Any] | None) -> Pairs:

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from faultline.records.format import CONTROL, fault_of, milliseconds, plain, seconds
 from faultline.records.record import JUDGED, Record, RecoveryPart
-from faultline.reports.recovery_words import parts_of
+from faultline.reports.recovery_words import repeated_parts
 from faultline.reports.table import name_of, ordered
 from faultline.reports.time_series import FAINT_COLOUR
 
@@ -80,7 +80,7 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
         _legend(figure, first, group.name, {"color": group.colour, "symbol": group.symbol, "size": 9})
         for panel in panels:
             _panel(figure, panel, group, places)
-    if any(len(parts_of(record)) > 1 for record in kills):
+    if any(map(repeated_parts, kills)):
         _legend(figure, first, "one recovery of a run", {"color": FAINT_COLOUR, "symbol": "circle", "size": 5})
     if any(not record.sound for record in records):
         hollow = {"color": FAINT_COLOUR, "symbol": "circle-open", "size": 9, "line": {"width": 1.6}}
@@ -178,8 +178,8 @@ def _panel(figure: go.Figure, panel: int, group: _Group, places: _Places) -> Non
         small = [
             (record, number, value)
             for record in runs
-            for number, part in enumerate(parts_of(record), start=1)
-            if panel != _LATENCY and len(parts_of(record)) > 1 and (value := _part_value(part, panel)) is not None
+            for number, part in enumerate(repeated_parts(record), start=1)
+            if panel != _LATENCY and (value := _part_value(part, panel)) is not None
         ]
         symbol = "circle" if usable else "circle-open"
         _points(figure, [(places.at[one.attempt], value, _told(one, f"recovery {number}, {_text(value, panel)}"))
@@ -188,8 +188,8 @@ def _panel(figure: go.Figure, panel: int, group: _Group, places: _Places) -> Non
         unended = [
             (places.at[record.attempt], at, _told(record, f"recovery {number}, not over after {seconds(at)} s"))
             for record in runs
-            for number, part in enumerate(parts_of(record), start=1)
-            if panel == _MACRO and len(parts_of(record)) > 1 and (at := part.censored_at_s) is not None
+            for number, part in enumerate(repeated_parts(record), start=1)
+            if panel == _MACRO and (at := part.censored_at_s) is not None
         ]
         _points(figure, unended, {"color": group.colour, "symbol": "triangle-up-open", "size": 6, "opacity": 0.7},
                 common)  # fmt: skip

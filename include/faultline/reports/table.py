@@ -35,7 +35,7 @@ from faultline.records.format import (
     title_of,
 )
 from faultline.records.record import SOUND, Record
-from faultline.reports.recovery_words import parts_of
+from faultline.reports.recovery_words import repeated_parts
 
 _SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
 
@@ -87,7 +87,12 @@ GROUPS = (
         Column("macro_s", "Recovery", "Macro", "s"),
         Column("recoveries", "Recovery", "Faults"),
     ),
-    (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Overcounted"), Column("status", "", "Status")),
+    (
+        Column("lost", "Audit", "Lost"),
+        Column("undrained", "Audit", "Undrained"),
+        Column("overcounted", "Audit", "Overcounted"),
+        Column("status", "", "Status"),
+    ),
 )
 COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
 # Others are left out where they say nothing: most workloads have no queries to choose from, or no Python workers.
@@ -177,6 +182,7 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
                 "macro_s": macro(record),
                 "recoveries": _times(record),
                 "lost": count(metrics.audit.lost),
+                "undrained": count(metrics.audit.undrained or None),
                 "overcounted": count(metrics.audit.overcounted),
                 "status": record.status,
                 "reason": record.reasons[0] if record.reasons else "",
@@ -188,10 +194,10 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
 
 def _times(record: Record) -> str:
     """The number of recoveries whose medians a run's row shows; of how many injections, where some were not seen."""
-    made, seen = len(record.metrics.recoveries), len(parts_of(record))
-    if made < 2:
+    planned, seen = len(record.metrics.recoveries), len(repeated_parts(record))
+    if not seen:
         return NONE
-    return str(made) if seen == made else f"{seen} of {made}"
+    return str(seen) if seen == planned else f"{seen} of {planned}"
 
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> list[Column]:

@@ -14,9 +14,11 @@ from faultline.base.journal import last, read_ended, read_journal, write_lines
 from faultline.base.kafka_login import kafka_options
 from faultline.base.kafka_offsets import KafkaEndOffsets
 from faultline.base.settings import Settings
-from faultline.engines.batches import BATCHES
+from faultline.engines.base import behind
+from faultline.engines.batches import BATCHES, read_batches
 from faultline.engines.registry import engine_at
 from faultline.experiment.plan import AttemptPlan, plan_of
+from faultline.runner.daemons import seen
 
 # Above it, a harvest gains more from Spark's optimisations than they cost.
 LARGE_RECORDS = 500_000
@@ -45,12 +47,19 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
             "output_topic": plan.topics["output"].name,
             "batches": str(attempt.folder / BATCHES),
             "target": str(attempt.harvest),
+            "undrained": _undrained(attempt),
             **({AHEAD: broker_ahead_ms(attempt)} if plan.stamped_by_broker else {}),
             **plan.tuples,
             **_of_job(attempt, plan.tuples),
         },
     )
     return configuration
+
+
+def _undrained(attempt: Attempt) -> int:
+    """Offsets of the input that were not committed; 0 where the generator did not tell how many there are."""
+    done = seen(attempt.generator_journal, event="done")
+    return behind(read_batches(attempt.folder)[2], done["end_offsets"]) if done else 0
 
 
 def require_whole(plan: AttemptPlan) -> None:

@@ -158,6 +158,73 @@ def test_the_harvest_without_spark_finds_the_same(spark: SparkSession, seed: int
         assert {one.name: str(one.type) for one in plain[name].schema} == types
 
 
+def test_what_lies_beyond_the_last_commit_is_undrained_and_not_lost(spark: SparkSession) -> None:
+    """Also where a batch that was never committed had written some of it."""
+    planted = Planted()
+    planted.take("a b", 0, 0)
+    planted.take("a", 10, None)  # lost with its lineage: another one began behind it
+    planted.take("a", 20, 0, lineage=1)
+    planted.take("a b c", 30, None, undrained=True)
+    planted.take("a d", 40, None, undrained=True)
+    planted.emit("a", "1", 5)
+    planted.emit("a", "2", 35, lineage=1)
+    planted.emit("b", "2", 35)
+    planted.emit("d", "9", 35, lineage=1)
+    for kind in ("words", "ranked_words"):
+        found = planted.harvest(spark, kind)
+        assert found.counts == {
+            "a": (5, 3, 2, 0, 0), "b": (2, 2, 1, 0, 0), "c": (1, None, 0, 0, 0), "d": (1, 9, 1, 0, 0),
+        }  # fmt: skip
+        assert found.undrained == {"a": 2, "b": 1, "c": 1, "d": 1}
+    ids = planted.harvest(spark, "id")
+    assert ids.undrained == {"0:3": 1, "0:4": 1}
+
+
+def test_sums_of_hashes_are_those_of_the_drained_input(spark: SparkSession) -> None:
+    planted = Planted()
+    planted.take("a", 0, 0)
+    planted.take("a b", 10, None, undrained=True)
+    row = spark.createDataFrame([(0, 0, 0)], "partition int, offset bigint, position int")
+    sums = row.select(*halves(tuple_hash("partition", "offset", "position"))).agg(*summed()).collect()[0]
+    planted.emit("a", f"1 {sums['high']} {sums['low']}", 5)
+    found = planted.harvest(spark, "summed_words")
+    assert found.counts == {"a": (2, 1, 1, 0, 0), "b": (1, None, 0, 0, 0)}
+    assert found.undrained == {"a": 1, "b": 1} and found.sums["a"]
+
+
+def test_a_harvest_of_pi_knows_what_is_undrained(spark: SparkSession) -> None:
+    planted = Planted()
+    planted.take("0 50", 0, 0)
+    planted.take("1 50", 10, None, undrained=True)
+    planted.take("2 50", 20, None, undrained=True)
+    for identity in ("0", "2"):
+        planted.emit(identity, str(leibniz(50)), 25)
+    found = planted.harvest(spark, "pi")
+    assert found.counts == {"0": (1, 1, 1, 0, 0), "1": (1, None, 0, 0, 0), "2": (1, 1, 1, 0, 0)}
+    assert found.undrained == {"1": 1, "2": 1}
+
+
+@pytest.mark.parametrize(
+    ("reached", "ends"),
+    [
+        (None, {0: 7, 1: 4}),  # of the second partition nothing is known but where the second lineage began
+        ({"0": 8, "1": 2}, {0: 8, 1: 4}),
+        ({"0": 3}, {0: 3, 1: 4}),
+    ],
+)
+def test_input_is_undrained_from_where_neither_a_commit_nor_a_lineage_passed_it(
+    spark: SparkSession, reached: dict[str, int] | None, ends: dict[int, int]
+) -> None:
+    batches = [
+        {"lineage": 0, "batch": 0, "end_offsets": {"0": 2, "1": 1}, "start_offsets": None},
+        {"lineage": 1, "batch": 0, "end_offsets": {"0": 7}, "start_offsets": {"0": 3, "1": 4}},
+    ]
+    places = [(partition, offset) for partition in range(3) for offset in range(10)]
+    records = spark.createDataFrame(places, "partition int, offset bigint")
+    found = with_batches(records, batches, reached).where("undrained").select("partition", "offset").collect()
+    assert {tuple(row) for row in found} == {place for place in places if place[1] >= ends.get(place[0], 0)}
+
+
 def test_a_harvest_of_pi_finds_what_was_planted(spark: SparkSession) -> None:
     planted = Planted()
     planted.take(OPENER, 0, 0, primer=True)
@@ -332,5 +399,5 @@ def test_records_are_late_by_the_market_s_clock_even_when_all_of_them_are(spark:
 
 def test_sums_that_agree_in_two_lineages_are_no_repetition(spark: SparkSession) -> None:
     outputs = spark.createDataFrame([("a", 0, 0, 1), ("a", 1, 1, 1)], "key string, lineage int, offset int, count int")
-    expected = spark.createDataFrame([("a", 2)], "key string, expected int")
+    expected = spark.createDataFrame([("a", 2, 0)], "key string, expected int, undrained int")
     assert [row["reemitted"] for row in count_keys(expected, outputs).collect()] == [0]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 INPUTS = (
     "value string, timestamp_ms bigint, primer boolean, lineage int, batch int, partition int, offset bigint, "
-    "key binary, raw binary, topic string, timestampType int, faultline string, closing boolean"
+    "key binary, raw binary, topic string, timestampType int, faultline string, closing boolean, undrained boolean"
 )
 OUTPUTS = "key string, value string, emitted_ms bigint, lineage int, offset bigint, newest bigint, faultline string"
 HEAD = "from pyspark.sql import functions as F\n"
@@ -51,12 +51,23 @@ class Job:
         self.inputs: list[tuple[Any, ...]] = []
         self.outputs: list[tuple[Any, ...]] = []
 
-    def take(self, value: str, at: int, batch: int | None, *, primer: bool = False, closing: bool = False) -> int:
+    def take(
+        self,
+        value: str,
+        at: int,
+        batch: int | None,
+        *,
+        primer: bool = False,
+        closing: bool = False,
+        undrained: bool = False,
+    ) -> int:
         """A record; returns its number."""
+        if undrained:
+            self.config["undrained"] = self.config.get("undrained", 0) + 1
         raw, lineage = bytearray(value.encode()), None if batch is None else 0
         place = len(self.inputs)
         self.inputs.append(
-            (value, T0_MS + at, primer, lineage, batch, 0, place, None, raw, "in", 0, str(place), closing)
+            (value, T0_MS + at, primer, lineage, batch, 0, place, None, raw, "in", 0, str(place), closing, undrained)
         )
         return (T0_MS + at) * NUMBERS_A_MS
 
@@ -100,6 +111,64 @@ def test_counts_reflect_what_the_job_says_it_counts(spark: SparkSession, tmp_pat
         key=str,
     )
     assert job.notes == {}
+
+
+def test_input_beyond_the_last_commit_is_undrained_where_counts_tell(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(tmp_path, COUNT, reflects="count")
+    job.take("a b", 10, 1)
+    job.take("a a", 20, 1)
+    job.take("a b c", 30, None, undrained=True)
+    job.emit("a", "2", 25)  # one was lost
+    job.emit("b", "2", 25)  # of a batch that was not committed
+    found = job.harvest(spark)
+    assert found.counts == {"a": (4, 2, 1, 0, 0), "b": (2, 2, 1, 0, 0), "c": (1, None, 0, 0, 0)}
+    assert found.undrained == {"a": 1, "b": 1, "c": 1} and job.notes == {}
+
+
+def test_a_last_row_that_undrained_input_changes_is_neither_wrong_nor_lost(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(tmp_path, COUNT, reflects="nothing")
+    job.take("a b d", 10, 1)
+    job.take("a c", 30, None, undrained=True)
+    job.emit("a", "2", 25)
+    job.emit("b", "7", 25)
+    found = job.harvest(spark)
+    assert found.counts == {
+        "a": (1, 1, 1, 0, 0),
+        "b": (1, 1, 1, 0, 1),
+        "c": (1, None, 0, 0, 0),
+        "d": (1, None, 0, 0, 0),
+    }
+    assert found.undrained == {"c": 1}, "d is lost"
+
+
+PLAIN = (
+    HEAD
+    + """
+JOB = {"reflects": "nothing", "output_mode": "append"}
+def query(records, config):
+    return records.select(F.col("value").cast("string").alias("key"), F.lit("x").alias("value"))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("event_time", "undrained"), [(None, {"b x": 1, "c x": 1}), ("timestamp", {"b x": 1, "c x": 1, "d x": 1})]
+)
+def test_rows_that_were_still_open_are_undrained(
+    spark: SparkSession, tmp_path: Path, event_time: str | None, undrained: dict[str, int]
+) -> None:
+    job = Job(tmp_path, PLAIN, output_mode="append", event_time=event_time)
+    job.take("a", 10, 1)
+    job.take("d", 15, 1)
+    job.take("b", 20, None, undrained=True)
+    job.take("c", 30, None, undrained=True)
+    job.emit("a", "x", 15)
+    job.emit("b", "x", 25)
+    found = job.harvest(spark)
+    assert found.counts == {
+        "a x": (1, 1, 1, 0, 0), "b x": (1, 1, 1, 0, 0), "c x": (1, None, 0, 0, 0), "d x": (1, None, 0, 0, 0),
+    }  # fmt: skip
+    assert found.undrained == undrained
 
 
 def test_a_last_value_that_counts_as_much_and_says_something_else_is_wrong(spark: SparkSession, tmp_path: Path) -> None:

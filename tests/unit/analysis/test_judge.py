@@ -438,7 +438,23 @@ def test_the_last_word_of_a_generator_counts(tmp_path: Path) -> None:
 def test_a_partition_that_is_ahead_makes_up_for_none_that_is_behind(tmp_path: Path) -> None:
     directory = Synthetic(Scenario()).write(tmp_path)
     _edit(directory / "generator.jsonl", "done", end_offsets={"0": 5, "7": 9})  # of 0 far more is committed than that
-    assert _judged(directory, "unmet").reasons == ["drain-incomplete: 9 offsets not committed after the drain"]
+    found = _judged(directory, "unmet")
+    assert found.reasons == ["drain-incomplete: 9 offsets not committed after the drain"]
+    audit = found.metrics.audit
+    assert (audit.undrained, audit.lost, audit.overcounted) == (9, None, 0), "a harvest from before cannot tell"
+
+
+def test_what_was_not_processed_is_not_lost(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    _edit(directory / "generator.jsonl", "done", end_offsets={"7": 9})
+    path = directory / "harvest" / "counts.parquet"
+    counts = pd.read_parquet(path).assign(undrained=0)
+    more = pd.DataFrame([{**dict.fromkeys(counts.columns, 0), "key": "beyond", "expected": 40, "undrained": 40}])
+    pd.concat([counts, more.astype(counts.dtypes.to_dict())]).to_parquet(path)
+    audit = _judged(directory, "unmet").metrics.audit
+    assert (audit.undrained, audit.lost, audit.wrong) == (9, 0, 0)
+    pd.concat([counts, more.assign(undrained=30).astype(counts.dtypes.to_dict())]).to_parquet(path)
+    assert _judged(directory, "unmet").metrics.audit.lost == 10, "ten of them were committed"
 
 
 @pytest.mark.parametrize(("sent", "dropped"), [(0, 0), (3, 0), (0, 2), (3, 2)])

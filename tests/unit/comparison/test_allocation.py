@@ -60,7 +60,7 @@ def undecided(pairs: int, more: int | None) -> Decision:
     return Decision(step, FIGURES[MACRO], Outcome.OPEN, None, 0.1, pairs, None, more)
 
 
-def test_runs_that_differ_little_are_told_to_inject_more_and_others_to_repeat() -> None:
+def test_runs_that_differ_little_need_more_injections_and_others_more_runs() -> None:
     alike, unlike = found_in(runs(0.2, 4.0, 40)), found_in(runs(6.0, 1.0, 40))
     assert alike.best is not None and alike.best > alike.injections == 3 and alike.worth_it
     assert unlike.best == 1 and unlike.worth_it
@@ -79,11 +79,11 @@ def test_a_number_that_is_nearly_the_best_is_kept() -> None:
     assert "no other number saves a tenth of the time" in allocation_lines(found)[1]
 
 
-def test_nothing_is_said_where_nothing_is_open_or_one_run_is_all_there_is() -> None:
+def test_there_is_no_advice_where_nothing_is_open_or_one_run_is_all_there_is() -> None:
     found, alone = found_in(runs(1.0, 2.0)), found_in(runs(1.0, 2.0, 1))
     assert next_step([undecided(8, None)], found) == next_step([], found) == next_step([undecided(8, 4)], None) == ""
     assert alone.best is None and next_step([undecided(1, 4)], alone) == ""
-    assert "One run cannot show how much runs differ." in allocation_lines(alone)[0]
+    assert "Single runs cannot show how much runs differ." in allocation_lines(alone)[0]
     assert alone.components.within > 0, "it may describe its own scatter"
 
 

@@ -40,6 +40,7 @@ def test_a_kill_gives_exactly_this_row() -> None:
             "macro_s": "13.8",
             "recoveries": "—",
             "lost": "0",
+            "undrained": "—",
             "overcounted": "12,345",
             "status": "valid",
             "reason": "",
@@ -124,8 +125,14 @@ def left_out(rows: list[dict[str, str]]) -> set[str]:
 
 def test_a_column_is_there_where_it_says_something() -> None:
     idle = plain_rows([sample(recovery=RECOVERED)])
-    assert left_out(idle) == {"query", "repetition", "throughput", "cpu_python", "recoveries"}
-    assert left_out([*idle, {**idle[0], "cpu_python": "0.31"}]) == {"query", "repetition", "throughput", "recoveries"}
+    assert left_out(idle) == {"query", "repetition", "throughput", "cpu_python", "recoveries", "undrained"}
+    assert left_out([*idle, {**idle[0], "cpu_python": "0.31"}]) == {
+        "query",
+        "repetition",
+        "throughput",
+        "recoveries",
+        "undrained",
+    }
     assert left_out(plain_rows([sample(fault="none")])) == {
         "query",
         "repetition",
@@ -142,9 +149,9 @@ def test_of_a_query_its_name_and_what_it_handled_are_told() -> None:
     rows = plain_rows([sample(workload="nexmark", query=query, repetition=1) for query in ("q10", "q2")])
     assert [(row["query"], row["throughput"], row["varies"]) for row in rows] == [("q2", "501", ""), ("q10", "501", "")]
     # As fast as it can, a batch follows the one before it.
-    assert left_out(rows) == {"state_mb", "interval_s", "repetition", "cpu_python", *RECOVERY}
+    assert left_out(rows) == {"state_mb", "interval_s", "repetition", "cpu_python", "undrained", *RECOVERY}
     kafka = plain_rows([sample(workload="nexmark", query="q5", source="kafka")])
-    assert left_out(kafka) == {"state_mb", "throughput", "repetition", "cpu_python", *RECOVERY}
+    assert left_out(kafka) == {"state_mb", "throughput", "repetition", "cpu_python", "undrained", *RECOVERY}
     text = printed([sample(workload="nexmark", query="q5", repetition=number) for number in range(2)], 120)
     assert all(heading in text for heading in ("Query", "Rep", "Handled"))
 

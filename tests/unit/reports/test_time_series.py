@@ -157,6 +157,7 @@ def test_each_recovery_of_a_run_is_a_small_point_beside_the_median_of_the_run() 
             repetition=number,
             recovery={**RECOVERED, "macro_s": 20.0},
             recoveries=[{**RECOVERED, "macro_s": macro} for macro in macros],
+            raw_config={"injections": 3},
         )
 
     records = [run(interval, number) for interval in (2.0, 5.0) for number in range(2)]

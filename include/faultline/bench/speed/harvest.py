@@ -123,7 +123,7 @@ def _harvest(settings: Settings, configuration: Path, filled: Filled) -> Cost:
 
 def wrong(target: Path, filled: Filled) -> list[str]:
     """How the harvest's tables differ from what the topics hold; empty when they do not."""
-    found, _ = audit(target / "counts.parquet", [])
+    found, _ = audit(target / "counts.parquet", [], 0)
     rows = pq.read_table(target / "tuples.parquet", columns=["emitted_ms", "n"])
     emitted = pc.sum(pc.multiply(pc.subtract(rows["emitted_ms"], filled.t0_ms), rows["n"])).as_py()
     wanted = {

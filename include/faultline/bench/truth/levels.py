@@ -118,8 +118,8 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
             found[design] = calibrate(design, draws)
         same = [one for design, one in found.items() if (design.noise, design.censored, design.runs) ==
                 (noise, censored, runs)]  # fmt: skip
-        says = [f"{name} {_rate([one[name] for one in same], 'errors').value:.1%}" for name in _METHODS]
-        say(f"{noise}, {censored:.0%} not seen to end, {runs} runs a side: error {', '.join(says)}")
+        rates = [f"{name} {_rate([one[name] for one in same], 'errors').value:.1%}" for name in _METHODS]
+        say(f"{noise}, {censored:.0%} not seen to end, {runs} runs a side: error {', '.join(rates)}")
     return {name: asdict(figure) for name, figure in _figures(found).items()}
 
 

@@ -114,6 +114,8 @@ def exactly_once(records: Sequence[Record]) -> Outcome:
     faults, known = miscounts(audited), sum(tells_tuples(record) for record in audited)
     told = ", ".join(f"{number:,} {name}" for name, number in faults.items())
     said = f"{told} (n = {len(audited)}, of which {known} tell which tuples were counted)"
+    if undrained := sum(record.metrics.audit.undrained or 0 for record in audited):
+        said += f"; {undrained:,} offsets were not processed, which is no loss"
     if any(faults.values()):
         return Outcome(Verdict.DISAGREES, said)
     return Outcome(verdict(True if len(audited) == known > 1 else None), said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 PROGRAM = "faultline.engines.known_truth"
 
 
+# How often a commit is looked for that begins a cycle.
+CYCLE_POLL_S = 0.02
+
+
 class TraceProgress:
     """By the journal of the engine, of which each call reads what is new; see `faultline.engines.base.Progress`."""
 
@@ -58,7 +63,13 @@ class TraceProgress:
         return commits[-1].committed_ns if commits else 0
 
     def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
-        """None: no fault may be aimed at a cycle of it, and the configuration refuses one that is."""
+        """A cycle begins with each commit. Only later injections of a run ask: a script says when its first fault
+        comes, and the configuration refuses one that is aimed."""
+        while time.monotonic_ns() < until_mono_ns:
+            began = next((one for one in self._commits() if one.committed_ns >= not_before_ns), None)
+            if began is not None:
+                return began.committed_ns
+            time.sleep(CYCLE_POLL_S)
         return None
 
     def _commits(self) -> list[Commit]:

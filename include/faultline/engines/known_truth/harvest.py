@@ -8,7 +8,7 @@ small, so that a plain consumer and pandas are done before a Spark session would
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def harvest(config: Path) -> None:
     Raises InfrastructureError when a topic cannot be read.
     """
     wanted = json.loads(config.read_text())
-    batches = json.loads(Path(wanted["batches"]).read_text())["batches"]
+    known = json.loads(Path(wanted["batches"]).read_text())
     inputs = [
         (one.partition(), one.offset(), one.timestamp()[1], _is_primer(one))
         for one in read_topic(wanted["bootstrap"], wanted["input_topic"])
@@ -41,15 +41,22 @@ def harvest(config: Path) -> None:
         (_text(one.key()), _text(one.value()), one.timestamp()[1] - ahead_ms, one.offset())
         for one in read_topic(wanted["bootstrap"], wanted["output_topic"])
     ]
-    write_tables(Path(wanted["target"]), tables(inputs, outputs, batches))
+    write_tables(Path(wanted["target"]), tables(inputs, outputs, known["batches"], known.get("reached")))
 
 
 def tables(
-    inputs: Iterable[Input], outputs: Iterable[Output], batches: Iterable[Mapping[str, Any]]
+    inputs: Iterable[Input],
+    outputs: Iterable[Output],
+    batches: Sequence[Mapping[str, Any]],
+    reached: Mapping[str, int] | None = None,
 ) -> dict[str, pa.Table]:
-    """The tables by name, from what the topics hold and from the committed batches."""
+    """The tables by name, from what the topics hold, from the committed batches, and from the offsets that were
+    committed at the end."""
     records = pd.DataFrame(list(inputs), columns=["partition", "offset", "timestamp_ms", "primer"])
-    records["batch"] = _batch_of(records, list(batches))
+    records["batch"] = _batch_of(records, batches)
+    ends = reached or (max(batches, key=lambda one: int(one["batch"]))["end_offsets"] if batches else {})
+    furthest = records["partition"].map(lambda partition: int(ends.get(str(partition), 0)))
+    records["undrained"] = records["offset"] >= furthest
     records["lineage"] = records["batch"].where(records["batch"].isna(), 0)
     records["late"] = False
     records["key"] = records["partition"].astype(str) + ":" + records["offset"].astype(str)
@@ -62,7 +69,7 @@ def tables(
     }
 
 
-def _batch_of(records: pd.DataFrame, batches: list[Mapping[str, Any]]) -> pd.Series[Any]:
+def _batch_of(records: pd.DataFrame, batches: Sequence[Mapping[str, Any]]) -> pd.Series[Any]:
     """The first batch whose end offset on the record's partition exceeds the record's; none for what no batch took."""
     found = pd.Series(pd.NA, index=records.index, dtype="Int64")
     ordered = sorted(batches, key=lambda one: int(one["batch"]))
@@ -87,8 +94,9 @@ def _tuples(records: pd.DataFrame, sent: pd.DataFrame) -> pd.DataFrame:
 
 def _counts(records: pd.DataFrame, sent: pd.DataFrame) -> pd.DataFrame:
     """By key: what is expected, what came last, and what kinds of outputs there were."""
+    undrained = records["undrained"].astype("int64")
     drawn = (~records["primer"].astype(bool)).astype("int64")
-    expected = pd.DataFrame({"key": records["key"], "expected": 1, "drawn": drawn})
+    expected = pd.DataFrame({"key": records["key"], "expected": 1, "undrained": undrained, "drawn": drawn})
     by_key = sent.groupby("key")["count"]
     # All outputs of a key stand in one partition, so the highest offset is the last output, readable or not.
     last = sent.sort_values("offset").drop_duplicates("key", keep="last").set_index("key")
@@ -101,7 +109,7 @@ def _counts(records: pd.DataFrame, sent: pd.DataFrame) -> pd.DataFrame:
         }
     ).rename_axis("key")
     whole = expected.merge(final.reset_index(), on="key", how="outer")
-    return whole.fillna({"outputs": 0, "reemitted": 0, "unreadable": 0})
+    return whole.fillna({"undrained": 0, "outputs": 0, "reemitted": 0, "unreadable": 0})
 
 
 def _table(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:

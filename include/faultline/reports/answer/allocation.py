@@ -32,7 +32,7 @@ def scatter_text(found: Allocation) -> str:
         counted += f", {found.open_ended} not seen to end and counted as far as they were watched"
     within = f"Recoveries scatter by {math.sqrt(parts.within):.1f} s within a run"
     if parts.between is None or parts.correlation is None:
-        return f"{within} (standard deviation; {counted}). One run cannot show how much runs differ."
+        return f"{within} (standard deviation; {counted}). Single runs cannot show how much runs differ."
     low, high = (round(100 * one) for one in (parts.correlation.low, parts.correlation.high))
     return (
         f"{within} and by {math.sqrt(parts.between):.1f} s between runs (standard deviations; {counted}): "
@@ -41,7 +41,7 @@ def scatter_text(found: Allocation) -> str:
 
 
 def best_text(found: Allocation) -> str:
-    """How many injections per run tell most per machine-hour, and why; empty where single runs do not say."""
+    """The number of injections per run with the narrowest interval per machine-hour, and why; empty for single runs."""
     if found.best is None:
         return ""
     start, injection = (
@@ -49,28 +49,28 @@ def best_text(found: Allocation) -> str:
         for seconds, known in zip((found.costs.start_s, found.costs.injection_s), found.costs.measured, strict=True)
     )
     range_text = "" if found.least == found.most else f" ({found.least} … {found.most})"
-    said = (
+    text = (
         f"Most is known per machine-hour with {found.best} {_injections(found.best)} per run{range_text}; these runs "
         f"have {found.injections}. A start costs {start}, an injection {injection}"
     )
     if found.best == found.injections or not found.worth_it:
-        return f"{said}: no other number saves a tenth of the time."
-    return f"{said}: injections={found.best} takes {100 * found.saving:.0f} % less time for the same interval."
+        return f"{text}: no other number saves a tenth of the time."
+    return f"{text}: injections={found.best} takes {100 * found.saving:.0f} % less time for the same interval."
 
 
 def ageing_text(ageing: Slope) -> str:
     """Recovery by number of the injection: whether the engine ages within a run."""
     change = ageing.change
     if math.isinf(change.high):
-        said = f"Recovery by number of the injection: {signed(change.value, 1)} s per injection (one run)"
-        return f"{said}. One run cannot show whether the engine ages."
+        text = f"Recovery by number of the injection: {signed(change.value, 1)} s per injection (one run)"
+        return f"{text}. One run cannot show whether the engine ages."
     ends = f"95 %: {signed(change.low, 1)} … {signed(change.high, 1)}, {_runs(ageing.runs)}"
-    said = f"Recovery by number of the injection: {signed(change.value, 1)} s per injection ({ends})"
+    text = f"Recovery by number of the injection: {signed(change.value, 1)} s per injection ({ends})"
     if change.low > 0:
-        return f"{said}. The engine ages: later recoveries take longer."
+        return f"{text}. The engine ages: later recoveries take longer."
     if change.high < 0:
-        return f"{said}. Later recoveries take less time."
-    return f"{said}. No change with the number is shown."
+        return f"{text}. Later recoveries take less time."
+    return f"{text}. No change with the number is shown."
 
 
 def decision_lines(plan: Manifest, entries: Sequence[Entry], decisions: Sequence[Decision]) -> list[str]:
@@ -82,7 +82,7 @@ def decision_lines(plan: Manifest, entries: Sequence[Entry], decisions: Sequence
 
 def next_step(decisions: Sequence[Decision], found: Allocation | None) -> str:
     """Whether a sweep that decides about recoveries should continue, or a new one with another number of injections
-    tells the same in less time; empty where nothing is open, or single runs say nothing of it."""
+    costs less machine time; empty where nothing is open, or single runs say nothing of it."""
     more = [one.pairs + one.more for one in decisions if not one.decided and one.metric.key == MACRO and one.more]
     if found is None or found.best is None or not more:
         return ""

@@ -208,8 +208,8 @@ def _series(frame: _Frame, line: Line, order: int, shift: float) -> list[str]:
             ends.append(f"{x:.1f} {middle:.1f}")
     for place, value, why in line.unsound:
         x, y = frame.x(place + shift) + 7, frame.y(value)
-        mark = f'<circle class="unsound s{order}" cx="{x:.1f}" cy="{y:.1f}" r="3.4">'
-        parts.append(f"{mark}<title>{_escaped(why)}</title></circle>")
+        circle = f'<circle class="unsound s{order}" cx="{x:.1f}" cy="{y:.1f}" r="3.4">'
+        parts.append(f"{circle}<title>{_escaped(why)}</title></circle>")
     if line.joined and len(ends) > 1:
         parts.insert(0, f'<path class="line s{order}" d="M{"L".join(ends)}"/>')
     return parts

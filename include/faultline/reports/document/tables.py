@@ -129,6 +129,7 @@ RESOURCES = (
 AUDIT = (
     total("audit.expected", "expected"),
     total("audit.lost", "lost"),
+    total("audit.undrained", "not processed"),
     total("audit.overcounted", "overcounted"),
     total("audit.wrong", "wrong"),
     total("audit.sums_differ", "sums differ"),
