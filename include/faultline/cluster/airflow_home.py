@@ -57,22 +57,23 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             "expose_config": "False",
         },
         "api_auth": {"jwt_secret": keys["jwt"]},
-        # Dead tasks and components are noticed in about half a minute.
+        # Dead tasks and components are noticed in about a minute. Sooner, live ones were taken for dead on a full machine,
+        # where they also give way while a window is measured.
         "scheduler": {
-            "task_instance_heartbeat_timeout": "30",
+            "task_instance_heartbeat_timeout": "60",
             "task_instance_heartbeat_timeout_detection_interval": "5",
             "orphaned_tasks_check_interval": "30",
-            "scheduler_health_check_threshold": "20",
+            "scheduler_health_check_threshold": "60",
             "scheduler_heartbeat_sec": "2",
             # The executor does the waiting, and ends it when a task has ended.
             "scheduler_idle_sleep_time": "0.05",
             "catchup_by_default": "False",
         },
-        # Each heartbeat of a task is a request to the API server; dead ones are noticed after three.
+        # Each heartbeat of a task is a request to the API server.
         "workers": {"min_heartbeat_interval": "10"},
-        # On a full machine it gives way for that long while a window is measured.
-        "triggerer": {"runner_health_check_threshold": "120"},
+        "triggerer": {"runner_health_check_threshold": "120", "triggerer_health_check_threshold": "60"},
         "dag_processor": {
+            "health_check_threshold": "60",
             "refresh_interval": "60",
             # Reading the DAG files takes a core for some seconds, beside whatever is measured. A changed file is read
             # at once all the same; what they import, when the services start.
