@@ -131,6 +131,7 @@ def test_a_column_is_there_where_it_says_something() -> None:
         "repetition",
         "throughput",
         "cpu_python",
+        "undrained",
         *RECOVERY,
     }
     late = sample(fault="none", repetition=1)
