@@ -60,7 +60,7 @@ def test_a_strangers_server_is_told_by_the_kernel() -> None:
 def hear(server: socket.socket) -> bytes:
     """What the first who comes says, who is answered; nothing when he goes without a word."""
     with server.accept()[0] as connection:
-        connection.settimeout(10)
+        connection.settimeout(120)
         heard = connection.recv(1000)
         if heard:
             connection.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")

@@ -44,7 +44,7 @@ def start(folder: Path, journal: Path) -> int:
     (folder / "kafka.json").write_text(json.dumps(specification))
     command = [sys.executable, "-P", "-m", "faultline.cluster.restart_hold", str(folder / "kafka.json")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 0 and int(output) == process.pid, "supervisord watches the service itself"
     return process.pid
 

@@ -158,7 +158,7 @@ def processes() -> Iterator[dict[str, ProcessIdentity]]:
     """One process that works all the time and one that idles."""
     programs = {
         "busy": "print(flush=True)\nwhile True: pass",
-        "idle": "import time; print(flush=True); time.sleep(120)",
+        "idle": "import time; print(flush=True); time.sleep(900)",
     }
     started = {
         name: subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)

@@ -26,7 +26,7 @@ def presence_of(victim: ProcessIdentity) -> Presence:
     return LocalInjector().probe(victim)
 
 
-def await_presence(victim: ProcessIdentity, wanted: Presence, timeout_s: float = 10.0) -> float:
+def await_presence(victim: ProcessIdentity, wanted: Presence, timeout_s: float = 120) -> float:
     """Seconds until the victim is so."""
     began = time.monotonic()
     while presence_of(victim) is not wanted:
@@ -45,7 +45,7 @@ injector = LocalInjector()
 injector.stand_by(victim, float(sys.argv[2]))
 injector.signal(victim, signal.SIGSTOP)
 print("stopped", flush=True)
-time.sleep(120)
+time.sleep(900)
 """
 
 
@@ -126,7 +126,7 @@ def test_one_who_was_left_before_the_pause_leaves_without_having_seen_it(
     (dead_man,) = dead_men(before)
     others = psutil.Process(dead_man.pid).children(recursive=True)
     del post
-    assert psutil.wait_procs([dead_man, *others], timeout=20)[1] == []
+    assert psutil.wait_procs([dead_man, *others], timeout=120)[1] == []
     assert presence_of(victim) is Presence.ALIVE
 
 
@@ -171,8 +171,8 @@ def test_a_post_knows_whether_he_is_there(spawn: Spawn, run: str) -> None:
     assert not any(name.startswith("FAULTLINE") for name in dead_man.environ())
     session = os.getsid(dead_man.pid)
     dead_man.kill()
-    psutil.wait_procs([dead_man], timeout=5)
-    deadline = time.monotonic() + 5
+    psutil.wait_procs([dead_man], timeout=120)
+    deadline = time.monotonic() + 120
     while post.stands():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -289,7 +289,7 @@ def test_the_program_refuses_a_bad_specification_with_exit_code_2(tmp_path: Path
     started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "generators", "--config", config, "--gate", "g", "--histogram", "h", "faultline-run=x"],
-        cwd=ROOT, capture_output=True, text=True, timeout=30,
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2 and time.monotonic() - started < 20
     assert json.loads(done.stdout)["event"] == "failed"
