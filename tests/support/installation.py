@@ -14,6 +14,7 @@ from faultline.base.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, free
 # What a busy machine can make of a measurement: invalid, but complete and exact all the same.
 OF_A_BUSY_MACHINE = (
     "schedule-lag", "disturbed", "not-steady", "overloaded", "interval-not-held", "baseline-too-short", "backlog-at-t0",
+    "missed-window", "drain-incomplete",
 )  # fmt: skip
 
 
