@@ -47,7 +47,7 @@ def worker(*prefix: str) -> Iterator[subprocess.Popen[str]]:
 
 def seen(table: Table, pids: set[int]) -> dict[int, Usage]:
     """What the table says of these, once all are old enough to be looked at."""
-    until = time.monotonic() + SETTLED_S + 20
+    until = time.monotonic() + SETTLED_S + 120
     while True:
         found = {one.pid: one for one in table.look({}).values() if one.pid in pids}
         if len(found) == len(pids) or time.monotonic() > until:
