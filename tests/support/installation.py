@@ -43,7 +43,7 @@ class Installation:
         """What calls a command of its command line."""
         return [sys.executable, "-P", "-m", "faultline", name]
 
-    def run(self, *arguments: str, timeout_s: float = 900) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout_s: float = 1800) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-P", "-m", "faultline", *arguments],
             env=self.environment,

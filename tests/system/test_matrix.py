@@ -29,7 +29,7 @@ from tests.support.browser import artefact_folder
 from tests.support.installation import Installation
 from tests.support.topics import Found, read_topic
 
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = pytest.mark.timeout(3600)
 
 DAG_ID = "state_size_x_checkpoint_interval"
 FORM = {
@@ -84,7 +84,7 @@ def measured(ui: Ui) -> Measured:
             lines.extend(read_topic(installation.settings, attempt.read()["topics"]["input"]))
         return api.run_state(DAG_ID, run_id) in FINISHED
 
-    wait_until(ended, timeout_s=1500, every_s=0.5, what=f"the end of {run_id}")
+    wait_until(ended, timeout_s=3000, every_s=0.5, what=f"the end of {run_id}")
     states = {task["task_id"]: task["state"] for task in api.tasks(DAG_ID, run_id)}
     (record,) = Store(installation.results).query(sweep=sweep_id_of(run_id))
     assert states["plan"] == states["aggregate"] == "success", states
