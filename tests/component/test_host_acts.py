@@ -170,16 +170,14 @@ def test_a_narrow_way_takes_its_time(machines: Machines) -> None:
             asking.ask("record", "record_part", folder=folder, offset=0, size=200_000)
             return time.monotonic() - began
 
-        fast = seconds()
         act(machines, "kafka", "do", "bandwidth", **asked)
         try:
             # 200 kB in base 64 are 2.1 megabits.
-            assert seconds() > max(1.5, 3 * fast)
+            assert seconds() > 1.5
             with pytest.raises(ActRefused, match="^10.*: eth0: it is shaped by tbf .*: already"):
                 act(machines, "kafka", "check", "bandwidth", **asked)
         finally:
             act(machines, "kafka", "undo", "bandwidth", **asked)
-        assert seconds() < 1.0
         asking.ask("record", "record_drop", folder=folder)
 
 

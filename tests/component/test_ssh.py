@@ -42,6 +42,7 @@ from fault.shipping import boot_command
 from fault.victims import find_victims
 from faultline.base.settings import free_port
 from tests.support.needs import needed
+from tests.support.processes import EVENT_S
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(900)"
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -232,7 +233,7 @@ def test_a_pause_is_seen_and_undone(injector: RemoteInjector, spawn: Spawn, run:
 def await_presence(injector: RemoteInjector, victim: ProcessIdentity, wanted: Presence) -> float:
     began = time.monotonic()
     while injector.probe(victim) is not wanted:
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < EVENT_S
         time.sleep(0.05)
     return time.monotonic() - began
 
@@ -469,7 +470,7 @@ def test_a_busy_process_over_there_is_told_from_an_idle_one(injector: RemoteInje
     candidates = injector.find("executor", Tokens(run))
     assert len(candidates) == 2
     hosts = Hosts(LocalInjector(), {"127.0.0.1": injector})
-    until_ns = time.monotonic_ns() + 10_000_000_000
+    until_ns = time.monotonic_ns() + round(EVENT_S * 1e9)
     assert [one.pid for one in await_busy(candidates, 1, until_ns, elsewhere=hosts.busy)] == [busy.pid]
     assert injector.busy([replace(one, start_ticks=1) for one in candidates]) == set()
     assert injector.busy([]) == set()
@@ -477,7 +478,7 @@ def test_a_busy_process_over_there_is_told_from_an_idle_one(injector: RemoteInje
 
 def test_the_clock_offset_of_this_very_clock_is_nothing(injector: RemoteInjector) -> None:
     offset = injector.clock_offset()
-    assert 0 < offset.round_trip_s < 5
+    assert offset.round_trip_s > 0
     assert abs(offset.offset_s) <= offset.round_trip_s / 2 + 0.001
 
 
@@ -517,7 +518,7 @@ def test_a_host_without_python_is_a_typed_error(server: Server, tmp_path: Path) 
             with pytest.raises(ConnectionLost, match=r"read the clock.*no-such-python"):
                 remote.clock_offset()
     with RemoteInjector(replace(address, python=sys.executable)) as remote:
-        assert remote.clock_offset().round_trip_s < 5
+        assert remote.clock_offset().round_trip_s > 0
 
 
 def without_forced_command(server: Server) -> RemoteHost:

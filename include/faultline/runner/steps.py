@@ -59,7 +59,7 @@ TURN_S = 6 * 3600.0
 # Also the processes of the experiment before may have to end first.
 SERVICES_TIMEOUT_S = 120.0
 PRIMER_TIMEOUT_S = 300.0
-CONDUCTOR_START_S = 30.0
+CONDUCTOR_START_S = 60.0
 SETTLE_S = 30.0
 STOP_S = 60.0
 # Between two looks at an engine that starts, each of which takes some milliseconds of a core from it.

@@ -197,7 +197,7 @@ def test_another_user_is_waited_for_so_long_in_all_and_then_named(machine: str) 
             began = time.monotonic()
             first.kill()
             text = said(mine)
-            assert 0.4 < time.monotonic() - began < 20, "our own took nothing of the time for others"
+            assert time.monotonic() - began > 0.4, "our own took nothing of the time for others"
             assert f"b1 of nobody (pid {other.pid}, " in text and "only nobody or root can end it" in text
 
 

