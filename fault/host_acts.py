@@ -30,7 +30,7 @@ BALLAST = "faultline-ballast-"
 NEIGHBOUR = "faultline-neighbour="
 # How often a dead man tries, and how many seconds apart, when what he undoes holds still.
 TRIES, APART_S = 30, 2.0
-SHOWN_S = 1.0
+SHOWN_S = 10.0
 # How long one that takes memory is watched until it has it, or had to go.
 TAKEN_S = 2.0
 _NAME = re.compile(r"[a-z0-9_]{1,40}")

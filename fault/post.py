@@ -14,7 +14,7 @@ from fault.errors import IdentityMismatch, NobodyStandsBy
 from fault.identity import ProcessIdentity
 
 # He only has to look at one process.
-WITHIN_S = 5.0
+WITHIN_S = 30.0
 
 
 class Post:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from faultline.client.testing.suite import COUNTED, TALLY
 
@@ -21,9 +21,15 @@ pytest_plugins = ("tests.support.services",)
 # What an experiment of this very machine does meanwhile is none of their business; that of a test's installation is.
 os.environ["FAULTLINE_MACHINE"] = f"tests-{os.getpid()}"
 
-# No test is timed: a busy machine makes an example slow, not wrong. Each run draws other examples.
-settings.register_profile("faultline", deadline=None, max_examples=50)
-settings.register_profile("thorough", deadline=None)
+# Seconds for one test that sets none: above every wait for an event, whose own message says more.
+os.environ.setdefault("PYTEST_TIMEOUT", "900")
+
+# No example is timed, and none is too slow to draw: a busy machine makes it slow, not wrong. The same examples in each
+# run; other ones with --thorough.
+settings.register_profile(
+    "faultline", deadline=None, max_examples=15, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("thorough", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("faultline")
 
 

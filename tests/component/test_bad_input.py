@@ -24,7 +24,7 @@ from faultline.cluster.programs import write_configuration
 from tests.support.decoys import decoy
 from tests.support.installation import Installation
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(900)
 
 
 def refused(installation: Installation, *arguments: str) -> str:
@@ -127,7 +127,7 @@ def test_a_login_that_is_gone_while_services_run_is_named(installation: Installa
     command = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(settings.home / "supervisord.conf")]
     keeper = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_until(Supervisor(settings).running, timeout_s=20, what="supervisord")
+        wait_until(Supervisor(settings).running, timeout_s=120, what="supervisord")
         for gone in (login_file(settings.secrets, HARNESS), settings.secrets / FILE):
             gone.unlink()
             done = installation.run("up")
@@ -138,7 +138,7 @@ def test_a_login_that_is_gone_while_services_run_is_named(installation: Installa
                 write_logins(settings.secrets, read_secrets(settings.secrets))
     finally:
         keeper.terminate()
-        keeper.wait(30)
+        keeper.wait(120)
 
 
 def test_a_machine_that_is_held_is_named(installation: Installation, tmp_path: Path) -> None:

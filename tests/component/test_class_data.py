@@ -26,7 +26,7 @@ def test_sparks_programs_start_from_the_archive() -> None:
         environment = {**os.environ, **spark_environment(settings, java_home), "SPARK_SUBMIT_OPTS": options, **more}
         connector = kafka_classes(settings)["spark.driver.extraClassPath"]
         command = [str(spark_home() / "bin" / "spark-submit"), "--driver-class-path", connector, "--version"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     spark = start()
     assert spark.returncode == 0, spark.stdout + spark.stderr

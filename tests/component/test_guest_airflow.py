@@ -21,7 +21,7 @@ from faultline.orchestration.guest.folder import Guest, install, uninstall
 from faultline.orchestration.guest.other_airflow import OtherAirflow
 from tests.support.guest_work import work_of_a_run
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 COMMAND = str(Path(sys.executable).with_name("airflow"))
 THEIRS = """\

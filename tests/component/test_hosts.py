@@ -47,7 +47,7 @@ pytestmark = NEEDS_HOSTS
 def test_each_host_has_an_address_processes_and_a_name_of_its_own(machines: Machines) -> None:
     for host in machines.hosts:
         process = machines.run(host.name, sys.executable, "-c", LOOK)
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=120)
         assert said.decode().split() == [host.name, "1"]
         with socket.create_connection((host.address, 22), 5) as connection:
             assert connection.recv(4) == b"SSH-"
@@ -71,7 +71,7 @@ def test_a_victim_is_found_on_its_host_and_killed_by_the_number_that_it_has_ther
         assert victim.number == 3 and victim.pid not in {one.pid for one in children_of(process)}
         assert near.signal(victim, signal.SIGKILL) is Delivery.SENT
         assert settle(near, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
-        assert process.wait(20) != 0
+        assert process.wait(120) != 0
         offset = near.clock_offset()
         assert abs(offset.offset_s) <= offset.round_trip_s / 2 + 0.001
 
@@ -144,12 +144,12 @@ def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: M
         pid = first_process(machines.settings, "worker-2")
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        assert process.wait(20) != 0
+        assert process.wait(120) != 0
         with pytest.raises((ConnectionLost, HostUnreachable), match="look"):
             asked.ask("look", "clock")
         with pytest.raises(HostUnreachable, match=address.host):
             asked.ask("look", "clock")
-    wait_until(lambda: first_process(machines.settings, "worker-2") is None, timeout_s=10, what="its end")
+    wait_until(lambda: first_process(machines.settings, "worker-2") is None, timeout_s=120, what="its end")
     assert first_process(machines.settings, "worker-1") is not None, "the others go on"
 
 
@@ -158,4 +158,4 @@ def test_a_keeper_that_is_killed_takes_its_host_along(machines: Machines) -> Non
     pid = first_process(machines.settings, "kafka")
     assert pid is not None
     keeper.kill()
-    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=10, what="its end")
+    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=120, what="its end")

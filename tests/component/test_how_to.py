@@ -10,7 +10,7 @@ from tests.support.how_to import NAMES, HowTo
 from tests.support.installation import Installation, make_installation
 from tests.support.receivers import webhook
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

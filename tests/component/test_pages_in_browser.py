@@ -17,6 +17,7 @@ from faultline.base.settings import ROOT, load_settings
 from faultline.client.publishing import publish
 from faultline.records.record import Record
 from faultline.reports.report import write_report
+from tests.support.airflow_ui import STEP_MS
 from tests.support.browser import artefact_folder
 from tests.support.morning import SLOWER_CELL, write_nights
 from tests.support.pages_server import served
@@ -90,6 +91,7 @@ def pictures() -> Path:
 def opened(browser: Browser, address: str, width: int = WIDTHS[0], height: int = 900) -> tuple[Page, list[str]]:
     """A window on a page whose first plot is drawn, and what it complains of."""
     page = browser.new_context(viewport={"width": width, "height": height}).new_page()
+    page.set_default_timeout(STEP_MS)
     problems: list[str] = []
     page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))

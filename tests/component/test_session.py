@@ -59,7 +59,7 @@ def started(installation: Installation) -> Iterator[psutil.Process]:
         yield process
     finally:
         end_processes([process, *process.children(recursive=True)] if process.poll() is None else [])
-        process.wait(10)
+        process.wait(120)
 
 
 def aggregate(settings: Settings) -> list[str]:
@@ -77,7 +77,7 @@ def lives(pid: int, ticks: int) -> bool:
 
 def greeting(settings: Settings, client: socket.socket) -> list[tuple[int, int]]:
     """Connects, and gives pid and birth in ticks of the session's processes."""
-    client.settimeout(30)
+    client.settimeout(120)
     client.connect(str(settings.session_socket))
     named = json.loads(client.makefile("r").readline())["processes"]
     return [(int(pid), int(ticks)) for pid, ticks in named]
@@ -95,7 +95,7 @@ def test_it_does_jobs_until_one_fails_and_ends_with_it(installation: Installatio
         assert process.is_running()
         with pytest.raises(NoSession, match="failed: FileNotFoundError"):
             run_in_session(settings, "harvest", ["--config", str(settings.home / "none")])
-        process.wait(30)
+        process.wait(120)
     with pytest.raises(NoSession, match="no warm Spark answers"):
         run_in_session(settings, "aggregate", aggregate(settings))
 
@@ -108,13 +108,13 @@ def test_it_ends_with_the_client_that_it_works_for_and_with_its_jvm(installation
             # Its end is not awaited: the client goes as soon as it has asked.
             job = {"program": "aggregate", "arguments": aggregate(settings)}
             client.sendall((json.dumps(job) + "\n").encode())
-        process.wait(30)
-        wait_until(lambda: not any(lives(*one) for one in named), timeout_s=30, what="the end of its processes")
+        process.wait(120)
+        wait_until(lambda: not any(lives(*one) for one in named), timeout_s=120, what="the end of its processes")
     with started(installation) as process:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             named = greeting(settings, client)
         os.kill(process.pid, signal.SIGKILL)
-        wait_until(lambda: not any(lives(*one) for one in named), timeout_s=30, what="the end of its processes")
+        wait_until(lambda: not any(lives(*one) for one in named), timeout_s=120, what="the end of its processes")
 
 
 def test_one_that_hangs_is_ended_and_the_job_is_free_to_be_done_again(installation: Installation) -> None:

@@ -42,8 +42,9 @@ from fault.shipping import boot_command
 from fault.victims import find_victims
 from faultline.base.settings import free_port
 from tests.support.needs import needed
+from tests.support.processes import EVENT_S
 
-PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
+PROGRAM = "import time; print('up', flush=True); time.sleep(900)"
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 SAY = """
 import os, signal, sys
@@ -121,11 +122,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield Server(folder, address)
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(120)
 
 
 def await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -188,7 +189,7 @@ def test_a_checked_victim_is_killed_and_its_decoys_live(
     assert injector.probe(victim) is Presence.ALIVE
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
     assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(120) == -signal.SIGKILL
     assert all(decoy.poll() is None for decoy in decoys)
     assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE
 
@@ -232,7 +233,7 @@ def test_a_pause_is_seen_and_undone(injector: RemoteInjector, spawn: Spawn, run:
 def await_presence(injector: RemoteInjector, victim: ProcessIdentity, wanted: Presence) -> float:
     began = time.monotonic()
     while injector.probe(victim) is not wanted:
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < EVENT_S
         time.sleep(0.05)
     return time.monotonic() - began
 
@@ -277,7 +278,7 @@ def test_a_lost_acknowledgement_is_unknown_until_a_probe_settles_it(
     settlement = settle(injector, victim, Presence.GONE, Delivery.UNKNOWN)
     assert settlement.outcome is Outcome.EFFECTIVE
     assert "not acknowledged" in settlement.detail
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(120) == -signal.SIGKILL
     assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE
 
 
@@ -347,9 +348,9 @@ INSTANCE = "-Dfaultline.instance="
 # An executor with a first Python process, which forks a worker and lives on.
 TREE = """
 import subprocess, sys, time
-daemon = "import os, time; os.fork() and print('up', flush=True); time.sleep(120)"
+daemon = "import os, time; os.fork() and print('up', flush=True); time.sleep(900)"
 child = subprocess.Popen([sys.executable, "-c", daemon, "-m", "pyspark.daemon"])
-time.sleep(120)
+time.sleep(900)
 """
 
 
@@ -426,7 +427,7 @@ def test_a_python_worker_over_there_is_traced_to_its_executor(
     assert all(psutil.pid_exists(pid) for pid in (executor, daemon, worker, other))
     assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
     os.kill(daemon, signal.SIGKILL)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while psutil.Process(worker).ppid() == daemon and time.monotonic() < deadline:
         time.sleep(0.01)
     # Its daemon is gone, so it is nobody's any more; healing it is still allowed.
@@ -459,7 +460,7 @@ def test_hosts_dispatch_to_the_host_of_the_victim(
     assert set(hosts.clock_offsets()) == {"node1"}
     assert hosts.signal(victim, signal.SIGKILL) is Delivery.SENT
     assert settle(hosts, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(120) == -signal.SIGKILL
 
 
 def test_a_busy_process_over_there_is_told_from_an_idle_one(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
@@ -469,7 +470,7 @@ def test_a_busy_process_over_there_is_told_from_an_idle_one(injector: RemoteInje
     candidates = injector.find("executor", Tokens(run))
     assert len(candidates) == 2
     hosts = Hosts(LocalInjector(), {"127.0.0.1": injector})
-    until_ns = time.monotonic_ns() + 10_000_000_000
+    until_ns = time.monotonic_ns() + round(EVENT_S * 1e9)
     assert [one.pid for one in await_busy(candidates, 1, until_ns, elsewhere=hosts.busy)] == [busy.pid]
     assert injector.busy([replace(one, start_ticks=1) for one in candidates]) == set()
     assert injector.busy([]) == set()
@@ -477,7 +478,7 @@ def test_a_busy_process_over_there_is_told_from_an_idle_one(injector: RemoteInje
 
 def test_the_clock_offset_of_this_very_clock_is_nothing(injector: RemoteInjector) -> None:
     offset = injector.clock_offset()
-    assert 0 < offset.round_trip_s < 5
+    assert offset.round_trip_s > 0
     assert abs(offset.offset_s) <= offset.round_trip_s / 2 + 0.001
 
 
@@ -517,7 +518,7 @@ def test_a_host_without_python_is_a_typed_error(server: Server, tmp_path: Path) 
             with pytest.raises(ConnectionLost, match=r"read the clock.*no-such-python"):
                 remote.clock_offset()
     with RemoteInjector(replace(address, python=sys.executable)) as remote:
-        assert remote.clock_offset().round_trip_s < 5
+        assert remote.clock_offset().round_trip_s > 0
 
 
 def without_forced_command(server: Server) -> RemoteHost:

@@ -49,7 +49,7 @@ from tests.support.others_cluster import (
 )
 from tests.support.secret_search import holding
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 LAB = Target("lab")
 
 
@@ -95,7 +95,7 @@ def broker_of(there: Settings) -> kafka.Broker:
 
 def topics_of(there: Settings) -> set[str]:
     admin: Any = importlib.import_module("confluent_kafka.admin")
-    names = admin.AdminClient(broker_of(there).settings()).list_topics(timeout=10).topics
+    names = admin.AdminClient(broker_of(there).settings()).list_topics(timeout=120).topics
     # Those that begin so the broker has for itself.
     return {name for name in names if not name.startswith("__")}
 
@@ -200,7 +200,7 @@ def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
         assert len(ready) == 1
         second = other if ready[0] is early.stdout else early
         assert select.select([second.stdout], [], [], 5) == ([], [], [])
-        (early if second is other else other).communicate(b"\n", timeout=30)
+        (early if second is other else other).communicate(b"\n", timeout=120)
         assert select.select([second.stdout], [], [], 30)[0]
 
 
@@ -220,7 +220,7 @@ def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: Oth
     assert said == f"1 topic of others begin with faultline-, such as {name}; they are left alone"
     assert name in topics_of(there)
     delete_own_topics(there, [name])
-    wait_until(lambda: name not in topics_of(there), timeout_s=20, what="the end of the topic")
+    wait_until(lambda: name not in topics_of(there), timeout_s=120, what="the end of the topic")
 
 
 def test_a_cluster_is_found_well_as_a_whole_and_no_secret_is_left(
@@ -302,7 +302,7 @@ def offline(tmp_path: Path) -> tuple[str, ...]:
     return ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(tmp_path / "shared"))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: Path) -> None:
     """On Airflow's own tables, without a cluster."""
     options = offline(tmp_path)

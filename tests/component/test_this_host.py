@@ -31,7 +31,7 @@ def test_a_disk_is_full_until_it_is_emptied_and_also_when_nobody_does(tmp_path: 
             if not left_alone:
                 here.host_act("undo", **act)
             wait_until(
-                lambda: not here.host_act("holds", **act), timeout_s=30, every_s=0.1, what="that the disk is emptied"
+                lambda: not here.host_act("holds", **act), timeout_s=120, every_s=0.1, what="that the disk is emptied"
             )
             assert shutil.disk_usage(disk.folder).free > 2**20
         assert not list(disk.folder.glob(f"{BALLAST}*"))

@@ -135,7 +135,7 @@ def test_a_lost_queue_loses_nothing_that_was_not_written(
 
     def start() -> subprocess.Popen[bytes]:
         server = subprocess.Popen(command)
-        wait_until(lambda: not port_is_free(port), timeout_s=10, what="memcached")
+        wait_until(lambda: not port_is_free(port), timeout_s=120, what="memcached")
         return server
 
     server = start()
@@ -150,7 +150,7 @@ def test_a_lost_queue_loses_nothing_that_was_not_written(
         chain.await_through()
         assert acknowledged(chain) == counted(sent) and stored(chain) == {}
         server.kill()
-        server.wait(10)
+        server.wait(120)
         more = lines(100, seed=2)
         chain.send(more)
         assert chain.process is not None
@@ -166,7 +166,7 @@ def test_a_lost_queue_loses_nothing_that_was_not_written(
         assert stored(chain) == acknowledged(chain) == counted(sent + more)
     finally:
         server.kill()
-        server.wait(10)
+        server.wait(120)
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ from faultline.experiment.job_file import KEYS, REFLECTS, TOLD
 from faultline.experiment.workloads.program import TOLD as TOLD_PROGRAMS
 from tests.support.installation import Installation, make_installation
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 PAGE = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
 COMMANDS = [

@@ -29,7 +29,7 @@ from faultline.runner.steps import start_generator
 from faultline.runner.teardown import close, refuse_closed
 from tests.support.decoys import NOBODY, only_root
 
-SLEEP = [sys.executable, "-c", "import time; time.sleep(120)"]
+SLEEP = [sys.executable, "-c", "import time; time.sleep(900)"]
 DEAD = {"pid": 2**22 - 1, "create_time": 1.0}
 
 

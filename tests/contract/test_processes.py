@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,8 +30,9 @@ from faultline.base.processes import (
 )
 from faultline.base.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.processes import shown
 
-SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(900)"]
 
 # What an Airflow task does: it starts a detached process and ends; whoever reads its output waits for the end of it.
 STARTER = """
@@ -40,7 +40,7 @@ import sys
 from pathlib import Path
 from faultline.base.processes import spawn_detached
 folder = Path(sys.argv[1])
-spawn_detached([sys.executable, "-c", "import time; time.sleep(60)"], role="generator", attempt=folder.name,
+spawn_detached([sys.executable, "-c", "import time; time.sleep(900)"], role="generator", attempt=folder.name,
     ledger=folder / "ledger.jsonl", stdout=folder / "out", stderr=folder / "err", cwd=folder)
 """
 
@@ -61,14 +61,11 @@ def start(  # type: ignore[no-untyped-def]
     )
 
 
-def test_the_starter_ends_within_two_seconds_and_its_streams_close(tmp_path: Path) -> None:
-    began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", STARTER, str(tmp_path)], capture_output=True, timeout=20, check=True)
-    took = time.monotonic() - began
+def test_the_starter_ends_and_its_streams_close_while_the_process_lives(tmp_path: Path) -> None:
+    # Without the detachment it would last as long as the process.
+    done = subprocess.run([sys.executable, "-c", STARTER, str(tmp_path)], capture_output=True, timeout=120, check=True)
     try:
         assert done.stdout == b""
-        # Most of it is the start of two interpreters; without the detachment it would be 60 s.
-        assert took < 2.0 * max(1.0, os.getloadavg()[0])
         entry = read_ledger(tmp_path / "ledger.jsonl")[0]
         assert process_of(entry) is not None
     finally:
@@ -86,12 +83,12 @@ def test_it_has_its_own_session_no_inherited_files_and_none_of_airflows_variable
         try:
             process = process_of(entry)
             assert process is not None
-            wait_until(lambda: "up" in (tmp_path / "out").read_text(), timeout_s=10, what="the program")
+            wait_until(lambda: "up" in (tmp_path / "out").read_text(), timeout_s=120, what="the program")
             assert os.getsid(entry.pid) != os.getsid(0)
             assert process.environ()["EXTRA"] == "1"
             assert not [key for key in process.environ() if key.startswith(("AIRFLOW_CTX", "AIRFLOW__"))]
             assert str(tmp_path / "secret") not in [file.path for file in process.open_files()]
-            assert process.cmdline()[-1] == run_token(entry.attempt)
+            assert shown(entry.pid, run_token(entry.attempt))[-1] == run_token(entry.attempt)
         finally:
             end_ledger(tmp_path / "ledger.jsonl")
     assert process_of(entry) is None
@@ -138,10 +135,10 @@ def test_a_child_that_became_another_users_is_none_of_ours(tmp_path: Path) -> No
     """As of a program with a set user bit."""
     program = (
         "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', "
-        f"'import os, time; os.setuid({NOBODY}); print(os.getpid(), flush=True); time.sleep(60)']).wait()"
+        f"'import os, time; os.setuid({NOBODY}); print(os.getpid(), flush=True); time.sleep(900)']).wait()"
     )
     entry = start(tmp_path, [sys.executable, "-c", program])
-    child = int(wait_until(lambda: (tmp_path / "out").read_text(), timeout_s=20, what="the child"))
+    child = int(wait_until(lambda: (tmp_path / "out").read_text(), timeout_s=120, what="the child"))
     try:
         assert end_ledger(tmp_path / "ledger.jsonl") == [entry.pid]
         assert psutil.Process(child).is_running()
@@ -194,10 +191,10 @@ def test_a_ledger_that_was_planted_names_nobody(tmp_path: Path, how: str) -> Non
 
 
 def test_a_process_that_shows_another_command_line_is_known_by_what_it_inherited(tmp_path: Path) -> None:
-    entry = start(tmp_path, ["sh", "-c", "exec sleep 60"])
+    entry = start(tmp_path, ["sh", "-c", "exec sleep 900"])
     process = process_of(entry)
     assert process is not None
-    wait_until(lambda: process.cmdline() == ["sleep", "60"], timeout_s=20, what="the program")
+    shown(entry.pid, lambda words: words == ["sleep", "900"])
     assert end_ledger(tmp_path / "ledger.jsonl") == [entry.pid]
 
 
@@ -207,11 +204,12 @@ def test_it_is_of_the_attempt_before_its_program_has_begun(tmp_path: Path) -> No
     os.mkfifo(tmp_path / "out")
     starter = threading.Thread(target=start, args=(tmp_path,))
     starter.start()
-    (entry,) = wait_until(lambda: read_ledger(ledger), timeout_s=20, what="its line")
+    (entry,) = wait_until(lambda: read_ledger(ledger), timeout_s=120, what="its line")
     process = process_of(entry)
-    assert process is not None and process.cmdline()[2] != SLEEP[2], "it has not become its program"
+    assert process is not None
+    assert shown(entry.pid, lambda words: len(words) > 2)[2] != SLEEP[2], "it has not become its program"
     assert end_ledger(ledger) == [entry.pid]
-    starter.join(20)
+    starter.join(120)
 
 
 def test_a_process_is_known_whatever_the_clock_was_set_to(tmp_path: Path) -> None:
@@ -225,11 +223,11 @@ def test_a_process_is_known_whatever_the_clock_was_set_to(tmp_path: Path) -> Non
 
 
 def test_children_are_ended_too_and_a_stopped_one_as_well(tmp_path: Path) -> None:
-    program = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print('up', flush=True); time.sleep(60)"  # noqa: E501
+    program = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(900)']); print('up', flush=True); time.sleep(900)"  # noqa: E501
     entry = start(tmp_path, [sys.executable, "-c", program])
     process = process_of(entry)
     assert process is not None
-    child = wait_until(lambda: next(iter(process.children()), None), timeout_s=10, what="the child")
+    child = wait_until(lambda: next(iter(process.children()), None), timeout_s=120, what="the child")
     child.suspend()
     end_ledger(tmp_path / "ledger.jsonl")
     assert not psutil.pid_exists(child.pid) or child.status() == psutil.STATUS_ZOMBIE
@@ -249,7 +247,7 @@ def test_a_program_that_is_not_there_is_an_error_or_a_dead_process_never_a_hang(
         entry = start(tmp_path, ["/nowhere/program"])
     except InfrastructureError:
         return
-    wait_until(lambda: process_of(entry) is None, timeout_s=10, what="its end")
+    wait_until(lambda: process_of(entry) is None, timeout_s=120, what="its end")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
@@ -257,7 +255,7 @@ def test_a_punctual_process_goes_before_other_sessions_and_not_only_within_its_o
     entry = start(tmp_path, punctual=True)
     try:
         wait_until(
-            lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text(), timeout_s=20, what="its start"
+            lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text(), timeout_s=120, what="its start"
         )
         assert os.getpriority(os.PRIO_PROCESS, entry.pid) == PUNCTUAL_NICENESS
         group = Path(f"/proc/{entry.pid}/autogroup")

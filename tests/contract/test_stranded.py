@@ -53,7 +53,7 @@ def start() -> Iterator[Start]:
             for child in psutil.Process(process.pid).children(recursive=True):
                 child.kill()
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=120)
 
 
 def test_workers_and_what_they_started_are_found(settings: Settings, start: Start) -> None:
@@ -61,7 +61,7 @@ def test_workers_and_what_they_started_are_found(settings: Settings, start: Star
     idle = start(f"{TITLE}LocalExecutor: <idle>")
     foreign = start(f"{TITLE}LocalExecutor: <idle>", mark="another")
     triggerer = start("airflow triggerer")
-    wait_until(lambda: all(one.children() for one in (busy, idle)), timeout_s=20, what="their children")
+    wait_until(lambda: all(one.children() for one in (busy, idle)), timeout_s=120, what="their children")
 
     found = {process.pid for process in stranded(settings, ["airflow", "scheduler"])}
     assert found == {one.pid for parent in (busy, idle) for one in (parent, *parent.children())}
@@ -69,7 +69,7 @@ def test_workers_and_what_they_started_are_found(settings: Settings, start: Star
 
 
 def test_a_worker_that_still_bears_the_schedulers_command_is_found(settings: Settings, start: Start) -> None:
-    program = "import time; print('up', flush=True); time.sleep(100)"
+    program = "import time; print('up', flush=True); time.sleep(900)"
     worker = start("--skip-serve-logs", program=program)
     assert [process.pid for process in stranded(settings, ["--skip-serve-logs"])] == [worker.pid]
     assert stranded(settings, ["scheduler", "--skip-serve-logs"]) == []

@@ -121,7 +121,7 @@ def leave_in_the_middle(here: dict[str, Any], context: dict[str, Any], request: 
 
 def await_end_of(job: Job) -> None:
     """Without a look at how it ended, which only one may have."""
-    wait_until(lambda: not psutil.pid_exists(job.process.pid or 0), timeout_s=30, what="the end of the work")
+    wait_until(lambda: not psutil.pid_exists(job.process.pid or 0), timeout_s=120, what="the end of the work")
 
 
 def test_work_prints_asks_airflow_under_the_prefix_and_returns_its_value(
@@ -277,11 +277,11 @@ def test_a_task_waits_for_a_conductor_that_is_away(
     context = context_of("judge", begun=str(tmp_path / "begun"), value=7)
     task = threading.Thread(target=lambda: found.append(conduct(context, {"arguments": [ATTEMPT]})["value"]))
     task.start()
-    assert waits.wait(20)
+    assert waits.wait(120)
     with listening(settings, work) as (server, _):
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        task.join(30)
+        task.join(120)
         server.shutdown()
         thread.join()
     assert found == [7]
@@ -366,7 +366,7 @@ def test_whoever_has_the_number_of_work_that_is_over_is_left_alone() -> None:
         assert live_process(stranger.pid, 0.0, *birth(stranger.pid)) is not None
     finally:
         job_with(stranger.pid, is_alive=True).end()
-        assert stranger.wait(20) is not None, "work that goes on is ended"
+        assert stranger.wait(120) is not None, "work that goes on is ended"
 
 
 def test_a_conductor_that_is_killed_has_the_task_tried_again(here: dict[str, Any]) -> None:

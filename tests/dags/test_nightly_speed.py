@@ -112,7 +112,7 @@ def test_what_a_benchmark_started_ends_with_it() -> None:
     child = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1).pid)"
     status, output = subject.run_group([sys.executable, "-c", child], {})
     assert status == 0
-    wait_until(lambda: not alive(int(output)), timeout_s=30, what="the end of what it started")
+    wait_until(lambda: not alive(int(output)), timeout_s=120, what="the end of what it started")
 
 
 def alive(pid: int) -> bool:

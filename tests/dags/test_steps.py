@@ -63,7 +63,7 @@ def test_a_task_that_airflow_left_alone_says_that_and_not_what_broke_then(attemp
     def wait_for_something(attempt: Attempt) -> None:
         beside = os.getppid()
         os.write(writes, b".")
-        wait_until(lambda: os.getppid() != beside, timeout_s=30, every_s=0.01, what="the end of the process beside")
+        wait_until(lambda: os.getppid() != beside, timeout_s=120, every_s=0.01, what="the end of the process beside")
         raise BrokenPipeError(32, "Broken pipe")
 
     if not (beside := os.fork()):
@@ -74,7 +74,7 @@ def test_a_task_that_airflow_left_alone_says_that_and_not_what_broke_then(attemp
         os.read(reads, 1)
         os._exit(0)
     os.waitpid(beside, 0)
-    wait_until(lambda: noted(attempt) != [], timeout_s=30, every_s=0.01, what="the reason")
+    wait_until(lambda: noted(attempt) != [], timeout_s=120, every_s=0.01, what="the reason")
     assert noted(attempt) == [("wait_for_something", "InfrastructureError", ALONE)]
 
 

@@ -49,8 +49,8 @@ ROOMS = (
     ("experiment",),
     ("base",),
 )
-# Lines of a room that has no rooms of its own.
-LARGEST_ROOM = 3400
+# Lines of a room that has no rooms of its own. The rooms are cut again when an experiment becomes plain Python.
+LARGEST_ROOM = 3200
 # Where a workload or an engine may be called by its name; all others ask what it can, of its registry.
 AT_HOME = ("experiment/workloads", "engines", "comparison/findings", "bench")
 BY_NAME = re.compile(

@@ -13,7 +13,7 @@ import pytest
 from faultline.base.settings import ROOT, load_settings
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", ["ruff check .", "ruff format --check .", "mypy"])
 def test_nothing_to_complain_about(command: str) -> None:
     # What did not change since the last time is not looked at again.

@@ -27,4 +27,4 @@ def accepting(play: Callable[[socket.socket], object]) -> Iterator[int]:
         thread.start()
         yield listening.getsockname()[1]
         listening.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    thread.join(120)

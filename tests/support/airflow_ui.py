@@ -15,7 +15,7 @@ from faultline.cluster.airflow_home import USER, password
 from tests.support.installation import Installation
 
 # For one step of the UI; three times what a busy two-core machine was seen to need.
-STEP_MS = 90_000
+STEP_MS = 120_000
 PLUGIN = "/plugin/faultline-results"
 TOASTS = '[data-scope="toast"]'
 # Where the form puts parameters without a section of their own.

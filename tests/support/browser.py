@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from faultline.client.airflow_api import AirflowApi
 from faultline.client.sweeping import await_dags
 from faultline.experiment.matrices import MATRICES
-from tests.support.airflow_ui import Ui, window
+from tests.support.airflow_ui import STEP_MS, Ui, window
 from tests.support.installation import Installation
 from tests.support.needs import needed
 
@@ -28,8 +28,9 @@ def browser() -> Iterator[Browser]:
     options = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-dev-shm-usage"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=program, args=options, chromium_sandbox=os.geteuid() != 0, timeout=30_000
+            executable_path=program, args=options, chromium_sandbox=os.geteuid() != 0, timeout=STEP_MS
         )
+        expect.set_options(timeout=STEP_MS)
         yield browser
         browser.close()
 

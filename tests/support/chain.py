@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from faultline.engines.spark.settings import kafka_classes
 from faultline.experiment.config import parse_configuration
 from generators.login import LOGIN
 from tests.support.installation import Installation
+from tests.support.processes import words_of
 from tests.support.spark_session import local_settings
 from tests.support.topics import client
 
@@ -147,16 +147,15 @@ class ChainRun:
             victims = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
             for victim in victims:
                 victim.kill()
-            self.process.wait(30)
+            self.process.wait(120)
 
     def planners(self) -> list[psutil.Process]:
         """The processes that plan batches: one for each stage, once all have started."""
         assert self.process is not None
         found = []
         for child in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one, too
-                if PLANNER in " ".join(child.cmdline()):
-                    found.append(child)
+            if PLANNER in " ".join(words_of(child.pid)):
+                found.append(child)
         return sorted(found, key=lambda one: one.pid)
 
     def journal(self, event: str) -> list[dict[str, Any]]:

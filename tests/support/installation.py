@@ -14,6 +14,7 @@ from faultline.base.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, free
 # What a busy machine can make of a measurement: invalid, but complete and exact all the same.
 OF_A_BUSY_MACHINE = (
     "schedule-lag", "disturbed", "not-steady", "overloaded", "interval-not-held", "baseline-too-short", "backlog-at-t0",
+    "missed-window", "drain-incomplete",
 )  # fmt: skip
 
 
@@ -42,7 +43,7 @@ class Installation:
         """What calls a command of its command line."""
         return [sys.executable, "-P", "-m", "faultline", name]
 
-    def run(self, *arguments: str, timeout_s: float = 900) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout_s: float = 1800) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-P", "-m", "faultline", *arguments],
             env=self.environment,

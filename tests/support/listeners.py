@@ -11,7 +11,7 @@ from faultline.cluster.scram import log_in
 # Of Kafka's protocol. The controller answers it too, when it is asked for controllers.
 DESCRIBE_CLUSTER, VERSION = 60, 1
 BROKERS, CONTROLLERS = 1, 2
-_LIMIT_S = 15.0
+_LIMIT_S = 120.0
 
 
 def asked(port: int, *, of: int = BROKERS, login: tuple[str, str] | None = None) -> bytes:

@@ -24,6 +24,7 @@ from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
 from faultline.cluster.hosts.layout import NEEDED, choose_hosts, found
 from faultline.cluster.services.hosts import host_services
 from tests.support.others_cluster import Place
+from tests.support.processes import words_of
 
 # Of tests that make hosts.
 NEEDS_HOSTS = [
@@ -32,7 +33,7 @@ NEEDS_HOSTS = [
 ]
 # Of this process of tests: another one ends whatever bears its own.
 INSTANCE = secrets.token_hex(8)
-SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
+SLEEPER = "import time; print('up', flush=True); time.sleep(900)"
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Machines:
             command = service.command if service.host is None else through(service.host, service.command)
             self.started.append(subprocess.Popen(command, env=self.environment(), stderr=subprocess.DEVNULL))
         for service in host_services(self.settings):
-            wait_until(service.ready, timeout_s=30, what=service.name)
+            wait_until(service.ready, timeout_s=120, what=service.name)
 
     def place(self, host: str) -> Place:
         """Where others start what is theirs: counted as the host's, with nothing in its environment of ours."""
@@ -83,7 +84,7 @@ class Machines:
         space = os.readlink(f"/proc/{first}/ns/pid")
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                there = "i.read(int(i.readline()))" in " ".join(process.cmdline())
+                there = "i.read(int(i.readline()))" in " ".join(words_of(process.pid))
                 if there and os.readlink(f"/proc/{process.pid}/ns/pid") == space and process.ppid() != first:
                     return process
         return None
@@ -92,7 +93,7 @@ class Machines:
         for process in reversed(self.started):
             process.terminate()
         for process in self.started:
-            process.wait(20)
+            process.wait(120)
             if process.stdout is not None:
                 process.stdout.close()
         clear_hosts(self.settings)

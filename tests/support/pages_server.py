@@ -23,8 +23,8 @@ def served(results: Path) -> Iterator[str]:
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        wait_until(lambda: server.started, timeout_s=30, what="the server of the pages")
+        wait_until(lambda: server.started, timeout_s=120, what="the server of the pages")
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(120)

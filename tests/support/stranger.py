@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 from tests.support.decoys import NOBODY
 
-LONGEST_S = 60.0
+LONGEST_S = 120.0
 _FORK = multiprocessing.get_context("fork")
 
 

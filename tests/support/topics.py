@@ -30,13 +30,13 @@ def read_topic(settings: Settings, topic: str) -> list[Found]:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({**client(settings), "group.id": "independent", "enable.auto.commit": False})
-    partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-    ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+    partitions = sorted(consumer.list_topics(topic, timeout=120).topics[topic].partitions)
+    ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=120)[1] for p in partitions}
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
     found: dict[int, list[Found]] = {p: [] for p in partitions}
     left = sum(ends.values())
     while left:
-        for message in consumer.consume(num_messages=min(left, 1000), timeout=10):
+        for message in consumer.consume(num_messages=min(left, 1000), timeout=120):
             assert message.error() is None
             primer = any(key == PHASE for key, _ in message.headers() or [])
             key, value = (part.decode() if part else "" for part in (message.key(), message.value()))

@@ -36,7 +36,7 @@ from generators.spec import GeneratorSpec
 from tests.support.installation import Installation
 from tests.support.topics import client, read_topic
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 PARTITIONS = 2
 RATE, SECONDS = 600.0, 5.0
@@ -83,7 +83,7 @@ class Sent:
             yield process
         finally:
             process.kill()
-            process.wait(30)
+            process.wait(120)
 
     def said(self, name: str) -> dict[str, Any] | None:
         found = [line for line in read_journal(self.attempt.generator_journal) if line.get("event") in (name, "failed")]
@@ -132,7 +132,7 @@ def test_whoever_sends_a_schedule_sends_the_same_records(settings: Settings, tmp
             with sent.running() as process:
                 t0 = sent.open_gate()
                 done = wait_until(lambda sent=sent: sent.said("done"), timeout_s=60, what=name)  # type: ignore[misc]
-                assert process.wait(30) == 0
+                assert process.wait(120) == 0
             assert (done["records"], done["acked"], done["unknown"]) == (RATE * SECONDS, RATE * SECONDS, 0)
             assert done["schedule_lag_ms"]["max"] > 0 and (sent.attempt.folder / "lag.hlog").exists()
             found.append(sent.schedule(t0))

@@ -21,6 +21,7 @@ from faultline.records.store import Store
 from tests.component.test_guest_airflow import COMMAND, Theirs
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports
 from tests.support.postgresql import Cluster
+from tests.support.processes import words_of
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 
@@ -71,7 +72,7 @@ def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
         for process in running:
             first = psutil.Process(process.pid)
             end_processes([*first.children(recursive=True), first])
-            process.wait(30)
+            process.wait(120)
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def kill_the_task(theirs: Theirs) -> None:
     for process in (below for one in theirs.running for below in psutil.Process(one.pid).children(recursive=True)):
         with contextlib.suppress(psutil.Error):
             above = process.parent()
-            if above and all(" ".join(one.cmdline()).startswith(WORKER) for one in (process, above)):
+            if above and all(" ".join(words_of(one.pid)).startswith(WORKER) for one in (process, above)):
                 tasks.append(process)
     assert tasks, "a task of theirs runs"
     for process in tasks:
@@ -172,7 +173,7 @@ def test_the_services_of_a_conductor_that_was_killed_are_used_by_the_next_one(
     installation: Installation, conducting: subprocess.Popen[str]
 ) -> None:
     conducting.kill()
-    conducting.wait(10)
+    conducting.wait(120)
     with (installation.home / "second.log").open("w") as log:
         second = subprocess.Popen(
             installation.command("conductor"), env=installation.environment, cwd=installation.home, stderr=log

@@ -67,7 +67,7 @@ def serve(installation: Installation) -> Iterator[Callable[[str], subprocess.Pop
     yield begin
     end_processes(marked_processes(installation.settings))
     for process in started:
-        process.wait(30)
+        process.wait(120)
 
 
 def test_an_experiment_runs_on_services_that_were_started_one_by_one_as_in_containers(

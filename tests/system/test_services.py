@@ -72,7 +72,7 @@ def check_end(installation: Installation) -> None:
     settings = installation.settings
     daemon = psutil.Process(Supervisor(settings).call("supervisor.getPID"))
     daemon.kill()
-    daemon.wait(10)
+    daemon.wait(120)
     orphans = marked_processes(settings)
     assert len(orphans) >= 4
     assert installation.run("down").returncode == 0

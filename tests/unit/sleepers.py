@@ -12,7 +12,7 @@ import pytest
 from fault.identity import EXECUTOR, WORKER, ProcessIdentity, Tokens
 from fault.victims import find_victims
 
-PROGRAM = "import sys, time; print('up', flush=True); time.sleep(120)"
+PROGRAM = "import sys, time; print('up', flush=True); time.sleep(900)"
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 

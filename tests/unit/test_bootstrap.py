@@ -78,7 +78,7 @@ def launch(
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
 
 
@@ -354,5 +354,5 @@ def test_a_second_bootstrap_waits_for_the_first(tmp_path: Path) -> None:
         assert second.stderr is not None
         assert "waiting for it" in second.stderr.readline()
         assert second.poll() is None
-    out, _ = second.communicate(timeout=20)
+    out, _ = second.communicate(timeout=120)
     assert out == "inside\n" and second.returncode == 0

@@ -40,7 +40,7 @@ CREATION_TOLERANCE_S = 0.02
 # Keeps a schedule on a machine whose cores the engine has filled; needs the right to raise priorities.
 PUNCTUAL_NICENESS = -10
 # While a program takes a process's place, the kernel shows no command line of it.
-EXEC_S = 0.1
+EXEC_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def bears(process: psutil.Process, attempt: str) -> bool:
             return False
         deadline = time.monotonic() + EXEC_S
         while not (command := process.cmdline()) and time.monotonic() < deadline:
-            time.sleep(EXEC_S / 10)
+            time.sleep(0.01)
         return bool(tokens & set(command)) or process.environ().get(RUN_MARK) == attempt
     return False
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.experiment.common import Common
-
 # The preset that is made for what the papers claim.
 FINDINGS = "findings"
 # One short cell without a fault. Its interval is one that two cores hold while the JVMs still compile.
@@ -20,6 +18,5 @@ DEMO_VALUES: dict[str, Any] = {
     "checkpoint_interval_s": [2.0, 5.0],
     "fault": ["executor"],
     "repetitions": DEMO_RUNS,
+    "injections": DEMO_INJECTIONS,
 }
-if "injections" in Common.model_fields:  # the field is being added; see issue 44
-    DEMO_VALUES["injections"] = DEMO_INJECTIONS

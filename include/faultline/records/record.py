@@ -1,9 +1,8 @@
 """The record of one attempt (schema 2): its outcome, its figures, and where the evidence lies.
 
-Every key is always present; null means unknown or not applicable. `schemas/record-2.schema.json` is
-generated from these models; a changed meaning gets a new schema number, so that old records are never
-compared with new ones by accident. Records of schema 1, whose recoveries ended by another definition, are
-read, and never averaged or compared with those of today.
+Every key is always present; null means unknown or not applicable. `schemas/record-2.schema.json` is generated from
+these models; a changed meaning gets a new schema number, so that old records are never compared with new ones by
+accident. Records of schema 1, whose recoveries ended by another definition, are read, and never averaged or compared.
 """
 
 from __future__ import annotations

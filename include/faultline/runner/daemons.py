@@ -23,7 +23,7 @@ from faultline.engines.registry import engine_at
 from faultline.experiment.plan import AttemptPlan
 from faultline.experiment.preparations import Companion
 
-DAEMON_START_S = 10.0
+DAEMON_START_S = 60.0
 
 
 def start_fault_daemons(attempt: Attempt, settings: Settings, plan: AttemptPlan) -> list[Entry]:

@@ -25,7 +25,7 @@ from faultline.cluster.daemon import Supervisor
 from faultline.cluster.java import find_java
 from faultline.cluster.services import kafka_ready
 from faultline.cluster.steal_time import await_quiet, longest_wait_s
-from faultline.engines.base import Progress, covers
+from faultline.engines.base import Progress
 from faultline.engines.registry import engine_at, engine_of
 from faultline.engines.running import Runtime, Submission
 from faultline.experiment.config import Configuration
@@ -42,7 +42,7 @@ from faultline.runner.daemons import (
     start_fault_daemons,
     workload_trouble,
 )
-from faultline.runner.drain import drain_limit_s
+from faultline.runner.ending.drain import await_drained, await_last_batch
 from faultline.runner.punctuality import Punctuality
 from faultline.runner.teardown import heal_leftovers
 from faultline.runner.window.quiet_window import LONGEST_S
@@ -59,7 +59,7 @@ TURN_S = 6 * 3600.0
 # Also the processes of the experiment before may have to end first.
 SERVICES_TIMEOUT_S = 120.0
 PRIMER_TIMEOUT_S = 300.0
-CONDUCTOR_START_S = 30.0
+CONDUCTOR_START_S = 60.0
 SETTLE_S = 30.0
 STOP_S = 60.0
 # Between two looks at an engine that starts, each of which takes some milliseconds of a core from it.
@@ -67,8 +67,6 @@ WHILE_STARTING_S = 0.25
 # Between two looks at the journals.
 IN_WINDOW_S = 1.0
 AT_END_S = 0.1
-# The longest batch of a query that runs as fast as it can.
-LAST_BATCH_S = 120.0
 
 
 def start_recorder(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], bool] = lambda: False) -> Entry:
@@ -300,7 +298,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
         except InfrastructureError as error:
             problems.append(str(error))
             heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
-    drained = _drain(attempt, plan, problems) if plan.paced else _await_last_batch(attempt, problems)
+    drained = await_drained(attempt, plan, problems) if plan.paced else await_last_batch(attempt, problems)
     attempt.stop_file.touch()
     # The machine is free for the next experiment; its start need not wait for the end of this one's processes.
     _stop_recorder(attempt, problems)
@@ -320,54 +318,6 @@ def _pace(attempt: Attempt, plan: AttemptPlan) -> Callable[[], float]:
         return IN_WINDOW_S if time.monotonic_ns() < ends_ns - round(IN_WINDOW_S * 1e9) else AT_END_S
 
     return pace_s
-
-
-def _drain(attempt: Attempt, plan: AttemptPlan, problems: list[str]) -> bool:
-    """Waits until every record sent is committed, and for as long as definitions say."""
-    done = seen(attempt.generator_journal, event="done")
-    if not done:
-        problems.append("drain: the generator left no end offsets to drain to")
-        return False
-    batches, made = plan.drained_batches, _progress(attempt)
-    return _committed(
-        attempt,
-        "drain: the end offsets",
-        lambda: (
-            covers(made.committed(), done["end_offsets"])
-            and (batches == 1 or made.covering(done["end_offsets"]) >= batches)
-        ),
-        drain_limit_s(attempt, plan, made),
-        problems,
-    )
-
-
-def _await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
-    """Waits for the batch in work at the window's end: its share of the window counts when it is committed."""
-    end_ns, made = time.time_ns(), _progress(attempt)
-    return _committed(
-        attempt,
-        "the batch in work at the end of the window",
-        lambda: made.last_commit_ns() >= end_ns,
-        LAST_BATCH_S,
-        problems,
-    )
-
-
-def _committed(
-    attempt: Attempt, what: str, condition: Callable[[], bool], timeout_s: float, problems: list[str]
-) -> bool:
-    """Waits for a commit of the workload; whether it came. If not, `problems` says why."""
-    try:
-        wait_until(
-            condition,
-            timeout_s=timeout_s,
-            what=what,
-            alive=lambda: workload_trouble(attempt, newest(attempt, "supervisor")),
-        )
-    except InfrastructureError as error:
-        problems.append(str(error))
-        return False
-    return True
 
 
 def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: float = STOP_S) -> None:

@@ -10,7 +10,7 @@ from tests.support.spark_session import PROGRAMS
 
 from running import burning, bytes_hashed_a_us  # isort: skip  # a program's neighbour
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 assert PROGRAMS
 
 

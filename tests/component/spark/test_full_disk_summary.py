@@ -16,7 +16,7 @@ from tests.unit.sample_records import sample
 
 from aggregate import aggregate  # isort: skip  # a program's neighbour
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_summaries_stay_while_there_is_no_room_for_new_ones(spark: SparkSession, tmp_path: Path) -> None:

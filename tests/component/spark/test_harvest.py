@@ -19,7 +19,7 @@ from harvest import harvest  # isort: skip
 from hash_sums import halves, summed, tuple_hash  # isort: skip
 from stock_tuples import with_events, with_late  # isort: skip
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_harvest_of_words_finds_what_was_planted(spark: SparkSession) -> None:

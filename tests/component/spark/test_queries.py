@@ -35,7 +35,7 @@ from stock_group_by import stock_group_by  # isort: skip
 from stock_join import stock_join  # isort: skip
 from word_count import word_count  # isort: skip
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 class Streamed:

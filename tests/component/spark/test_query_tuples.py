@@ -16,7 +16,7 @@ from tests.support.spark_session import PROGRAMS as PROGRAMS
 from harvest import CLOSING, PHASE, harvest  # isort: skip  # a program's neighbour, like the next one
 from user_job import NUMBERS_A_MS  # isort: skip
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 INPUTS = (
     "value string, timestamp_ms bigint, primer boolean, lineage int, batch int, partition int, offset bigint, "

@@ -15,7 +15,7 @@ from tests.support.spark_session import PROGRAMS as PROGRAMS
 
 from aggregate import FORMULA, KEYS, NUMBER, PLAIN, experiments, of_attempts, recoveries, swap, write  # isort: skip  # a program's neighbour
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize("parts", [[], [{"recovered": True, "macro_s": 4.5}]])

@@ -148,7 +148,7 @@ def check_block(first: int, last: int) -> tuple[float, int]:
     return worst, unsteady
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_what_is_planted_comes_back_for_every_seed(share: int) -> None:
     seeds = SEEDS // share
     size = seeds // PROCESSES

@@ -66,7 +66,7 @@ def test_draws_keep_the_benchmarks_promise() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_quick_benchmark_keeps_its_promise() -> None:
     figures = run(lambda text: None, quick=True)
     # Of a hundred draws; of a thousand 2 % were seen.

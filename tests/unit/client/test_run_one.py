@@ -47,12 +47,12 @@ class Desk:
         """Begins one, and returns when it is in the middle of its experiment."""
         self.said[name] = []
         run = self.pool.submit(run_one._through_dag_test, {"target": "", "name": name}, self.said[name].append)
-        wait_until(lambda: name in self.under_way or run.done(), timeout_s=20, what=name)
+        wait_until(lambda: name in self.under_way or run.done(), timeout_s=120, what=name)
         return run
 
     def measure(self, _: Settings, conf: dict[str, Any], __: object) -> None:
         end = self.under_way[conf["name"]] = threading.Event()
-        assert end.wait(20)
+        assert end.wait(120)
         if conf["name"] == "broken":
             raise InfrastructureError("broken")
 
@@ -111,13 +111,13 @@ def test_who_comes_while_the_services_are_ended_waits_and_starts_them_anew(
 
     def down(*_: object) -> None:
         ending.set()
-        assert ended.wait(20)
+        assert ended.wait(120)
         desk.down()
 
     monkeypatch.setattr(run_one, "down", down)
     a = desk.run("a")
     desk.under_way["a"].set()
-    assert ending.wait(20)
+    assert ending.wait(120)
     joined = desk.pool.submit(bring_up, print)
     with pytest.raises(TimeoutError):
         joined.result(0.2)
@@ -134,7 +134,7 @@ def test_a_run_that_is_broken_off_leaves_no_process_that_minds_no_signal(
     settings.logs.mkdir()
     write_json(settings.home / "instance.json", {"instance": "0"})
     script = (
-        "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+        "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(900)"
     )
     start = subprocess.Popen
 
@@ -143,7 +143,7 @@ def test_a_run_that_is_broken_off_leaves_no_process_that_minds_no_signal(
         return children[0]
 
     def interrupted(*_: object) -> str:
-        wait_until(lambda: (settings.logs / "dag-test.log").stat().st_size, timeout_s=20, what="the child")
+        wait_until(lambda: (settings.logs / "dag-test.log").stat().st_size, timeout_s=120, what="the child")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_one.subprocess, "Popen", stubborn)

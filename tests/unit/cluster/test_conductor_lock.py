@@ -27,7 +27,7 @@ from faultline.cluster.conductor_lock import only_conductor
 home = Path(sys.argv[1])
 with only_conductor(Settings(home, home, home)):
     print("serves", flush=True)
-    time.sleep(60)
+    time.sleep(900)
 """
 
 
@@ -79,7 +79,7 @@ def test_down_ends_the_conductor_and_not_the_one_that_calls_it(
 ) -> None:
     said: list[str] = []
     down(settings, said.append)
-    wait_until(lambda: conductor.poll() is not None, timeout_s=20, what="the end of the conductor")
+    wait_until(lambda: conductor.poll() is not None, timeout_s=120, what="the end of the conductor")
     assert said == ["stopping the conductor"]
     assert conductor.returncode in (-signal.SIGTERM, 0)  # 0: `down` itself waited for its child
     with only_conductor(settings):

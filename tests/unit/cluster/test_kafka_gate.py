@@ -109,7 +109,7 @@ def gate(folder: Path, upstream: tuple[str, int]) -> Iterator[tuple[str, int]]:
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen(command, stdout=said, env={**os.environ, "PYTHONPATH": path})
     try:
-        wait_until(ready.exists, timeout_s=20, what="the gate")
+        wait_until(ready.exists, timeout_s=120, what="the gate")
         yield listen
     finally:
         process.kill()
@@ -118,14 +118,14 @@ def gate(folder: Path, upstream: tuple[str, int]) -> Iterator[tuple[str, int]]:
 
 def echo(server: socket.socket) -> None:
     with server.accept()[0] as connection:
-        connection.settimeout(10)
+        connection.settimeout(120)
         connection.sendall(connection.recv(100).upper())
 
 
 @only_root
 def test_this_users_processes_come_through_and_a_strangers_do_not(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, gate(tmp_path, server.getsockname()) as listen:
-        server.settimeout(10)
+        server.settimeout(120)
         with socket.create_connection(listen) as ours:
             ours.sendall(b"hello")
             echo(server)

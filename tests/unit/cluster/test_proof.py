@@ -60,7 +60,7 @@ def test_a_strangers_server_is_told_by_the_kernel() -> None:
 def hear(server: socket.socket) -> bytes:
     """What the first who comes says, who is answered; nothing when he goes without a word."""
     with server.accept()[0] as connection:
-        connection.settimeout(10)
+        connection.settimeout(120)
         heard = connection.recv(1000)
         if heard:
             connection.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
@@ -97,6 +97,6 @@ def test_a_task_s_token_goes_to_nobody_who_took_the_port(monkeypatch: pytest.Mon
             with pytest.raises(httpx.ConnectError, match=f"is user {NOBODY}'s"):
                 client.get("/x")
             if late:
-                assert pipe.poll(10) and pipe.recv() == b"", "he was called, and told nothing"
+                assert pipe.poll(120) and pipe.recv() == b"", "he was called, and told nothing"
             else:
                 assert not pipe.poll(0.5), "he was not even called"

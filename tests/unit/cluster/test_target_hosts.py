@@ -71,8 +71,8 @@ def run(channel: paramiko.Channel, command: str) -> None:
         except BrokenPipeError:
             break
     process.stdin.close()
-    process.wait(20)
-    thread.join(20)
+    process.wait(120)
+    thread.join(120)
     process.stdout.close()
 
 

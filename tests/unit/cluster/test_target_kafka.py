@@ -255,7 +255,7 @@ def test_a_broker_that_goes_meanwhile_keeps_no_topic_and_is_told_in_a_line(
 def test_records_go_to_each_server_and_come_back_with_their_times(tmp_path: Path) -> None:
     # Three servers that librdkafka plays itself.
     played = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 3, "log_level": 0})
-    servers = [f"{one.host}:{one.port}" for one in played.list_topics(timeout=10).brokers.values()]
+    servers = [f"{one.host}:{one.port}" for one in played.list_topics(timeout=120).brokers.values()]
     there = replace(broker(tmp_path, 1), bootstrap=",".join(servers))
     sent = [kafka._written(there, "t", number) for number in range(3)]
     given = kafka._read(there, "t", 3)

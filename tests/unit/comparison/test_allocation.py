@@ -177,7 +177,7 @@ def test_the_answer_shows_it_on_the_terminal_on_the_page_and_in_json() -> None:
     assert answer is not None and answer.allocation is not None
     lines = allocation_lines(answer.allocation)
     assert [one in answer_lines(answer) for one in lines] == [True] * 3
-    view = answer_view(answer, {})
+    view = answer_view(answer, None, {})
     assert view is not None and view["scatter"] == lines
     kept = json.loads(json.dumps(answer_json(answer), allow_nan=False))["scatter"]
     assert kept == allocation_json(answer.allocation)

@@ -41,7 +41,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
         assert process.stdout is not None and process.stdin is not None
         one, other = int(process.stdout.readline()), int(process.stdout.readline())
         found: list[int] = []
-        wait_until(lambda: found.extend(compilers("mine")) or found, timeout_s=30, what="its compiler")
+        wait_until(lambda: found.extend(compilers("mine")) or found, timeout_s=120, what="its compiler")
         yield found[0], ({one, other} - set(found)).pop()
         process.stdin.close()
 

@@ -34,8 +34,8 @@ Answer = Callable[[socket.socket, dict[str, Any]], None]
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """A process that stands for a session's."""
     environment = {**os.environ, INSTANCE_MARK: INSTANCE}
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environment)
-    wait_until(lambda: is_marked(psutil.Process(process.pid), INSTANCE_MARK, INSTANCE), timeout_s=20, what="its start")
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"], env=environment)
+    wait_until(lambda: is_marked(psutil.Process(process.pid), INSTANCE_MARK, INSTANCE), timeout_s=120, what="its start")
     yield process
     process.kill()
     process.wait()
@@ -106,7 +106,7 @@ def test_a_session_that_dies_on_the_way_is_ended_before_the_job_is_done_again(
 ) -> None:
     with pytest.raises(NoSession, match="was lost"):
         run_in_session(serve(answer), "harvest", ())
-    stranger.wait(10)
+    stranger.wait(120)
 
 
 @pytest.mark.parametrize("lie", ["its birth", "its mark", "no process"])
@@ -130,8 +130,8 @@ def test_a_session_that_is_slow_is_ended(
     serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes]
 ) -> None:
     with pytest.raises(NoSession, match=r"not done within 0\.3 s"):
-        run_in_session(serve(lambda connection, job: threading.Event().wait(20)), "harvest", (), limit_s=0.3)
-    stranger.wait(10)
+        run_in_session(serve(lambda connection, job: threading.Event().wait(120)), "harvest", (), limit_s=0.3)
+    stranger.wait(120)
 
 
 def test_a_task_that_is_told_to_end_ends_the_session_that_works_for_it(
@@ -142,7 +142,7 @@ def test_a_task_that_is_told_to_end_ends_the_session_that_works_for_it(
 
     with pytest.raises(KeyboardInterrupt):
         run_in_session(serve(lambda connection, job: say(connection, said="x")), "harvest", (), say=stop)
-    stranger.wait(10)
+    stranger.wait(120)
 
 
 def test_without_a_session_that_greets_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

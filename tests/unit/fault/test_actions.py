@@ -27,11 +27,11 @@ from fault.registry import ACTIONS
 from fault.signals import Signals
 from faultline.base.settings import free_port
 
-PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
+PROGRAM = "import time; print('up', flush=True); time.sleep(900)"
 # Those on hosts are in test_on_hosts.py.
 ON_PROCESSES = sorted(name for name, action in ACTIONS.items() if action.hits is None and not action.on_hosts)
 ON_CONNECTIONS = sorted(name for name, action in ACTIONS.items() if action.detours)
-SECONDS = 10.0
+SECONDS = 120.0
 
 
 @dataclass(frozen=True)

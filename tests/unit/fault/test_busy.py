@@ -158,7 +158,7 @@ def processes() -> Iterator[dict[str, ProcessIdentity]]:
     """One process that works all the time and one that idles."""
     programs = {
         "busy": "print(flush=True)\nwhile True: pass",
-        "idle": "import time; print(flush=True); time.sleep(120)",
+        "idle": "import time; print(flush=True); time.sleep(900)",
     }
     started = {
         name: subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
@@ -186,7 +186,7 @@ def test_a_real_busy_process_is_found_and_an_idle_one_is_not(processes: dict[str
     both = (processes["idle"], processes["busy"])
     for _ in range(5):
         began = time.monotonic_ns()
-        assert await_busy(both, 1, began + 2_000 * MS) == (processes["busy"],)
+        assert await_busy(both, 1, began + 120_000 * MS) == (processes["busy"],)
     assert await_busy((processes["idle"],), 1, time.monotonic_ns() + 50 * MS) == ()
     assert await_busy(both, 2, time.monotonic_ns() + 50 * MS) in ((processes["busy"],), ())
 

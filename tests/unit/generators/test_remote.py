@@ -82,11 +82,11 @@ def test_a_stranger_is_not_let_in_and_changes_nothing(hello: dict[str, Any]) -> 
     found: queue.Queue[Address] = queue.Queue()
     members, reports = RemoteMembers(2, HOST, found.put), queue.Queue[Report]()
     members.begin(reports.put)
-    address = found.get(timeout=30)
+    address = found.get(timeout=120)
     assert talk(address, **hello) == ""
     assert talk(address, secret=address.secret, member=2) == "", "no member has that number"
     assert json.loads(talk(address, secret=address.secret, member=0)) == {"probe": 0}
-    assert reports.get(timeout=30) == Report(0, None), "only a member that was let in and left is told of"
+    assert reports.get(timeout=120) == Report(0, None), "only a member that was let in and left is told of"
     assert reports.empty()
     members.end()
 
@@ -120,10 +120,10 @@ def test_a_lead_that_leaves_stops_its_members() -> None:
 
     members, reports = RemoteMembers(1, HOST, serve_and_tell), queue.Queue[Report]()
     members.begin(reports.put)
-    prepared = reports.get(timeout=30).event
+    prepared = reports.get(timeout=120).event
     assert prepared is not None and prepared["event"] == "prepared"
     members.end()
-    assert "lead" in ended.get(timeout=30)
+    assert "lead" in ended.get(timeout=120)
 
 
 def test_a_host_whose_clock_is_off_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.comparison.advise import Wish
 from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, wish_of
-from faultline.comparison.effects import Verdict
+from faultline.comparison.effects import LEAST_FREEDOM, Verdict
 from faultline.comparison.unsound import unsound_of
 from faultline.records.summary import Entry
 from faultline.reports.answer.others import unsound_text
@@ -138,7 +138,7 @@ def test_whatever_was_measured_can_be_told(scatter: float, repetitions: int, cen
     for effect in found.effects:
         change = effect.found.change
         assert change.low <= change.value <= change.high
-        assert effect.verdict is Verdict.OPEN or effect.found.freedom >= 4
+        assert effect.verdict is Verdict.OPEN or effect.found.freedom >= LEAST_FREEDOM
         assert "nan" not in size_text(effect) + effect_text(effect)
 
 

@@ -91,7 +91,7 @@ def test_what_was_not_measured_is_said_with_its_reason(tmp_path: Path) -> None:
         Store(tmp_path).write(made if status != "valid" else made.model_copy(update={"reasons": []}))
     text = overview_page(site(tmp_path))
     assert text.index("unsound</span> <a") < text.index("failed</span> <a"), "the newest first"
-    assert "Not measured" in text and ": why" in text
+    assert "Without usable figures" in text and ": why" in text
 
 
 def test_a_running_experiment_shows_its_lag_and_the_fault_as_it_strikes(tmp_path: Path) -> None:

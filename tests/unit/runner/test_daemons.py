@@ -24,6 +24,7 @@ from faultline.experiment.plan import AttemptPlan, resolve
 from faultline.experiment.preparations import Companion
 from faultline.runner.daemons import start_companion, start_fault_daemons, workload_trouble
 from tests.support.installation import free_ports
+from tests.support.processes import shown
 
 
 def planned(*faults: Fault) -> tuple[PlannedFault, ...]:
@@ -58,7 +59,7 @@ def test_several_actions_on_connections_share_one_proxy(tmp_path: Path) -> None:
         (entry,) = start_fault_daemons(attempt, settings(tmp_path, detour), plan(faults))
         assert entry.role == "proxy"
         assert ProxyControl(attempt.folder / "proxy.json").status()["mode"] == "plain"
-        assert f"faultline-run={attempt.id}" in psutil.Process(entry.pid).cmdline()
+        shown(entry.pid, f"faultline-run={attempt.id}")
     finally:
         end_ledger(attempt.ledger)
 
@@ -85,7 +86,7 @@ def test_what_cannot_log_in_gets_a_gate_before_whatever_stands_there(tmp_path: P
         end_ledger(attempt.ledger)
 
 
-def sleeper(attempt: Attempt, program: str = "import time; time.sleep(60)") -> Entry:
+def sleeper(attempt: Attempt, program: str = "import time; time.sleep(900)") -> Entry:
     return spawn_detached(
         [sys.executable, "-c", program],
         role="supervisor",

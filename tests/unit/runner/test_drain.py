@@ -1,4 +1,4 @@
-"""How long the drain may take."""
+"""How long the drain may take, and that it lasts while there is progress."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from faultline.base.attempt import Attempt
 from faultline.base.endpoints import Endpoints
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import AttemptPlan, resolve
-from faultline.runner.drain import drain_limit_s
+from faultline.runner.ending import drain
+from faultline.runner.ending.drain import Advance, drain_limit_s
 
 NS = 10**9
 
@@ -57,3 +60,22 @@ def test_after_a_fault_it_is_three_restarts_when_that_is_more(attempt: Attempt, 
     assert limit_s(attempt, plan, hit_ns + 5 * NS) == 72.0
     assert limit_s(attempt, plan, hit_ns + 40 * NS) == pytest.approx(120.0), "from the last fault on"
     assert limit_s(attempt, plan, None) == pytest.approx(150.0, abs=15), "and it is not back yet"
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 30), st.integers(0, 3)), min_size=1), st.floats(10, 100))
+def test_it_ends_only_where_nothing_more_was_committed_for_as_long_as_the_limit(
+    looks: list[tuple[float, int]], limit_s: float
+) -> None:
+    """Also where a new state lineage begins before what was committed: that is no progress, and no harm."""
+    now = grown = 0.0
+    committed = {"0": 5, "1": 0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drain.time, "monotonic", lambda: now)
+        advance = Advance(limit_s)
+        assert advance.stalled(committed) is None
+        for waited, more in looks:
+            now += waited
+            committed["1"] += more
+            grown = now if more else grown
+            assert (advance.stalled(committed) is None) == (now - grown < limit_s)
+            assert (advance.stalled({"0": 1}) is None) == (now - grown < limit_s)

@@ -54,7 +54,7 @@ def stopped(run: str) -> Iterator[subprocess.Popen[bytes]]:
     assert process.stdout is not None
     process.stdout.readline()
     os.kill(process.pid, signal.SIGSTOP)
-    wait_until(lambda: is_stopped(process.pid), timeout_s=10, every_s=0.01, what="it stops")
+    wait_until(lambda: is_stopped(process.pid), timeout_s=120, every_s=0.01, what="it stops")
     yield process
     process.kill()
     process.communicate()
@@ -71,12 +71,12 @@ def proxy(attempt: Attempt) -> Iterator[ProxyControl]:
     path = attempt.folder / "proxy.json"
     ends = ["--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:1"]
     process = subprocess.Popen([sys.executable, "-m", "fault.proxy", *ends, "--control", str(path)])
-    wait_until(path.exists, timeout_s=10, every_s=0.01, what="the proxy listens")
+    wait_until(path.exists, timeout_s=120, every_s=0.01, what="the proxy listens")
     control = ProxyControl(path)
     control.cut()
     yield control
     process.terminate()
-    process.wait(10)
+    process.wait(120)
 
 
 PAUSE = {"victim": "executor", "action": "pause", "at_s": 45, "duration_s": 5}

@@ -189,12 +189,12 @@ def test_what_is_not_there_is_refused_before_anything_starts(tmp_path: Path, job
 
 def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
     """A process without any token of ours, which inherited nothing but the environment; and no other one."""
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    command = [sys.executable, "-c", "import time; time.sleep(900)"]
     forked, stranger = (
         subprocess.Popen(command, env={**os.environ, RUN_MARK: name}) for name in ("20261125T000000Z-forked", "another")
     )
     try:
-        wait_until(lambda: forked.pid in found("20261125T000000Z-forked"), timeout_s=20, what="the fork")
+        wait_until(lambda: forked.pid in found("20261125T000000Z-forked"), timeout_s=120, what="the fork")
         assert end_processes(marked(RUN_MARK, "20261125T000000Z-forked")) == [forked.pid]
         assert not found("20261125T000000Z-forked") and stranger.poll() is None
     finally:

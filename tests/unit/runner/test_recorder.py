@@ -18,6 +18,7 @@ from faultline.base.roles import SERVICES
 from faultline.base.waiting import wait_until
 from faultline.runner.recorder import take_turn
 from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.processes import shown
 
 RULE = RoleRule("kafka", "kafka", "of-this-run")
 # Waits, then becomes another program under the same pid, as a held service does.
@@ -30,8 +31,8 @@ os.execvp("sh", ["sh", "-c", "read x", "kafka", "of-this-run"])
 KEEPER = """
 import subprocess, sys, time
 for name in ("scheduler", "of-this-run"):
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "kafka", name])
-time.sleep(60)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)", "kafka", name])
+time.sleep(900)
 """
 
 
@@ -43,13 +44,14 @@ def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
         return next((one.role for one in roles.look({}).values() if one.pid == process.pid), None)
 
     try:
+        shown(process.pid, HELD)
         began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > SETTLED_S, timeout_s=5, what="an age that is looked at")
+        wait_until(lambda: time.monotonic() - began > SETTLED_S, timeout_s=120, what="an age that is looked at")
         assert role() is None
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-        assert wait_until(role, timeout_s=10, what="its role") == "kafka"
+        assert wait_until(role, timeout_s=120, what="its role") == "kafka"
     finally:
         process.kill()
         process.communicate()
@@ -63,7 +65,7 @@ def test_another_users_look_alike_is_others_load() -> None:
         def told() -> set[int]:
             return {one.pid for one in roles.look({}).values()}
 
-        wait_until(lambda: ours.pid in told(), timeout_s=10, what="an age that is looked at")
+        wait_until(lambda: ours.pid in told(), timeout_s=120, what="an age that is looked at")
         assert planted.pid not in told()
 
 
@@ -74,7 +76,7 @@ def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str)
     folder.mkdir()
     attempt = Attempt(folder)
     entry = spawn_detached(
-        [sys.executable, "-c", "import time; time.sleep(60)"],
+        [sys.executable, "-c", "import time; time.sleep(900)"],
         role=role,
         attempt=attempt.id,
         ledger=attempt.ledger,
@@ -89,7 +91,7 @@ def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str)
         return next((one.role for one in roles.look(ledger).values() if one.pid == entry.pid), None)
 
     try:
-        assert wait_until(found, timeout_s=10, what="an age that is looked at") == role
+        assert wait_until(found, timeout_s=120, what="an age that is looked at") == role
     finally:
         psutil.Process(entry.pid).kill()
 
@@ -99,17 +101,22 @@ def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is
     try:
         family = wait_until(
             lambda: len(found := psutil.Process(keeper.pid).children()) == 2 and found,
-            timeout_s=10,
+            timeout_s=120,
             what="its children",
         )
+        # Before anybody looks at their roles, which stay.
+        names = {child.pid: shown(child.pid, lambda words: "kafka" in words)[-1] for child in family}
         roles = Table([RULE], {})
 
         def told() -> dict[int, str]:
             return {one.pid: one.role for one in roles.look({}, (keeper.pid, SERVICES)).values()}
 
-        wait_until(lambda: len(told()) >= 3, timeout_s=10, what="an age that is looked at")
-        by_name = {process.cmdline()[-1]: told()[process.pid] for process in family}
-        assert by_name == {"scheduler": "services", "of-this-run": "kafka"}
+        wait_until(lambda: len(told()) >= 3, timeout_s=120, what="an age that is looked at")
+        now = told()
+        assert {name: now[pid] for pid, name in names.items()} == {
+            "scheduler": "services",
+            "of-this-run": "kafka",
+        }
         assert told()[keeper.pid] == "services"
         assert "services" not in {one.role for one in roles.look({}).values()}
     finally:

@@ -165,7 +165,7 @@ def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(setting
                 attempt.supervisor_journal,
                 [{"event": "start", "incarnation": 0, "pid": stranger.pid, "create_time": began}],
             )
-            wait_until(lambda: is_marked(psutil.Process(workload.pid), RUN_MARK, attempt.id), timeout_s=20, what="it")
+            wait_until(lambda: is_marked(psutil.Process(workload.pid), RUN_MARK, attempt.id), timeout_s=120, what="it")
             assert close(attempt, settings, lambda topics: None)["ended"] == [workload.pid]
             assert stranger.poll() is None
         finally:

@@ -82,7 +82,7 @@ def test_whoever_puts_waits_for_a_store_that_hangs(tmp_path: Path) -> None:
 
     class Hanging(SqliteStore):
         def write(self, results: list[tuple[str, int]], position: dict[str, int]) -> None:
-            assert goes_on.wait(30)
+            assert goes_on.wait(120)
             super().write(results, position)
 
     store = Hanging(str(tmp_path / "x.sqlite"))
@@ -95,7 +95,7 @@ def test_whoever_puts_waits_for_a_store_that_hangs(tmp_path: Path) -> None:
     last.join(0.2)
     assert last.is_alive()
     goes_on.set()
-    last.join(30)
+    last.join(120)
     queue.close()
     assert store.results() == {"a": 99}
 
@@ -105,7 +105,7 @@ def test_the_processor_writes_by_itself_when_the_time_is_up(tmp_path: Path) -> N
     queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=0.05, length=1000))
     queue.start()
     queue.put([("a", 1)], {"0": 1})
-    assert store.written.wait(10) and store.results() == {"a": 1}
+    assert store.written.wait(120) and store.results() == {"a": 1}
     queue.close()
 
 
@@ -116,7 +116,7 @@ def test_the_processor_writes_at_once_when_the_queue_is_long(tmp_path: Path) -> 
     queue.put([("a", 1)], {"0": 1})
     assert not store.written.is_set()
     queue.put([("b", 1)], {"0": 2})
-    assert store.written.wait(10) and store.results() == {"a": 1, "b": 1}
+    assert store.written.wait(120) and store.results() == {"a": 1, "b": 1}
     queue.close()
 
 

@@ -47,8 +47,8 @@ NOTHING_BY_PAGE = {
 }
 # Where harvest and aggregate run: short batch jobs, done in one JVM before executors would be up.
 LOCAL_MASTER = "local[2]"
-# Beyond the batches of the measured time: the primer's, those of the drain, and a margin.
-EXTRA_BATCHES = 200
+# Beyond the batches of the measured time: the primer's, those of a drain of ten minutes, and a margin.
+EXTRA_BATCHES = 800
 # A batch without any work takes longer: planning, and two files to sync.
 SHORTEST_BATCH_S = 0.1
 

@@ -172,6 +172,10 @@ class MeasuredWindow:
         found: Instant | Trouble = Trouble("commits", None, None)
         if limits is not None:
             found = self._await_normal(limits, offsets, signal, commits=commits, latest=latest)
+            if isinstance(found, Instant) and not last:
+                # What the next fault can make late tells the judge nothing, so what must hold ends before that.
+                reach_s = limits.hold_s + (limits.latency_ms or 0.0) / 1000 + self._rules.interval_s + JUDGE_MARGIN_S
+                sleep_until(min(found.plus(reach_s), latest, key=_mono))
         waited_s = round((time.monotonic_ns() - signal.mono_ns) / 1e9, 3)
         if isinstance(found, Trouble):
             if not last:

@@ -48,7 +48,7 @@ def test_it_waits_for_one_of_another_installation_too(attempt: Attempt, tmp_path
 def test_it_waits_for_nobody_when_nobody_was_before(attempt: Attempt, after: str | None) -> None:
     attempt.recorder_journal.write_text(json.dumps({"kind": "start", "after": after}) + "\n")
     with quiet_window(attempt, None) as waited_s:
-        assert waited_s < 0.1
+        assert waited_s < subject.CLOSE_S
 
 
 def test_one_whose_run_died_does_not_hold_it_shut_for_ever(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_other_work_holds_it_shut_and_is_kept_out_until_its_end(attempt: Attempt
 
     worker = threading.Thread(target=work)
     worker.start()
-    working.wait(30)
+    working.wait(120)
     with quiet_window(attempt, lock) as waited_s:
         assert waited_s > 0.1 and is_measured(lock)
-    worker.join(30)
+    worker.join(120)

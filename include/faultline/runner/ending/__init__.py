@@ -1,0 +1,1 @@
+"""The end of a measurement: what the engine still has to commit."""

@@ -1,0 +1,30 @@
+"""The command lines of processes that a test has started: between fork and exec a child shows its parent's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import psutil
+
+from faultline.base.waiting import wait_until
+
+# Seconds for any event that a test waits for. A busy machine is slow and not wrong, so none is shorter than a minute.
+EVENT_S = 120.0
+
+
+def words_of(pid: int) -> list[str]:
+    """The words that a process shows now; none of one that is gone, or of another user's that hides them."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).cmdline()
+    return []
+
+
+def shown(pid: int, mark: str | Callable[[list[str]], bool]) -> list[str]:
+    """The words of a process, once it shows the `mark` as one of them, or what `mark` asks for."""
+
+    def found() -> list[str]:
+        words = words_of(pid)
+        return words if (mark in words if isinstance(mark, str) else mark(words)) else []
+
+    return wait_until(found, timeout_s=EVENT_S, every_s=0.01, what=f"process {pid}: its own command line")
