@@ -24,6 +24,7 @@ from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.manifest import BASELINE
 from faultline.records.record import JUDGED, Record
 from faultline.records.store import Store
+from faultline.reports.narrative import ended_early
 from faultline.reports.recovery_words import recovery_lines
 from faultline.runner.progress import describe, holder_text, is_waiting, phase_of
 
@@ -193,7 +194,8 @@ class Course:
         if record is None:
             return "broke off without a record; tried again", []
         told = f"{record.status} ({record.reasons[0]})" if record.reasons else record.status
-        judged = [f"measured: {text}" for text in recovery_lines(record)] if record.status in JUDGED else []
+        judged = [*recovery_lines(record), *ended_early(record)] if record.status in JUDGED else []
+        judged = [f"measured: {text}" for text in judged]
         if record.sound:
             self._settled.add(cell)
         if record.status != "unsound":

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import JUDGED, Record, RecoveryPart
-from faultline.reports.recovery_words import parts_of, repeated_parts
+from faultline.reports.recovery_words import number_of, parts_of, repeated_parts
 from faultline.reports.table import ordered, plain_rows
 from faultline.reports.time_series import FAINT_COLOUR
 
@@ -111,7 +111,7 @@ def _bars(records: Sequence[Record], *, each: bool) -> Iterator[_Bar]:
         if len(repeated_parts(record)) > 1 and not each:
             parts = [record.metrics.recovery]
         for number, part in enumerate(parts, start=1):
-            label = f"{name} · recovery {number}" if len(parts) > 1 else name
+            label = f"{name} · recovery {number_of(part, number)}" if len(parts) > 1 else name
             yield _Bar(label, part_lengths(part), why)
 
 

@@ -23,8 +23,21 @@ def repeated_parts(record: Record) -> list[RecoveryPart]:
 def recovery_lines(record: Record) -> list[str]:
     """`recovery 2: detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s; as before after 14.0 s`."""
     parts = parts_of(record)
-    several = len(parts) > 1
-    return [f"{f'recovery {number}: ' if several else ''}{_text(part)}" for number, part in enumerate(parts, start=1)]
+    told = [
+        f"{f'recovery {number_of(part, number)}: ' if len(parts) > 1 else ''}{_text(part)}"
+        for number, part in enumerate(parts, start=1)
+    ]
+    notes = [
+        f"recovery {number_of(part, number)} does not count: {part.note}"
+        for number, part in enumerate(record.metrics.recoveries, start=1)
+        if part.note is not None
+    ]
+    return [*told, *notes]
+
+
+def number_of(part: RecoveryPart, place: int) -> int:
+    """The number of the injection; of other faults of a plan the `place` among them, from 1."""
+    return part.injection or place
 
 
 def _text(part: RecoveryPart) -> str:

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from faultline.records.format import CONTROL, fault_of, milliseconds, plain, seconds
 from faultline.records.record import JUDGED, Record, RecoveryPart
-from faultline.reports.recovery_words import repeated_parts
+from faultline.reports.recovery_words import number_of, repeated_parts
 from faultline.reports.table import name_of, ordered
 from faultline.reports.time_series import FAINT_COLOUR
 
@@ -176,7 +176,7 @@ def _panel(figure: go.Figure, panel: int, group: _Group, places: _Places) -> Non
     for usable in (False, True):
         runs = [record for record in group.runs if record.sound is usable]
         small = [
-            (record, number, value)
+            (record, number_of(part, number), value)
             for record in runs
             for number, part in enumerate(repeated_parts(record), start=1)
             if panel != _LATENCY and (value := _part_value(part, panel)) is not None
@@ -186,7 +186,11 @@ def _panel(figure: go.Figure, panel: int, group: _Group, places: _Places) -> Non
                          for one, number, value in small],
                 {"color": group.colour, "symbol": symbol, "size": 5, "opacity": 0.55}, common)  # fmt: skip
         unended = [
-            (places.at[record.attempt], at, _told(record, f"recovery {number}, not over after {seconds(at)} s"))
+            (
+                places.at[record.attempt],
+                at,
+                _told(record, f"recovery {number_of(part, number)}, not over after {seconds(at)} s"),
+            )
             for record in runs
             for number, part in enumerate(repeated_parts(record), start=1)
             if panel == _MACRO and (at := part.censored_at_s) is not None
