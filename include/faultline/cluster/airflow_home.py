@@ -57,7 +57,7 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             "expose_config": "False",
         },
         "api_auth": {"jwt_secret": keys["jwt"]},
-        # Dead tasks and components are noticed in about a minute. Sooner, live ones were taken for dead on a full machine.
+        # Dead tasks are noticed in about a minute. Sooner, live ones were taken for dead on a full machine.
         "scheduler": {
             "task_instance_heartbeat_timeout": "60",
             "task_instance_heartbeat_timeout_detection_interval": "5",

@@ -126,6 +126,4 @@ def test_a_neighbour_takes_no_more_than_its_share_and_ends_with_what_started_it(
 def test_a_neighbour_ends_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with (tmp_path / "empty").open("w+") as file:
         monkeypatch.setattr("sys.stdin", file)
-        began = time.monotonic()
-        work(0.5, 0.01, 60.0)  # its input has ended
-        assert time.monotonic() - began < 30
+        work(0.5, 0.01, 3600.0)  # returns, since its input has ended; else the test's own limit ends it
