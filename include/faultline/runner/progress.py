@@ -19,7 +19,7 @@ from faultline.base.window import Window
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
 from faultline.records.format import title_of
-from faultline.runner.punctuality import Punctuality
+from faultline.runner.window.punctuality import Punctuality
 
 # Budget of one experiment without its warm-up and measured window, on two idle cores.
 FIXED_BUDGET_S = 40.0

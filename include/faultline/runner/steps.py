@@ -43,8 +43,8 @@ from faultline.runner.daemons import (
     workload_trouble,
 )
 from faultline.runner.ending.drain import await_drained, await_last_batch
-from faultline.runner.punctuality import Punctuality
 from faultline.runner.teardown import heal_leftovers
+from faultline.runner.window.punctuality import Punctuality
 from faultline.runner.window.quiet_window import LONGEST_S
 from generators.login import LOGIN
 

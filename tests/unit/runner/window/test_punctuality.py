@@ -16,7 +16,7 @@ from faultline.base import journal
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InvalidMeasurement
 from faultline.base.journal import write_lines
-from faultline.runner.punctuality import Punctuality
+from faultline.runner.window.punctuality import Punctuality
 from generators.lateness import Lateness, percentiles_ms
 
 SPEC = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 1000, "seconds": 75, "source": "zipf"}
