@@ -60,7 +60,9 @@ class LiveRecovery:
             ("caught up", self.caught_up_s),
         )
         parts = [f"{name} after {seconds:.1f} s" for name, seconds in seen if seconds is not None]
-        return "; ".join([self.act, *parts] if parts else [self.act, "nothing of the recovery was seen online"])
+        if self.over and not parts:
+            parts = ["nothing of the recovery was seen online"]
+        return "; ".join([self.act, *parts])
 
 
 class RecoveryWatch:
