@@ -42,6 +42,8 @@ OPEN = "FAULTLINE_OPEN"
 Progress = Callable[[str], None]
 # How long a conductor has to end its work and its services.
 CONDUCTOR_S = 90.0
+# How long one of the services, or the database, has to be ready: minutes, on a busy machine.
+READY_S = 600.0
 
 
 @contextlib.contextmanager
@@ -289,11 +291,11 @@ def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
     with in_time("supervisord: its start", f"see {settings.logs / 'supervisord.log'}"):
         done = subprocess.run(
-            command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=30, check=False
+            command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=120, check=False
         )
     if done.returncode:
         raise InfrastructureError(f"supervisord: did not start: {(done.stderr or done.stdout).strip()[-300:]}")
-    wait_until(Supervisor(settings).running, timeout_s=20, what="supervisord")
+    wait_until(Supervisor(settings).running, timeout_s=120, what="supervisord")
 
 
 def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
@@ -327,7 +329,7 @@ def provision_airflow(settings: Settings, progress: Progress) -> None:
             cwd=settings.home,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=READY_S,
             check=False,
         )
     if done.returncode:
@@ -343,7 +345,7 @@ def _await_ready(supervisor: Supervisor, service: Service, settings: Settings) -
 
     wait_until(
         service.ready,
-        timeout_s=180,
+        timeout_s=READY_S,
         every_s=0.25,
         what=lambda: f"{service.name}: not ready; the end of its log:\n{_log_tail(settings, service.name)}",
         alive=alive,
