@@ -6,12 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fault.plan import PlannedFault
-from faultline.experiment.common import SECONDS_AFTER_FAULT, Common
+from faultline.experiment.common import SECONDS_AFTER_FAULT, Common, baseline_commits
 
 
 def shortest_duration_s(common: Common) -> float:
     """Return the shortest measured window, in seconds, that holds a baseline and a recovery for each injection."""
     return common.injections * (common.baseline_s + SECONDS_AFTER_FAULT)
+
+
+def expected_duration_s(common: Common) -> float:
+    """Return how long is measured, about, in seconds: several injections end before `duration_s`, which bounds them.
+
+    After each baseline it takes an executor some 15 s and three intervals to be replaced and to catch up, and for that
+    to hold (seen on two cores at intervals of 2 and 5 s: 41 and 59 s for each injection).
+    """
+    interval_s = common.checkpoint_interval_s
+    each_s = baseline_commits(interval_s) * interval_s + 3 * interval_s + 15.0
+    return common.duration_s if common.injections == 1 else min(common.duration_s, common.injections * each_s)
 
 
 def check_injections(common: Common, shown: bool) -> None:

@@ -17,6 +17,7 @@ from faultline.base.settings import Settings
 from faultline.base.text import counted
 from faultline.base.window import Window
 from faultline.experiment.config import Configuration
+from faultline.experiment.injections import expected_duration_s
 from faultline.experiment.plan import configuration_of
 from faultline.records.format import title_of
 from faultline.runner.window.punctuality import Punctuality
@@ -32,7 +33,8 @@ SILENCE_S = 5.0
 def budget_s(config: Configuration) -> float:
     """Seconds that an experiment takes, about, one after another on two idle cores."""
     filling = config.kind.filling(config.own, config)
-    return (0.0 if filling is None else filling.typical_s) + config.warmup_s + config.duration_s + FIXED_BUDGET_S
+    filled_s = 0.0 if filling is None else filling.typical_s
+    return filled_s + config.warmup_s + expected_duration_s(config) + FIXED_BUDGET_S
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +22,9 @@ from faultline.cluster.supervision import _start_daemon, provision_airflow
 @pytest.mark.parametrize(
     ("start", "line"),
     [
-        (lambda given: _start_daemon(given, Path("java"), Path("/")), "supervisord: its start: not within 30 s; see /"),
-        (lambda given: provision_airflow(given, print), "airflow: its database: not within 300 s; see whether that"),
-        (lambda given: prepare_kafka(given, Path("java")), "kafka: formatting its storage: not within 60 s; see how"),
+        (lambda given: _start_daemon(given, Path("java"), Path("/")), r"supervisord: its start: not within \d+ s; see /"),
+        (lambda given: provision_airflow(given, print), r"airflow: its database: not within \d+ s; see whether that"),
+        (lambda given: prepare_kafka(given, Path("java")), r"kafka: formatting its storage: not within \d+ s; see how"),
     ],
     ids=["supervisord", "database", "storage"],
 )
@@ -42,5 +43,5 @@ def test_a_program_that_does_not_answer_is_a_line(
     monkeypatch.setattr(subprocess, "run", never)
     with pytest.raises(InfrastructureError) as raised:
         start(given)
-    assert str(raised.value).startswith(line) and "\n" not in str(raised.value)
+    assert re.match(line, str(raised.value)) and "\n" not in str(raised.value)
     assert not (given.secrets / "format.arguments").exists(), "it has passwords"

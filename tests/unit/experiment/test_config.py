@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from faultline.base.errors import ConfigError
 from faultline.experiment.common import baseline_bins
 from faultline.experiment.config import FIRST_FIELDS, Configuration, parse_configuration
+from faultline.experiment.injections import expected_duration_s
 from faultline.experiment.matrix import control_of
 
 configurations = st.fixed_dictionaries(
@@ -258,6 +259,12 @@ def test_the_default_window_holds_all_injections_and_each_has_its_place(injectio
     low, high = config.fault_window
     assert all(low <= one.earliest_s <= one.latest_s <= high for one in planned)
     assert all(later.earliest_s > earlier.earliest_s for earlier, later in itertools.pairwise(planned))
+
+
+@given(st.integers(1, 20), st.sampled_from([1.0, 2.0, 5.0, 15.0]))
+def test_what_several_injections_take_lies_within_their_window(injections: int, interval_s: float) -> None:
+    config = parse_configuration({"injections": injections, "checkpoint_interval_s": interval_s})
+    assert 0 < expected_duration_s(config) <= config.duration_s
 
 
 def test_more_injections_than_the_window_holds_are_refused_with_the_duration_that_would_do() -> None:

@@ -40,7 +40,7 @@ class KnownTruth(Workload[TruthParameters]):
             (one.fault.victim, one.fault.action, one.fault.cycle) == ("driver", "kill", None) for one in planned
         )
         if not kills or len(planned) != common.injections:
-            raise ValueError("fault: known_truth is one process, killed at a second; use fault=driver or none")
+            raise ValueError("fault: known_truth is one process that is killed; expected fault=driver or none")
 
     def check_whole(self, own: TruthParameters, common: Common) -> None:
         if common.commit_mode != "aligned":
