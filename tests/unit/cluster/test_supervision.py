@@ -22,8 +22,11 @@ from faultline.cluster.supervision import _start_daemon, provision_airflow
 @pytest.mark.parametrize(
     ("start", "line"),
     [
-        (lambda given: _start_daemon(given, Path("java"), Path("/")), r"supervisord: its start: not within \d+ s; see /"),
-        (lambda given: provision_airflow(given, print), r"airflow: its database: not within \d+ s; see whether that"),
+        (
+            lambda given: _start_daemon(given, Path("java"), Path("/")),
+            r"supervisord: its start: not within \d+ s; see /",
+        ),
+        (lambda given: provision_airflow(given, print), r"airflow: its database: not within \d+ s; see"),
         (lambda given: prepare_kafka(given, Path("java")), r"kafka: formatting its storage: not within \d+ s; see how"),
     ],
     ids=["supervisord", "database", "storage"],
