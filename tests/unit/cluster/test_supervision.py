@@ -24,7 +24,7 @@ from faultline.cluster.supervision import _start_daemon, provision_airflow
     [
         (
             lambda given: _start_daemon(given, Path("java"), Path("/")),
-            r"supervisord: its start: not within \d+ s; see /",
+            r"supervisord: its start: not within \d+ s",
         ),
         (lambda given: provision_airflow(given, print), r"airflow: its database: not within \d+ s; see"),
         (lambda given: prepare_kafka(given, Path("java")), r"kafka: formatting its storage: not within \d+ s; see how"),
