@@ -54,7 +54,11 @@ class Agent:
                 asked["act"], str(asked["kind"]), str(asked["name"]), asked["asked"], float(asked["seconds"])
             ),
             "record": lambda asked: recording.begin(
-                asked["rules"], asked["heirs"], float(asked["again_s"]), float(asked["longest_s"]), asked["waiting"]
+                asked["rules"],
+                asked["heirs"],
+                float(asked["again_s"]),
+                float(asked["longest_s"]),
+                asked.get("waiting", ()),
             ),
             "record_end": lambda asked: recording.end(asked["folder"]),
             "record_part": lambda asked: recording.part(asked["folder"], int(asked["offset"]), int(asked["size"])),

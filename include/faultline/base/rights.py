@@ -41,14 +41,18 @@ def may_raise_priority() -> bool:
     return bool(found)
 
 
+def refuse_root() -> None:
+    """Raise ConfigError for root where a setting refuses it."""
+    if os.geteuid() == 0 and os.environ.get(REFUSE_ROOT):
+        raise ConfigError(f"{REFUSE_ROOT}: got root; expected another user; fix: run it as another user, or unset it")
+
+
 @functools.cache
 def meet_root() -> None:
-    """Says in one line, once a process, that it runs as root. Raises ConfigError where a setting refuses root."""
-    if os.geteuid() != 0:
-        return
-    if os.environ.get(REFUSE_ROOT):
-        raise ConfigError(f"{REFUSE_ROOT}: got root; expected another user; fix: run it as another user, or unset it")
-    say("running as root: services and jobs have all rights on this machine")
+    """Say in one line, once per process, that it runs as root. Raises ConfigError as `refuse_root`."""
+    refuse_root()
+    if os.geteuid() == 0:
+        say("running as root: services and jobs have all rights on this machine")
 
 
 def shares_results() -> bool:

@@ -9,7 +9,7 @@ from typing import get_args
 
 from faultline.base.environment import check_passed
 from faultline.base.errors import ConfigError
-from faultline.base.rights import be_private, meet_root
+from faultline.base.rights import be_private, meet_root, refuse_root
 from faultline.base.secrets import FILE, HARNESS, login_file, read_secrets
 from faultline.base.settings import Settings, check_folders, load_settings, ssh_hosts
 from faultline.base.text import Say, suggest
@@ -35,7 +35,7 @@ def require(settings: Settings) -> Java:
 
     Raises ConfigError naming what is missing or broken, and the remedy.
     """
-    meet_root()
+    refuse_root()
     be_private()
     check_passed()
     check_folders(settings)
@@ -46,6 +46,7 @@ def require(settings: Settings) -> Java:
     longest_wait_s()
     java = find_java(settings.home / "java.json")
     verify(settings.home)
+    meet_root()  # a refusal is one line
     return java
 
 
