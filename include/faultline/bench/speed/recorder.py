@@ -27,8 +27,8 @@ from faultline.records.store import Store
 REPETITIONS, QUICK_REPETITIONS = 5, 2
 WARMUP_S, DURATION_S = 20.0, 55.0
 QUICK_WARMUP_S, QUICK_DURATION_S = 5.0, 20.0
-# How long the services are looked at while nothing is measured.
-REST_S, QUICK_REST_S = 30.0, 10.0
+# How long the services are looked at while nothing is measured, once they have read the DAG files.
+SETTLE_S, REST_S, QUICK_REST_S = 60.0, 30.0, 10.0
 # Parts of what is measured itself.
 MEASURED = ("kafka", "spark-worker-1", "spark-worker-2")
 
@@ -42,6 +42,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     `recorder_late`: samples that came late.
     """
     settings = bring_up(say)
+    time.sleep(SETTLE_S)
     rest = cores(lambda: _services(settings), QUICK_REST_S if quick else REST_S)
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     window = (QUICK_WARMUP_S, QUICK_DURATION_S) if quick else (WARMUP_S, DURATION_S)
