@@ -183,10 +183,11 @@ def recorded(seconds: float) -> tuple[list[Line], int, int]:
 
 @pytest.mark.skipif(not counts_delay(), reason="this kernel does not count run delay")
 def test_real_processes_lose_what_another_takes_from_them_on_their_processor() -> None:
-    """Whatever else this machine does: beside a process on the same processor they lose at least a third of it."""
+    """Beside a process on the same processor each has half of it and waits for the other half. The estimate shares the
+    wait out by F ÷ B, which counts at least a quarter of the processor; other work on the machine raises it."""
     processor = min(os.sched_getaffinity(0))
     with burners([processor], "Main", "mark"), burners([processor]):
         time.sleep(SETTLED_S)
         lines, start, end = recorded(4.0)
     found = lost(machine_of(lines), processes_of(lines), start, end)
-    assert found is not None and found.others > 1 / 3
+    assert found is not None and found.others > 0.2

@@ -141,7 +141,8 @@ def lost(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: 
     since both grow in the same second. The measured processes' own waiting for each other is shared out by F ÷ B, so
     the figure is 0 without foreign work. What threads do to each other without a queue (caches, memory, a core's other
     hyperthread) is not in it. Where the measured processes have more threads than cores most of the time, as JVMs that
-    work on half of a small machine have, D is larger than B, and all foreign work counts as lost: an upper bound.
+    work on half of a small machine have, D is larger than B, and all foreign work counts as lost: an upper bound. A
+    single measured thread is never behind itself, so beside one foreign process only half of its loss counts.
 
     Steal is added as the machine counts it: the host takes a processor from whoever has it, and from all that wait.
     """
