@@ -16,7 +16,7 @@ from faultline.bench import fault_timing
 from faultline.bench.fault_timing import EVERY_S, FIRST_S, FULL, QUICK, description, errors_ms, figures, percentile
 from faultline.runner.assignment import read_assignment
 
-ATTEMPT = "20261121T061500Z-3fa9c1"
+ATTEMPT = "20261121T061500Z-fa9c1b"
 
 
 @pytest.mark.parametrize("faults", [2, QUICK.faults, FULL.faults])
