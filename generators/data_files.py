@@ -1,23 +1,26 @@
 """Data of the user's, read from files: JSON lines, CSV, Parquet, text, and topics that were recorded.
 
+Records are sent as they stand in the file. A row of Parquet has no bytes of its own, so it is written as JSON once. Of
+a later round only the times are other ones, and they are changed in place.
+
 What is broken is named with its file and line (of Parquet, its row). All of it is held in memory, so what does not fit
 is refused: at once when its files are too large, else as soon as what was read takes too much. How much that is depends
-on the form: plain lines take about twice their bytes, lines of CSV whose times are to be moved thirty-four times, and a
-column of equal values in Parquet any multiple.
+on the form: plain lines take about twice their bytes, and a column of equal values in Parquet any multiple.
 """
 
 from __future__ import annotations
 
 import csv
-import io
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from generators.data_times import NS_PER_MS, NoTimeError, Unit, moved, read_time, text_of
 from generators.errors import InputError
 
 TEXT, LINES, CSV, PARQUET = ".txt", ".jsonl", ".csv", ".parquet"
@@ -28,12 +31,14 @@ RECORDED = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
 SHARE_OF_MEMORY = 0.5
 # Rows between two looks at how much it takes.
 ROWS_A_LOOK = 250
-# From here on a number is milliseconds since the epoch, not seconds: in seconds it would lie in the year 5138.
-FIRST_MS = 1e11
+# From one round to the next where all records have one time.
+ALONE_MS = 1000
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_CSV_FIELD = re.compile(rb'"(?:[^"]|"")*"|[^,]*')
 
-Headers = list[tuple[str, bytes]]
-# A record's value with its event time moved by so many milliseconds.
-Shift = Callable[[int, int], bytes]
+Headers = list[tuple[str, bytes | None]]
+# Where a field stands in its record: its first byte, and the one after its last.
+Span = tuple[int, int]
 T = TypeVar("T")
 
 
@@ -41,18 +46,39 @@ T = TypeVar("T")
 class Data:
     """Records in the order of their files. Lists of one length, or empty where no record has any.
 
-    `times_ms`: milliseconds since the epoch. `shift(i, ms)`: the value of record i with its event time moved; None
-    where values carry none.
+    `times_ms`: milliseconds since the epoch. `resolution_ms`: what times can be moved by without another form, and
+    multiples of it. `spans`, `unit`: where the times stand in each value, and in which unit, where they are numbers.
     """
 
-    values: list[bytes] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
     headers: list[Headers] = field(default_factory=list)
     times_ms: list[int] = field(default_factory=list)
-    shift: Shift | None = None
+    resolution_ms: int = 1
+    spans: list[tuple[Span, ...]] = field(default_factory=list)
+    unit: Unit | None = None
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @cached_property
+    def round_ms(self) -> int:
+        """How much later one round is than the one before, in the time of its records: one mean gap after its end."""
+        if not self.times_ms:
+            return 0
+        span = max(self.times_ms) - min(self.times_ms)
+        length = span + span // max(1, len(self.times_ms) - 1) if span else ALONE_MS
+        return -(-length // self.resolution_ms) * self.resolution_ms
+
+    def value(self, place: int, round_: int) -> bytes | None:
+        """The value of the record at `place` in a round (from 0), with the times that it has there."""
+        value = self.values[place]
+        if not round_ or not self.spans or value is None:
+            return value
+        for start, end in reversed(self.spans[place]):
+            later = moved(value[start:end], round_ * self.round_ms * NS_PER_MS, self.unit)
+            value = value[:start] + later + value[end:]
+        return value
 
 
 def data_files(path: str) -> list[Path]:
@@ -116,35 +142,40 @@ def taken() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def read_data(path: str, key: str | None = None, time: str | None = None, *, copies: int = 1) -> Data:
-    """The records of a file or folder. `key`, `time`: columns that hold each record's key and time. `copies`: how many
-    processes are to hold them, this one included.
+def read_data(
+    path: str, key: str | None = None, time: str | None = None, unit: Unit | None = None, *, copies: int = 1
+) -> Data:
+    """The records of a file or folder. `key`, `time`: columns that hold each record's key and time. `unit`: of times
+    that are numbers; None: as their magnitude tells. `copies`: how many processes are to hold them, this one included.
 
     Raises InputError naming file and line, also of what does not fit into memory. Kept as long as nothing changes,
     since a generator asks more than once.
     """
     files = tuple(data_files(path))
-    return _read(path, files, tuple(file.stat().st_mtime_ns for file in files), key, time, copies)
+    return _read(path, files, tuple(file.stat().st_mtime_ns for file in files), key, time, unit, copies)
 
 
 @lru_cache(maxsize=1)
 def _read(
-    path: str, files: tuple[Path, ...], changed_ns: tuple[int, ...], key: str | None, time: str | None, copies: int
+    path: str,
+    files: tuple[Path, ...],
+    changed_ns: tuple[int, ...],
+    key: str | None,
+    time: str | None,
+    unit: Unit | None,
+    copies: int,
 ) -> Data:
     suffix, room = files[0].suffix, Room(path, copies)
     room.require(files)
+    given = {name: value for name, value in (("data_key", key), ("data_time", time)) if value}
     if suffix == PARQUET and _is_recorded(files[0]):
-        for name, given in (("data_key", key), ("data_time", time)):
-            if given:
-                raise InputError(f"{name}: {path} is a topic that was recorded, with keys and times; leave it empty")
+        for name in given:
+            raise InputError(f"{name}: {path} is a topic that was recorded, with keys and times; leave it empty")
         return _recorded(files, room)
     if suffix == TEXT:
-        for name, given in (("data_key", key), ("data_time", time)):
-            if given:
-                raise InputError(f"{name}: lines of text have no columns; leave it empty")
-        data = Data(values=[value for file in files for value in _texts(file, room)])
-    else:
-        data = _with_columns(room.watched(_rows(files, suffix), lambda row: row.where), key, time)
+        for name in given:
+            raise InputError(f"{name}: lines of text have no columns; leave it empty")
+    data = _with_columns(room.watched(_rows(files, suffix), lambda row: row.where), key, time, unit)
     if not len(data):
         raise InputError(f"data: {path} holds no record; fill it")
     return data
@@ -164,81 +195,154 @@ def require_forward(data: Data, path: str) -> None:
 
 @dataclass(slots=True)
 class _Row:
-    """One record of a file with columns: how it is sent, what it holds, and how it is written with other columns."""
+    """One record of a file, as it is sent. A line of text has no columns."""
 
     where: str
     value: bytes
-    columns: dict[str, Any]
-    write: Callable[[dict[str, Any]], bytes]
+
+    def spans(self) -> dict[str, list[Span]]:
+        """By column, all places where it stands: an object of JSON may repeat one, and the last one counts."""
+        return {}
+
+    def text(self, span: Span) -> bytes | None:
+        """What stands there, as a key: a text without its quotes and escapes, anything else as it is written."""
+        return self.value[slice(*span)]
 
 
-def _with_columns(rows: Iterator[_Row], key: str | None, time: str | None) -> Data:
-    data, kept = Data(), list[tuple[dict[str, Any], Callable[[dict[str, Any]], bytes]]]()
+class _JsonRow(_Row):
+    def spans(self) -> dict[str, list[Span]]:
+        found: dict[str, list[Span]] = {}
+        depth, name, start, end = 0, None, -1, -1
+        for token in _TOKEN.finditer(self.value):
+            text = token[0]
+            depth -= text in (b"}", b"]")
+            if name is not None and (depth, text) in ((1, b","), (0, b"}")):
+                found.setdefault(name, []).append((start, end))
+                name, start = None, -1
+            elif name is None and depth == 1 and text[:1] == b'"':
+                name = str(json.loads(text))
+            elif name is not None and not (start < 0 and text == b":"):
+                start, end = token.start() if start < 0 else start, token.end()
+            depth += text in (b"{", b"[")
+        return found
+
+    def text(self, span: Span) -> bytes | None:
+        written = self.value[slice(*span)]
+        if written == b"null":
+            return None
+        return str(json.loads(written)).encode() if written[:1] == b'"' else written
+
+
+@dataclass(slots=True)
+class _CsvRow(_Row):
+    names: Sequence[str]
+
+    def spans(self) -> dict[str, list[Span]]:
+        found, at = {}, 0
+        for name in self.names:
+            match = _CSV_FIELD.match(self.value, at)
+            assert match is not None
+            found[name] = [match.span()]
+            at = match.end() + 1
+        return found
+
+    def text(self, span: Span) -> bytes | None:
+        written = self.value[slice(*span)]
+        return written[1:-1].replace(b'""', b'"') if written[:1] == b'"' else written
+
+
+def _with_columns(rows: Iterator[_Row], key: str | None, time: str | None, unit: Unit | None) -> Data:
+    data, stated = Data(unit=unit), unit
     for row in rows:
-        for name, column in (("data_key", key), ("data_time", time)):
-            if column and column not in row.columns:
-                raise InputError(f"{name}: {row.where} has no {column}; it has {', '.join(row.columns)}")
         data.values.append(row.value)
-        if key:
-            data.keys.append(None if row.columns[key] is None else str(row.columns[key]).encode())
-        if time:
-            data.times_ms.append(_time_ms(row.columns[time], f"{row.where}: {time}"))
-            kept.append((row.columns, row.write))
-    if time:
-
-        def shift(number: int, by_ms: int) -> bytes:
-            columns, write = kept[number]
-            return write({**columns, time: _moved(columns[time], by_ms)})
-
-        data.shift = shift
+        if key is None and time is None:
+            continue
+        spans = row.spans()
+        for name, column in (("data_key", key), ("data_time", time)):
+            if column is not None and column not in spans:
+                raise InputError(f"{name}: {row.where} has no {column}; it has {', '.join(spans)}")
+        if key is not None:
+            data.keys.append(row.text(spans[key][-1]))
+        if time is not None:
+            _take_time(data, row, spans[time], f"data_time: {row.where}: {time}", stated)
     return data
 
 
-def _texts(file: Path, room: Room) -> Iterator[bytes]:
-    for _, line in room.watched(_lines(file), lambda found: f"{file}, line {found[0]}"):
-        yield line
+def _take_time(data: Data, row: _Row, spans: Sequence[Span], what: str, stated: Unit | None) -> None:
+    """Adds the time of a record. A column that is repeated is moved wherever it stands, so all of it is read."""
+    for span in spans:
+        written = row.value[slice(*span)]
+        try:
+            time = read_time(written, stated)
+        except NoTimeError as error:
+            raise InputError(f"{what} is {text_of(written)!r}, which is {error}") from None
+        if not data.times_ms and span is spans[0]:
+            data.unit = time.unit
+        elif time.unit != data.unit:
+            forms = [f"a number of {unit}" if unit else "a text" for unit in (time.unit, data.unit)]
+            raise InputError(
+                f"{what} is {text_of(written)!r}, {forms[0]} by its magnitude, and those before are {forms[1]}; give "
+                "data_time_unit"
+            )
+        data.resolution_ms = max(data.resolution_ms, time.resolution_ns // NS_PER_MS)
+    data.spans.append(tuple(spans))
+    data.times_ms.append(time.ns // NS_PER_MS)
 
 
 def _rows(files: Sequence[Path], suffix: str) -> Iterator[_Row]:
     for file in files:
-        yield from {LINES: _json_rows, CSV: _csv_rows, PARQUET: _parquet_rows}[suffix](file)
+        yield from {TEXT: _text_rows, LINES: _json_rows, CSV: _csv_rows, PARQUET: _parquet_rows}[suffix](file)
+
+
+def _text_rows(file: Path) -> Iterator[_Row]:
+    for number, line in _lines(file):
+        if content := _without_end(line):
+            yield _Row(f"{file}, line {number}", content)
 
 
 def _json_rows(file: Path) -> Iterator[_Row]:
     for number, line in _lines(file):
-        where = f"{file}, line {number}"
+        where, content = f"{file}, line {number}", _without_end(line)
+        if not content.strip():
+            continue
         try:
-            columns = json.loads(line)
+            columns = json.loads(content)
         except ValueError as error:
-            raise InputError(f"data: {where}: no JSON ({error}); mend or leave out the line") from None
+            raise InputError(f"data: {where}: no JSON ({error}); correct or leave out the line") from None
         if not isinstance(columns, dict):
             raise InputError(f"data: {where}: no JSON object; write {{…}} on each line")
-        yield _Row(where, line, columns, _as_json)
+        yield _JsonRow(where, content)
 
 
 def _csv_rows(file: Path) -> Iterator[_Row]:
-    """A line for each record, without the first one, which names the columns."""
-    lines = _lines(file)
-    header = next(lines, None)
-    if header is None:
-        return
-    names = next(csv.reader([header[1].decode()]))
+    """A record for each row, without the first one, which names the columns. A quoted field may hold line breaks."""
+    taken: list[bytes] = []
 
-    def write(columns: dict[str, Any]) -> bytes:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="").writerow([columns[name] for name in names])
-        return text.getvalue().encode()
+    def lines() -> Iterator[str]:
+        for _, line in _lines(file):
+            taken.append(line)
+            yield line.decode()
 
-    for number, line in lines:
+    reader, names = csv.reader(lines(), strict=True), list[str]()
+    while True:
+        taken.clear()
+        number = reader.line_num + 1
         try:
-            fields = next(csv.reader([line.decode()]))
+            fields = next(reader, None)
         except csv.Error as error:
-            raise InputError(f"data: {file}, line {number}: no CSV ({error}); mend or leave out the line") from None
-        if len(fields) != len(names):
+            raise InputError(f"data: {file}, line {number}: no CSV ({error}); correct or leave out the row") from None
+        if fields is None:
+            return
+        if not fields:
+            continue
+        if not names:
+            names = fields
+        elif len(fields) != len(names):
             raise InputError(
-                f"data: {file}, line {number}: {len(fields)} columns, and the first line names {len(names)}; mend it"
+                f"data: {file}, line {number}: {len(fields)} columns, and the first line names {len(names)}; correct it"
             )
-        yield _Row(f"{file}, line {number}", line, dict(zip(names, fields, strict=True)), write)
+        else:
+            yield _CsvRow(f"{file}, line {number}", _without_end(b"".join(taken)), names)
 
 
 def _parquet_rows(file: Path) -> Iterator[_Row]:
@@ -250,8 +354,8 @@ def _parquet_rows(file: Path) -> Iterator[_Row]:
         for batch in pq.ParquetFile(file).iter_batches(ROWS_A_LOOK):
             for columns in batch.to_pylist():
                 number += 1
-                yield _Row(f"{file}, row {number}", _as_json(columns), columns, _as_json)
-    except OSError as error:
+                yield _JsonRow(f"{file}, row {number}", _as_json(columns))
+    except (OSError, ValueError, OverflowError) as error:
         raise InputError(f"data: {file}, after row {number}: cannot be read: {error}") from None
 
 
@@ -267,9 +371,9 @@ def _recorded(files: Sequence[Path], room: Room) -> Data:
         except OSError as error:
             raise InputError(f"data: {file}: cannot be read: {error}") from None
     for row in sorted(rows, key=lambda row: (row["timestamp_ms"], row["partition"], row["offset"])):
-        data.values.append(row["value"] or b"")
+        data.values.append(row["value"])
         data.keys.append(row["key"])
-        data.headers.append([(one["name"], one["value"] or b"") for one in row["headers"] or ()])
+        data.headers.append([(one["name"], one["value"]) for one in row["headers"] or ()])
         data.times_ms.append(int(row["timestamp_ms"]))
     return data
 
@@ -297,11 +401,10 @@ def _size(file: Path) -> int:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Number and content of each line that is not empty."""
+    """Number and bytes of each line, with its end. A byte-order mark at the beginning is no part of the first one."""
     try:
         with file.open("rb") as content:
-            for number, raw in enumerate(content, start=1):
-                line = raw.rstrip(b"\r\n")
+            for number, line in enumerate(content, start=1):
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 try:
@@ -310,10 +413,13 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
                     raise InputError(
                         f"data: {file}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8"
                     ) from None
-                if line.strip():
-                    yield number, line
+                yield number, line
     except OSError as error:
         raise InputError(f"data: {file}: cannot be read: {error.strerror}") from None
+
+
+def _without_end(line: bytes) -> bytes:
+    return line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
 
 
 def _as_json(columns: dict[str, Any]) -> bytes:
@@ -327,50 +433,6 @@ def _plain(value: Any) -> Any:
         except UnicodeDecodeError:
             raise InputError("data: a column holds bytes that are no text; leave it out, or record a topic") from None
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-def _time_ms(value: Any, where: str) -> int:
-    """Milliseconds since the epoch of a number (seconds, or milliseconds), or of a text."""
-    if isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day)
-    if isinstance(value, datetime):
-        return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
-    try:
-        return _number_ms(float(value))
-    except (TypeError, ValueError, OverflowError):
-        pass
-    try:
-        return _time_ms(datetime.fromisoformat(str(value)), where)
-    except ValueError:
-        raise InputError(
-            f"data: {where} is {value!r}, which is no time; write seconds or milliseconds since 1970, or "
-            "2026-11-25T12:00:00Z"
-        ) from None
-
-
-def _number_ms(value: float) -> int:
-    return round(value if abs(value) >= FIRST_MS else value * 1000)
-
-
-def _moved(value: Any, by_ms: int) -> Any:
-    """The time in the form that it had, so much later."""
-    if isinstance(value, date):
-        whole_day = not isinstance(value, datetime)
-        return (datetime(value.year, value.month, value.day) if whole_day else value) + timedelta(milliseconds=by_ms)
-    try:
-        number = float(value)
-    except ValueError:
-        text = str(value)
-        moved = datetime.fromisoformat(text) + timedelta(milliseconds=by_ms)
-        digits = len(text.partition(".")[2].rstrip("Z").partition("+")[0].partition("-")[0])
-        exact = "microseconds" if digits > 3 else "milliseconds" if digits or moved.microsecond else "seconds"
-        told = moved.isoformat(sep="T" if "T" in text else " ", timespec=exact)
-        return told.replace("+00:00", "Z") if text.endswith("Z") else told
-    step = by_ms if abs(number) >= FIRST_MS else by_ms / 1000
-    later = number + step
-    whole = isinstance(value, int) or (isinstance(value, str) and value.lstrip("+-").isdigit())
-    later = round(later) if whole and later == round(later) else later
-    return str(later) if isinstance(value, str) else later
 
 
 def _iso(time_ms: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +11,13 @@ from generators.chance import stream_key
 from generators.data_files import Data, Headers
 from generators.murmur2 import partition_of
 
-# From one cycle to the next where all records have one time.
-ALONE_MS = 1000
 
 
 class Replay:
     """Record k is the one at place (offset + k) mod L of the data.
 
     Data without times begins at a place that is drawn from seed and repetition, as a text does; data with times begins
-    at its beginning, and of each further cycle the times that values carry are moved by the length of one.
+    at its beginning, and of each further round the times that values carry are moved by the length of one.
     """
 
     def __init__(self, data: Data, seed: int, repetition: int) -> None:
@@ -30,28 +27,13 @@ class Replay:
         self._partitions: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        """Records of one cycle."""
+        """Records of one round."""
         return len(self._data)
 
-    @cached_property
-    def cycle_ms(self) -> int:
-        """How much later one cycle is than the one before, in the time of its records: one mean gap after its end."""
-        times = self._data.times_ms
-        if not times:
-            return 0
-        span = max(times) - min(times)
-        return span + span // max(1, len(times) - 1) if span else ALONE_MS
-
-    def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
+    def payloads(self, records: NDArray[np.uint64]) -> list[bytes | None]:
         """The values of the given records (numbers in the schedule, shape (n,))."""
-        cycles, places = self._places(records)
-        values, shift = self._data.values, self._data.shift
-        if shift is None or not cycles.any():
-            return [values[place] for place in places.tolist()]
-        return [
-            values[place] if not cycle else shift(place, cycle * self.cycle_ms)
-            for cycle, place in zip(cycles.tolist(), places.tolist(), strict=True)
-        ]
+        rounds, places = self._places(records)
+        return [self._data.value(place, round_) for round_, place in zip(rounds.tolist(), places.tolist(), strict=True)]
 
     def keys(self, records: NDArray[np.uint64]) -> list[bytes | None] | None:
         """Their keys; None when the data has none."""
@@ -70,7 +52,7 @@ class Replay:
             found = self._partitions[key] = partition_of(key, partitions)
         return found
 
-    def primer(self, n: int) -> Iterator[bytes]:
+    def primer(self, n: int) -> Iterator[bytes | None]:
         """n values to get warm by. Of data with times all have the first one: what comes after is not late for it."""
         values = self._data.values
         return (values[0 if self._data.times_ms else number % len(values)] for number in range(n))
@@ -81,5 +63,5 @@ class Replay:
         return keys[0 if self._data.times_ms else number % len(keys)] if keys else None
 
     def _places(self, records: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        cycles, places = np.divmod(records.astype(np.int64) + self.offset, len(self._data))
-        return cycles, places
+        rounds, places = np.divmod(records.astype(np.int64) + self.offset, len(self._data))
+        return rounds, places

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from generators.curve import Curve, parse_curve
 from generators.data_files import Data, read_data, require_forward
+from generators.data_times import Unit
 from generators.errors import InputError
 from generators.listed import Listed
 from generators.pacing import DueTimes, Schedule
@@ -66,6 +67,7 @@ class GeneratorSpec(BaseModel):
     )
     data_key: str | None = Field(None, description="The column that holds a record's key.")
     data_time: str | None = Field(None, description="The column that holds a record's time.")
+    data_time_unit: Unit | None = Field(None, description="Of times that are numbers; else by their magnitude.")
     data_pace: Literal["rate", "recorded"] = Field("rate", description="At the rate, or when the records were made.")
     data_speed: float = Field(1.0, gt=0, le=1e6, description="Recorded times pass so much faster.")
     rules: dict[str, Any] | None = Field(None, description="What shapes the events of the source `nexmark`.")
@@ -139,7 +141,9 @@ class GeneratorSpec(BaseModel):
 
     def replayed(self) -> Data:
         """The data that is replayed. Raises InputError naming file and line of what is broken in it."""
-        data = read_data(self.data or "", self.data_key, self.data_time, copies=self.processes)
+        data = read_data(
+            self.data or "", self.data_key, self.data_time, self.data_time_unit, copies=self.processes
+        )
         if self.data_pace == "recorded":
             require_forward(data, self.data or "")
         return data
@@ -149,7 +153,8 @@ class GeneratorSpec(BaseModel):
         """When records of data are due that come as they were recorded; made once, since it is asked for again."""
         if self.data_pace != "recorded" or self.seconds is None:
             return None
-        return Listed.over(self.replayed().times_ms, self.data_speed, self.seconds)
+        data = self.replayed()
+        return Listed.over(data.times_ms, data.round_ms, self.data_speed, self.seconds)
 
     @property
     def schedule(self) -> DueTimes | None:

@@ -39,7 +39,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from query_tuples import harvest_query
-from running import FETCH_WAIT_MS, Config
+from running import FETCH_WAIT_MS, LINEAGE_HEADER, NEWEST_HEADER, Config
 from stock_tuples import harvest_group, harvest_join, with_events, with_late
 from word_tuples import harvest_ids, harvest_ranked_words, harvest_summed_words, harvest_words
 
@@ -125,8 +125,8 @@ def outputs_of(topic: DataFrame, ahead_ms: int = 0) -> DataFrame:
         (stamped - ahead_ms if ahead_ms else stamped).alias("emitted_ms"),
         "offset",
         # Engines without state lineages of their own name none: all of their outputs belong to the first.
-        F.coalesce(named("lineage").cast("int"), F.lit(0)).alias("lineage"),
-        named("newest").cast("long").alias("newest"),
+        F.coalesce(named(LINEAGE_HEADER).cast("int"), F.lit(0)).alias("lineage"),
+        named(NEWEST_HEADER).cast("long").alias("newest"),
         named(HEADER).alias(HEADER),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class ProgressLog(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = json.loads(event.progress.json)
-        source = (progress.get("sources") or [{}])[0]
+        sources = progress.get("sources") or []
         operators = progress.get("stateOperators") or []
         self._journal.write(
             "progress",
@@ -56,8 +57,8 @@ class ProgressLog(StreamingQueryListener):
             trigger_wall_ms=_epoch_ms(progress["timestamp"]),
             duration_ms=progress.get("durationMs", {}),
             num_input_rows=progress.get("numInputRows", 0),
-            start_offsets=_offsets(source.get("startOffset")),
-            end_offsets=_offsets(source.get("endOffset")),
+            start_offsets=_offsets([source.get("startOffset") for source in sources]),
+            end_offsets=_offsets([source.get("endOffset") for source in sources]),
             state={
                 "rows": sum(operator.get("numRowsTotal", 0) for operator in operators),
                 "rows_updated": sum(operator.get("numRowsUpdated", 0) for operator in operators),
@@ -79,10 +80,14 @@ def _epoch_ms(timestamp: str) -> int:
     return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
 
 
-def _offsets(value: Any) -> dict[str, int] | None:
-    """Offsets by partition of the one subscribed topic; None for the start of the first batch."""
-    if isinstance(value, str):
-        value = json.loads(value)
-    if value and isinstance(value.get("offset"), int):  # events that the engine numbers itself, in one row
-        return {"0": value["offset"]}
-    return next(iter(value.values())) if value else None
+def _offsets(values: Sequence[Any]) -> dict[str, int] | None:
+    """Offsets by partition of the first source that has some; None for the start of the first batch."""
+    for value in values:
+        if isinstance(value, str):
+            value = json.loads(value)
+        if isinstance(value, dict) and isinstance(value.get("offset"), int):
+            return {"0": value["offset"]}  # events that the engine numbers itself, in one row
+        if isinstance(value, dict) and value:
+            ends = next(iter(value.values()))
+            return ends if isinstance(ends, dict) else None
+    return None

@@ -53,8 +53,10 @@ def harvest_query(records: DataFrame, outputs: DataFrame, config: Config) -> tup
     notes, spark, every = Notes(Path(config["target"])), records.sparkSession, records
     records = every.where("NOT closing")
     prepare_state(spark)
+    # Records without a key go to any partition, so their offsets have no order: then the instant of emission has.
+    order = F.when(F.coalesce("key", F.lit("")) == "", F.col("emitted_ms")).otherwise(F.col("offset"))
     # Under a null key as under an empty one: what is joined by key must find itself again.
-    outputs = outputs.withColumn("key", F.coalesce("key", F.lit("")))
+    outputs = outputs.withColumns({"offset": order, "key": F.coalesce("key", F.lit(""))})
     job = _loaded(config, notes)
     if config["sink"] and job is not None:
         outputs = _from_sink(job, spark, config, notes)

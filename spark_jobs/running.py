@@ -27,8 +27,10 @@ POLL_S = 0.2
 FETCH_WAIT_MS = 20
 
 Config = dict[str, Any]
-# The number of the newest record that a result is made of, where a query knows it: a header of the output record.
+# The number of the newest record that a result is made of, where a query knows it: a column of its results.
 NEWEST = "newest"
+# Headers of output records. No user's record has one whose name begins so: others have a `lineage` of their own.
+LINEAGE_HEADER, NEWEST_HEADER = "faultline-lineage", "faultline-newest"
 # Records of the input topic (`value` is binary) and the program's configuration -> key, value, and perhaps NEWEST.
 Query = Callable[[DataFrame, Config], DataFrame]
 # Results and the program's configuration -> a writer that has its own target, and no checkpoint, mode or trigger yet.
@@ -98,8 +100,8 @@ class Workload:
         if self._sink is not None:
             writer = self._sink(results, config)
         else:
-            headers = [header("lineage", F.lit(str(lineage)))]
-            headers += [header(NEWEST, F.col(NEWEST))] if NEWEST in results.columns else []
+            headers = [header(LINEAGE_HEADER, F.lit(str(lineage)))]
+            headers += [header(NEWEST_HEADER, F.col(NEWEST))] if NEWEST in results.columns else []
             writer = (
                 results.select("key", "value", F.array(*headers).alias("headers"))
                 .writeStream.format("kafka")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,12 +45,25 @@ def load(path: Path) -> ModuleType:
     sys.modules[name] = module
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
+    # Before it runs: it may register functions while it is loaded, and those of modules beside it.
+    cloudpickle.register_pickle_by_value(module)
+    for beside in _modules_in(folder):
+        loaded = beside in sys.modules
+        # A name is all that is kept, but it must be that of a module that is loaded.
+        cloudpickle.register_pickle_by_value(sys.modules.setdefault(beside, ModuleType(beside)))
+        if not loaded:
+            del sys.modules[beside]
     spec.loader.exec_module(module)
-    for one in list(sys.modules.values()):
-        file = getattr(one, "__file__", None)
-        if file and Path(file).resolve().parent == folder:
-            cloudpickle.register_pickle_by_value(one)
     return module
+
+
+def _modules_in(folder: Path) -> Iterator[str]:
+    """Names of the modules and packages that an import finds in a folder, and nowhere before."""
+    for name in {path.stem for path in folder.iterdir() if path.stem.isidentifier()}:
+        spec = importlib.util.find_spec(name) if name not in sys.modules else sys.modules[name].__spec__
+        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+        if any(place and Path(place).resolve().is_relative_to(folder) for place in places):
+            yield name
 
 
 def number(milliseconds: Column, partition: Column) -> Column:

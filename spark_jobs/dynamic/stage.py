@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from running import header, milliseconds
+from running import LINEAGE_HEADER, header, milliseconds
 
 from .admission import Orders, asked, asked_at
 from .files import put
@@ -234,7 +234,7 @@ class Stage:
             return tuples.writeStream.foreachBatch(self._persisting)
         rows = QUERIES[self.name](tuples, parallelism)
         if plan.ends_chain:
-            rows = rows.withColumn("headers", F.array(header("lineage", F.lit("0"))))
+            rows = rows.withColumn("headers", F.array(header(LINEAGE_HEADER, F.lit("0"))))
         writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", plan.bootstrap)
         return writer.options(**plan.sink_options).option("topic", plan.output or "").outputMode("update")
 

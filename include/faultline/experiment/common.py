@@ -12,6 +12,7 @@ from fault.plan import FaultPlan, PlannedFault
 from fault.registry import ACTIONS, in_words
 from faultline.base.endpoints import EMBEDDED
 from faultline.experiment.faults import short_form
+from generators.data_times import Unit
 
 # What must be left after the fault, so that a recovery can be seen to hold.
 SECONDS_AFTER_FAULT = 30.0
@@ -19,7 +20,7 @@ BUILT_IN_CORPUS = "moby-dick"
 # How an axis names the Spark that is there anyway.
 INSTALLED = "installed"
 # Parameters that say how data is replayed.
-WITH_DATA = ("data_key", "data_time", "data_pace", "data_speed")
+WITH_DATA = ("data_key", "data_time", "data_time_unit", "data_pace", "data_speed")
 # Where the engine makes events itself, a rate is how dense they lie in event time.
 HIGHEST_RATE = 1e9
 # What counts as recovered: so much above what was before the fault.
@@ -139,6 +140,9 @@ class Common(BaseModel):
     )
     data_key: str | None = Field(None, description="The column of `data` that holds each record's key.")
     data_time: str | None = Field(None, description="The column of `data` that holds each record's time.")
+    data_time_unit: Unit | None = Field(
+        None, description="Unit of times that are numbers since 1970: s, ms, us or ns. Empty: by their magnitude."
+    )
     data_pace: DataPace = Field(
         "rate", description="Whether `data` comes at the rate, or when its records were made (`recorded`)."
     )

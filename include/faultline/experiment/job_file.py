@@ -29,6 +29,9 @@ KEYS = ("output_mode", "reflects", "event_time", "arguments")
 DECLARATION = "JOB"
 # What a job is told beside its arguments.
 TOLD = ("attempt", "folder")
+# What a job's folder may hold of what is taken along, in bytes: each attempt keeps a copy.
+MOST_BYTES = 100_000_000
+Argument = str | int | float
 EXAMPLE = 'JOB = {"output_mode": "update", "reflects": "count"}'
 # Where Faultline's own programs lie, which come first where a job is loaded.
 PROGRAMS = ROOT / "spark_jobs"
@@ -38,8 +41,8 @@ PROGRAMS = ROOT / "spark_jobs"
 class JobFile:
     """What a job's file says of it, and of itself.
 
-    `functions`: of those above which it defines. `files`: it and the modules beside it that it imports, by name.
-    `arguments`: their defaults, by name.
+    `functions`: of those above which it defines. `files`: it and what it takes along, by path within its folder.
+    `arguments`: their defaults, by name; a value that is given gets the type of its default.
     """
 
     path: Path
@@ -48,20 +51,21 @@ class JobFile:
     output_mode: str = "update"
     reflects: str = NOTHING
     event_time: str | None = None
-    arguments: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    arguments: Mapping[str, Argument] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def has_sink(self) -> bool:
         """Whether it writes its results itself, elsewhere than to Kafka."""
         return SINK in self.functions
 
-    def given(self, arguments: Mapping[str, str] | None) -> dict[str, str]:
-        """The arguments that it gets. Raises ValueError for one that it does not declare."""
+    def given(self, arguments: Mapping[str, Any] | None) -> dict[str, Argument]:
+        """The arguments that it gets. Raises ValueError for one that it does not declare, or of another type."""
         for name in arguments or {}:
             if name not in self.arguments:
                 known = suggest(name, self.arguments)
                 raise ValueError(f"arguments.{name}: {self.path.name} declares none such{known}")
-        return {**self.arguments, **(arguments or {})}
+        typed = {name: _typed(name, value, self.arguments[name]) for name, value in (arguments or {}).items()}
+        return {**self.arguments, **typed}
 
 
 def read_job(path: str) -> JobFile:
@@ -76,10 +80,7 @@ def read_job(path: str) -> JobFile:
         )
     if not _takes_both(functions[QUERY]):
         raise ValueError(f"job: {path}, line {functions[QUERY].lineno}: query takes (records, config); give it both")
-    declared, files = _declared(path, tree), _modules(file, tree)
-    for name in files:
-        if name != file.name and (PROGRAMS / name).exists():
-            raise ValueError(f"job: {path} imports {name}, and a program of Faultline's has that name; rename it")
+    declared, files = _declared(path, tree), files_of(file)
     mode = _choice(path, declared, "output_mode", OUTPUT_MODES, "update")
     reflects = _choice(path, declared, "reflects", REFLECTS, NOTHING)
     time = _choice(path, declared, "event_time", EVENT_TIMES, None)
@@ -121,14 +122,13 @@ def _takes_both(query: ast.FunctionDef) -> bool:
 
 def _parsed(file: Path) -> ast.Module:
     try:
-        text = file.read_text(encoding="utf-8")
+        content = file.read_bytes()
     except IsADirectoryError:
         raise ValueError(f"job: {file} is a folder; name the Python file in it") from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"job: {file} cannot be read: {why}; name a Python file") from None
+    except OSError as error:
+        raise ValueError(f"job: {file} cannot be read: {error.strerror}; name a Python file") from None
     try:
-        return ast.parse(text)
+        return ast.parse(content)  # as bytes: with the encoding that the file names, or its byte-order mark
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         said = getattr(error, "msg", error)
@@ -180,24 +180,73 @@ def _arguments(path: str, declared: Mapping[str, Any]) -> dict[str, str]:
             raise ValueError(f"job: {path}: the argument {name} is what Faultline tells every job; rename it")
         if not isinstance(value, str | int | float):
             raise ValueError(f"job: {path}: the default of the argument {name} is {value!r}; give a text or a number")
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    return dict(given)
 
 
-def modules_of(file: Path) -> dict[str, Path]:
-    """A Python file and the modules in its folder that it imports, and those that they do, by name."""
-    return _modules(file, _parsed(file))
+def _typed(name: str, value: Any, default: Argument) -> Argument:
+    """A value with the type of the default. Raises ValueError naming the argument."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"arguments.{name}: {text!r} is no switch; give true or false")
+        return text.lower() == "true"
+    try:
+        return type(default)(text)
+    except ValueError:
+        kind = "a whole number" if isinstance(default, int) else "a number"
+        raise ValueError(f"arguments.{name}: {text!r} is not {kind}, as its default {default} is; give one") from None
 
 
-def _modules(file: Path, tree: ast.Module) -> dict[str, Path]:
-    found = {file.name: file}
-    waiting = [tree]
+def files_of(file: Path) -> dict[str, Path]:
+    """A Python file and what it needs of its folder, by path within it: modules and packages that it imports, or that
+    they import, and files that a text in one of them names.
+
+    Raises ValueError for a module that Faultline's own programs hide, and for more than MOST_BYTES.
+    """
+    found: dict[str, Path] = {}
+    waiting = [file]
     while waiting:
-        for name in _imported(waiting.pop()):
-            path = file.parent / f"{name}.py"
-            if path.name not in found and path.is_file():
-                found[path.name] = path
-                waiting.append(_parsed(path))
+        path = waiting.pop()
+        name = path.relative_to(file.parent).as_posix()
+        if name in found:
+            continue
+        if path.suffix == ".py" and path != file and (PROGRAMS / Path(name).parts[0]).exists():
+            raise ValueError(f"job: {file} needs {name}, and a program of Faultline's has that name; rename it")
+        found[name] = path
+        if path.suffix == ".py":
+            waiting += _needed(path, file.parent)
+    _require_small(file, found)
     return found
+
+
+def _needed(path: Path, folder: Path) -> list[Path]:
+    """The files of a folder that one of its modules names; of a package, all that are in it."""
+    tree = _parsed(path)
+    found = []
+    for name in _imported(tree):
+        module, package = folder / f"{name}.py", folder / name
+        found += [module] if module.is_file() else []
+        found += [one for one in package.rglob("*") if one.is_file()] if (package / "__init__.py").is_file() else []
+    # A text that names a file beside the module which reads it.
+    found += [place / text for text in _texts(tree) for place in (folder, path.parent) if (place / text).is_file()]
+    return [one for one in found if "__pycache__" not in one.parts]
+
+
+def _require_small(file: Path, found: Mapping[str, Path]) -> None:
+    sizes = {name: path.stat().st_size for name, path in found.items()}
+    if sum(sizes.values()) > MOST_BYTES:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise ValueError(
+            f"job: {file} and what it names beside it have more than {MOST_BYTES // 10**6} MB, {largest} alone "
+            f"{sizes[largest] / 1e6:,.0f} MB; read large files by an absolute path"
+        )
+
+
+def _texts(tree: ast.Module) -> set[str]:
+    """Texts that may name a file of the folder."""
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    parts = {text: Path(text).parts for text in texts if 0 < len(text) < 256 and text.isprintable()}
+    return {text for text, names in parts.items() if "." in text and not {"/", ".."} & set(names)}
 
 
 def _imported(tree: ast.Module) -> set[str]:

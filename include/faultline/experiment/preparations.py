@@ -35,11 +35,10 @@ class Companion:
 class Application:
     """A program of the user's for Spark, as it is: nothing of Faultline is in it.
 
-    `path`: a Python program or a jar. `main_class`: of a jar whose manifest names none; else None. `jars`: beside it.
+    `path`: a Python program or a jar. `main_class`: of a jar whose manifest names none; else None.
     """
 
     path: Path
     main_class: str | None
     arguments: tuple[str, ...]
-    jars: tuple[Path, ...]
     environment: Mapping[str, str]

@@ -291,7 +291,8 @@ class HarvestOperator(LocalSparkJob):
         from faultline.base.marks import RUN_MARK
         from faultline.base.processes import end_processes, marked
         from faultline.engines.registry import engine_at
-        from faultline.experiment.plan import plan_of
+        from faultline.engines.spark.submission import job_jars
+        from faultline.experiment.plan import configuration_of, plan_of
         from faultline.runner.collect import gather, is_large, require_whole, sent_records
         from faultline.runner.teardown import note_failure
 
@@ -309,6 +310,9 @@ class HarvestOperator(LocalSparkJob):
             self.application_args = ["--config", str(configuration)]
             self.name = f"harvest {attempt.id}"
             self.large, self.for_attempt = is_large(sent_records(attempt, plan)), attempt.id
+            if attempt.job.is_dir():
+                config = configuration_of(attempt)
+                self.conditions = {**(config.spark_conf or {}), **job_jars(attempt, config)}
             self.alone, self.endpoints = attempt.job.is_dir() or plan.endpoints.elsewhere, plan.endpoints
             super().execute(context)
         except Exception as error:

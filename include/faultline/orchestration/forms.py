@@ -38,7 +38,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "workload", "rate", "warmup_s", "warmup_max_s", "duration_s", "corpus", "skew", "vocabulary",
         *own_section("Workload"),
     ),
-    "Your data": ("data", "data_key", "data_time", "data_pace", "data_speed"),
+    "Your data": ("data", "data_key", "data_time", "data_time_unit", "data_pace", "data_speed"),
     "Load": ("rate_curve", "skew_curve", "accept_overload", "generator_processes", "generator_on"),
     **{name: own_section(name) for name in own_sections()},
     "State and checkpoints": (

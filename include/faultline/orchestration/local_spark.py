@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -25,6 +27,8 @@ class LocalSparkJob(SparkSubmitOperator):
     # Runs what is not Faultline's own: never where other jobs come after it.
     alone = False
     for_attempt: str | None = None
+    # Settings of the run whose job is run again here.
+    conditions: Mapping[str, str] = MappingProxyType({})
     # Whose topics it reads, where they are not the embedded broker's.
     endpoints: Endpoints | None = None
 
@@ -62,6 +66,7 @@ class LocalSparkJob(SparkSubmitOperator):
         settings = load_settings()
         there = settings if self.endpoints is None else settings.at(self.endpoints)
         self.conf = batch_settings(there, archive=archive_here(settings), large=self.large, attempt=self.for_attempt)
+        self.conf = {**self.conditions, **self.conf}
         self.properties_file = str(properties_file(settings))
         marked = {RUN_MARK: self.for_attempt} if self.for_attempt else {}
         self.env_vars = {**spark_environment(settings, find_java(settings.home / "java.json").home), **marked}

@@ -160,10 +160,8 @@ def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, 
 
 def copy_job(config: Configuration, attempt: Attempt) -> None:
     """Keeps what of the user's is under test: it may be changed before the run is harvested."""
-    files = config.kind.files(config.own)
-    if files:
-        attempt.job.mkdir()
-    for name, path in files.items():
+    for name, path in config.kind.files(config.own).items():
+        (attempt.job / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, attempt.job / name)
 
 
@@ -264,7 +262,7 @@ def _recorded(data: Data, config: Configuration, seconds: float) -> int:
     sent."""
     from generators.listed import Listed
 
-    records = Listed.over(data.times_ms, config.data_speed, seconds).count
+    records = Listed.over(data.times_ms, data.round_ms, config.data_speed, seconds).count
     most = config.kind.highest_rate(config.model_dump())
     if records > most * seconds:
         raise ConfigError(
@@ -300,7 +298,8 @@ def _data(config: Configuration) -> Data | None:
         return None
     try:
         # Held by this process and by those that send it.
-        data = read_data(config.data, config.data_key, config.data_time, copies=config.generator_processes + 1)
+        named = (config.data, config.data_key, config.data_time, config.data_time_unit)
+        data = read_data(*named, copies=config.generator_processes + 1)
         if config.data_pace == "recorded":
             require_forward(data, config.data)
         return data

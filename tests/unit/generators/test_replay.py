@@ -24,13 +24,13 @@ times = st.lists(st.integers(0, 5_000), min_size=1, max_size=12).map(sorted)
 @given(times, st.sampled_from([0.5, 1.0, 3.0, 10.0]), st.floats(0.01, 30))
 def test_a_listed_schedule_is_its_list_over_and_over(at_ms: list[int], speed: float, seconds: float) -> None:
     """Against a plain walk through all of its records."""
-    listed = Listed.over(at_ms, speed, seconds)
-    span = round((at_ms[-1] - at_ms[0]) * MS / speed)
-    gap = max(1, span // max(1, len(at_ms) - 1)) if span else 10**9
+    round_ms = Data(values=[b""] * len(at_ms), times_ms=at_ms).round_ms
+    listed = Listed.over(at_ms, round_ms, speed, seconds)
+    length = max(round((at_ms[-1] - at_ms[0]) * MS / speed) + 1, round(round_ms * MS / speed))
     due, k = [], 0
     while len(due) <= 2000:
         cycle, place = divmod(k, len(at_ms))
-        at = cycle * (span + gap) + round((at_ms[place] - at_ms[0]) * MS / speed)
+        at = cycle * length + round((at_ms[place] - at_ms[0]) * MS / speed)
         if at >= round(seconds * 1e9):
             break
         due.append(at)
@@ -112,9 +112,10 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, more: dict[str, ob
         spec(tmp_path / "a.txt", **more)
 
 
-def test_a_cycle_is_as_long_as_its_times_whatever_their_order() -> None:
-    assert Replay(Data(values=[b"a"] * 3, times_ms=[100, 500, 90]), 1, 0).cycle_ms == 410 + 205
-    assert Replay(Data(values=[b"a"] * 2, times_ms=[7, 7]), 1, 0).cycle_ms == 1000
+def test_a_round_is_as_long_as_its_times_whatever_their_order() -> None:
+    assert Data(values=[b"a"] * 3, times_ms=[100, 500, 90]).round_ms == 410 + 205
+    assert Data(values=[b"a"] * 2, times_ms=[7, 7]).round_ms == 1000
+    assert Data(values=[b"a"] * 2, times_ms=[0, 86_400_000], resolution_ms=86_400_000).round_ms == 2 * 86_400_000
 
 
 def test_the_primer_of_data_has_its_own_keys() -> None:

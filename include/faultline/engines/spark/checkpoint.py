@@ -2,6 +2,9 @@
 
 The files are Spark's own truth: `offsets/<batch>` is written when a batch is planned, and
 `commits/<batch>` when it is done, so their modification times are the instants of both.
+
+A query may read from several sources. Offsets are those of `topic`, read more than once the least of them; None: of
+the first source of Kafka's, or of events that the engine numbers itself.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import contextlib
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ SNAPSHOTS, CHANGES = (ARCHIVE, ".snapshot"), (".changelog", ".delta")
 
 
 def committed_batches(
-    checkpoint: Path, *, after: int = -1, since_ns: int | None = None, lineage: int = 0
+    checkpoint: Path, *, after: int = -1, since_ns: int | None = None, lineage: int = 0, topic: str | None = None
 ) -> list[Commit]:
     """The committed batches above `after`, made after `since_ns`, in order; empty before the first commit."""
     found = []
@@ -36,7 +39,7 @@ def committed_batches(
             committed = commit.stat().st_mtime_ns
             if since_ns is not None and committed <= since_ns:
                 continue
-            ends, planned = read_offsets(offsets), offsets.stat().st_mtime_ns
+            ends, planned = read_offsets(offsets, topic), offsets.stat().st_mtime_ns
         except (OSError, ValueError):
             continue  # purged, or being renamed into place: the next look sees it
         found.append(Commit(lineage, int(commit.name), planned, committed, ends))
@@ -51,41 +54,54 @@ def last_commit_ns(checkpoint: Path) -> int:
     return 0
 
 
-def latest_offsets(checkpoint: Path) -> dict[str, int]:
+def latest_offsets(checkpoint: Path, topic: str | None = None) -> dict[str, int]:
     """End offsets of the newest committed batch; before the first, where the query began, or nothing."""
     for commit in reversed(_numbered(checkpoint / "commits")):
         try:
-            return read_offsets(checkpoint / "offsets" / commit.name)
+            return read_offsets(checkpoint / "offsets" / commit.name, topic)
         except (OSError, ValueError):
             continue
     # A query that began at the end of its input has nothing to commit.
-    return initial_offsets(checkpoint) or {}
+    return initial_offsets(checkpoint, topic) or {}
 
 
-def read_offsets(path: Path) -> dict[str, int]:
-    """End offsets by partition of the first source in an offset-log file (version line, metadata, sources)."""
+def read_offsets(path: Path, topic: str | None = None) -> dict[str, int]:
+    """End offsets by partition in an offset-log file (version line, metadata, a line for each source).
+
+    Raises ValueError for one that is not complete, or that has none of the topic.
+    """
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) < 3:
         raise ValueError(f"{path}: not a complete offset log")
-    source = json.loads(lines[2])
-    if isinstance(source.get("offset"), int):  # events that the engine numbers itself, in one row
-        return {"0": source["offset"]}
-    ends = next(iter(source.values()))
-    return {str(partition): int(offset) for partition, offset in ends.items()}
+    # A source that has not begun has a dash.
+    ends = ends_of([json.loads(line) for line in lines[2:] if line != "-"], topic)
+    if ends is None:
+        raise ValueError(f"{path}: no offsets of {topic or 'a topic'}")
+    return ends
 
 
-def initial_offsets(checkpoint: Path) -> dict[str, int] | None:
-    """Where the query's only Kafka source began, as Spark noted it; None when it did not get to that."""
-    try:
-        # A zero byte and a version stand before the JSON text.
-        text = (checkpoint / "sources" / "0" / "0").read_text(encoding="utf-8").split("\n", 1)[1]
-        ends = next(iter(json.loads(text).values()))
-        return {str(partition): int(offset) for partition, offset in ends.items()}
-    except (OSError, ValueError, IndexError, StopIteration, AttributeError):
-        return None
+def ends_of(sources: Sequence[Any], topic: str | None = None) -> dict[str, int] | None:
+    """Offsets by partition, of the offsets of each source; None where none of them has any."""
+    of_topics = [one for one in sources if isinstance(one, dict) and one and all(isinstance(ends, dict) for ends in one.values())]
+    name = topic if topic is not None else next((name for one in of_topics for name in one), None)
+    read = [one[name] for one in of_topics if name in one]
+    if read:
+        return {str(partition): min(int(one.get(partition, 0)) for one in read) for partition in read[0]}
+    numbered = [one["offset"] for one in sources if isinstance(one, dict) and isinstance(one.get("offset"), int)]
+    return {"0": numbered[0]} if numbered and not of_topics else None
 
 
-def commits_of(checkpoint: Path, given_up: Path | None = None) -> list[Commit]:
+def initial_offsets(checkpoint: Path, topic: str | None = None) -> dict[str, int] | None:
+    """Where the query's source began, as Spark noted it; None when it did not get to that."""
+    found = []
+    for source in _numbered(checkpoint / "sources"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # A zero byte and a version stand before the JSON text.
+            found.append(json.loads((source / "0").read_text(encoding="utf-8").split("\n", 1)[1]))
+    return ends_of(found, topic) if found else None
+
+
+def commits_of(checkpoint: Path, given_up: Path | None = None, topic: str | None = None) -> list[Commit]:
     """The commits of all lineages, those `given_up` first; that folder holds one for each, named by its number.
 
     Raises InfrastructureError when a later lineage does not say where it began.
@@ -93,9 +109,9 @@ def commits_of(checkpoint: Path, given_up: Path | None = None) -> list[Commit]:
     older = [] if given_up is None else _numbered(given_up)
     commits: list[Commit] = []
     for number, folder in enumerate([*older, checkpoint]):
-        found = committed_batches(folder, lineage=number)
+        found = committed_batches(folder, lineage=number, topic=topic)
         if number and found:
-            start = initial_offsets(folder)
+            start = initial_offsets(folder, topic)
             if start is None:
                 raise InfrastructureError(f"{folder}: lineage {number} does not say where it started; measure again")
             found[0] = replace(found[0], starts=start)

@@ -17,6 +17,7 @@ from faultline.engines.spark.gc_log import EXECUTOR_FILE
 from faultline.engines.spark.hdfs import copy_logs, copy_state
 from faultline.engines.spark.shared import CHECKPOINT, executor_logs, find_hdfs, find_shared, remove_shared
 from faultline.engines.spark.throwaway import remove_throwaway
+from faultline.experiment.plan import configuration_of, plan_of
 
 # Of the batches that a program makes itself warm with.
 WARM_UP_CHECKPOINT = "warmup-checkpoint"
@@ -31,10 +32,18 @@ def gather(attempt: Attempt, settings: Settings, *, method: str) -> None:
     if (there := find_hdfs(attempt)) is not None:
         copy_logs(there / CHECKPOINT, attempt.checkpoint)
         copy_state(there / CHECKPOINT, attempt.checkpoint)
-    commits = checkpoint.commits_of(attempt.checkpoint, attempt.lineages)
-    write_batches(attempt.folder, commits, method=method, reached=checkpoint.latest_offsets(attempt.checkpoint))
+    topic = input_topic(attempt)
+    commits = checkpoint.commits_of(attempt.checkpoint, attempt.lineages, topic)
+    write_batches(attempt.folder, commits, method=method, reached=checkpoint.latest_offsets(attempt.checkpoint, topic))
     write_json(attempt.folder / "checkpoint.json", checkpoint.state_document(attempt.checkpoint))
     copy_executor_logs(attempt, settings)
+
+
+def input_topic(attempt: Attempt) -> str | None:
+    """The topic whose offsets tell how far a job of the user's is, which may read others; None for other workloads."""
+    if not configuration_of(attempt).kind.of_the_user:
+        return None
+    return plan_of(attempt).topics["input"].name
 
 
 def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:

@@ -1,10 +1,11 @@
-"""The driver's logs: lost tasks, and connections to the broker that broke.
+"""The driver's logs: lost tasks, connections to the broker that broke, and rows that came too late.
 
 One file an incarnation of the driver, `spark-logs/driver-<incarnation>.log`, in the run's log4j2 pattern
 `instant level [thread] logger: message`; the program's own output and stack traces stand between and are
 passed over. A thread's name may itself hold brackets. The Kafka client words a broken connection in
 several ways, by what it was doing at the time; lines about a bootstrap entry (node ids below 0) count only
-where they cannot mean that an idle connection was given up.
+where they cannot mean that an idle connection was given up. Rows that came too late stand in the progress of each
+batch, which is logged as JSON over several lines.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _DISCONNECT = re.compile(
     r"|\bMetadata update failed\b"
     r"|\bDisconnectException\b"
 )
+_TOO_LATE = re.compile(r'^\s*"numRowsDroppedByWatermark" : (\d+)')
 # Looked for first, because most lines of a log hold none of them and a regular expression costs more.
 _HINTS = ("Lost task", "isconnect", "could not be established", "Metadata update failed")
 _LONGEST = 160
@@ -48,13 +50,18 @@ class DriverEvents:
 
     lost_tasks: tuple[LogLine, ...] = ()
     disconnects: tuple[LogLine, ...] = ()
+    late_rows: int = 0
 
 
 def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
     """The events of one log; lines of any other form are passed over."""
     lost: list[LogLine] = []
     disconnects: list[LogLine] = []
+    late_rows = 0
     for line in lines:
+        if "numRowsDropped" in line and (late := _TOO_LATE.match(line)):
+            late_rows += int(late[1])
+            continue
         if not any(hint in line for hint in _HINTS):
             continue
         match = _LINE.match(line.rstrip("\n"))
@@ -68,13 +75,13 @@ def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
         else:
             continue
         kind.append(LogLine(spark_instant_ns(instant), file, f"{logger}: {message}"[:_LONGEST]))
-    return DriverEvents(tuple(lost), tuple(disconnects))
+    return DriverEvents(tuple(lost), tuple(disconnects), late_rows)
 
 
 def is_event(line: str) -> bool:
     """Whether a line of the log is of interest."""
     found = parse_driver_log([line], "")
-    return bool(found.lost_tasks or found.disconnects)
+    return found != DriverEvents()
 
 
 def read_driver_logs(directory: Path) -> DriverEvents:
@@ -86,4 +93,5 @@ def read_driver_logs(directory: Path) -> DriverEvents:
     return DriverEvents(
         tuple(sorted((item for one in parsed for item in one.lost_tasks), key=lambda item: item.wall_ns)),
         tuple(sorted((item for one in parsed for item in one.disconnects), key=lambda item: item.wall_ns)),
+        sum(one.late_rows for one in parsed),
     )

@@ -162,7 +162,10 @@ class Spark:
     def progress(self, attempt: Attempt) -> Progress:
         there = find_hdfs(attempt)
         return CheckpointProgress(
-            attempt.checkpoint, attempt.listener_journal, None if there is None else there / CHECKPOINT
+            attempt.checkpoint,
+            attempt.listener_journal,
+            None if there is None else there / CHECKPOINT,
+            collect.input_topic(attempt),
         )
 
     def live(self, attempt: Attempt, settings: Settings) -> Callable[[], Traces]:

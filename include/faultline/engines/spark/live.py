@@ -12,7 +12,7 @@ from faultline.base.journal import JournalReader, Line
 from faultline.base.settings import Settings
 from faultline.engines.base import Commit, Traces
 from faultline.engines.spark import checkpoint
-from faultline.engines.spark.collect import application_folders
+from faultline.engines.spark.collect import application_folders, input_topic
 from faultline.engines.spark.driver_log import DriverEvents, parse_driver_log
 from faultline.engines.spark.executor_log import ExecutorLogReader, merge_events
 from faultline.engines.spark.shared import executor_logs, find_hdfs, find_shared
@@ -71,7 +71,7 @@ class LiveTraces:
         if find_hdfs(self._attempt) is not None:
             return []
         with contextlib.suppress(InfrastructureError):  # a lineage that is only just begun
-            return checkpoint.commits_of(self._attempt.checkpoint, self._attempt.lineages)
+            return checkpoint.commits_of(self._attempt.checkpoint, self._attempt.lineages, input_topic(self._attempt))
         return []
 
     def _executor_logs(self) -> Iterator[tuple[str, str, Path]]:

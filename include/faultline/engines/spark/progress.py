@@ -21,21 +21,22 @@ THERE_POLL_S = 0.02
 class CheckpointProgress:
     """Of the query with this checkpoint and this journal of its listener; see `faultline.engines.base.Progress`.
 
-    `there`: what `checkpoint` is a copy of, brought up to date before each look.
+    `there`: what `checkpoint` is a copy of, brought up to date before each look. `topic`: that of the input.
     """
 
     checkpoint: Path
     listener: Path
     there: HdfsFolder | None = None
+    topic: str | None = None
 
     def committed(self) -> Offsets:
-        return on_disk.latest_offsets(self._looked_at())
+        return on_disk.latest_offsets(self._looked_at(), self.topic)
 
     def covering(self, offsets: Offsets) -> int:
-        return sum(commit.covers(offsets) for commit in on_disk.committed_batches(self._looked_at()))
+        return sum(one.covers(offsets) for one in on_disk.committed_batches(self._looked_at(), topic=self.topic))
 
     def commits_since(self, wall_ns: int) -> Sequence[Commit]:
-        return on_disk.committed_batches(self._looked_at(), since_ns=wall_ns)
+        return on_disk.committed_batches(self._looked_at(), since_ns=wall_ns, topic=self.topic)
 
     def runs(self) -> int:
         lines = read_journal(self.listener)

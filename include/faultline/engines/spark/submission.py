@@ -76,6 +76,7 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
             **usual,
             # By it whoever closes the attempt finds executors, and what they fork; the driver inherits it.
             f"spark.executorEnv.{RUN_MARK}": attempt.id,
+            **job_jars(attempt, config),
         },
         spark_submit=None if build is None else str(build.spark_submit),
         master=None if build is None and shared is None else plan.endpoints.engine,
@@ -83,15 +84,19 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
     if own is None:
         program = workload_program(programs, config)
         return replace(submission, command=(str(program), "--config", str(told), run_token(attempt.id)))
-    jars = {"spark.jars": ",".join(map(str, own.jars))} if own.jars else {}
     return replace(
         submission,
         command=(str(own.path), *own.arguments),
         environment={**environment, **own.environment},
-        settings={**submission.settings, **jars},
         main_class=own.main_class,
         ends_itself=False,
     )
+
+
+def job_jars(attempt: Attempt, config: Configuration) -> dict[str, str]:
+    """The setting that names the copies of the jars that a job or program of the user's needs."""
+    jars = ",".join(str(attempt.job / jar.name) for jar in config.kind.jars(config.own))
+    return {"spark.jars": jars} if jars else {}
 
 
 def told_by_spark(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[str, Any]:

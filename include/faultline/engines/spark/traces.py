@@ -33,11 +33,14 @@ def read_traces(folder: Path) -> Traces:
     listener = read_ended(folder / "listener.jsonl")
     supervisor = read_ended(folder / "supervisor.jsonl")
     logs = folder / "spark-logs"
+    drivers = read_driver_logs(logs)
+    # A program of the user's has no listener of ours.
+    late = [state.get("rows_dropped") or 0 for state in _states(listener)] if listener else [drivers.late_rows]
     return Traces(
         method=method,
         commits=commits,
         reached=reached,
-        seen=(*sampled(samples), *executors_logged(read_executor_logs(logs)), *drivers_logged(read_driver_logs(logs))),
+        seen=(*sampled(samples), *executors_logged(read_executor_logs(logs)), *drivers_logged(drivers)),
         lives=lives_of(supervisor),
         epochs=epochs_of(supervisor),
         work=work_of(listener),
@@ -45,7 +48,7 @@ def read_traces(folder: Path) -> Traces:
         collections=read_gc_logs(logs),
         state_rows=state_rows(listener),
         state_bytes=_state_bytes(folder / "checkpoint.json"),
-        late_rows=sum(state.get("rows_dropped") or 0 for state in _states(listener)),
+        late_rows=sum(late),
     )
 
 

@@ -112,6 +112,10 @@ class Workload(Generic[P]):
         """Files of the user's that are under test, by name: each attempt runs a copy of its own, and keeps it."""
         return {}
 
+    def jars(self, own: P) -> tuple[Path, ...]:
+        """Of `files`, jars that its JVMs load beside Faultline's."""
+        return ()
+
     def has_python_workers(self, own: P) -> bool:
         """Whether executors start Python workers for it."""
         return False

@@ -20,10 +20,10 @@ from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
 from faultline.experiment.common import Common
-from faultline.experiment.job_file import HEADER, NOTHING, JobFile, modules_of, read_job
+from faultline.experiment.job_file import HEADER, NOTHING, JobFile, files_of, read_job
 from faultline.experiment.preparations import Application
 from faultline.experiment.workloads.base import Parameters, Workload
-from faultline.experiment.workloads.query import METHODS
+from faultline.experiment.workloads.query import JARS, METHODS, jar_files, jars_of, require_files, together
 
 # What a program can be told, by the name that stands for it.
 TOLD = ("bootstrap", "input", "output", "checkpoint", "interval_ms", "partitions")
@@ -41,7 +41,7 @@ class ProgramParameters(Parameters):
         description="Its arguments; {bootstrap}, {input}, {output}, {checkpoint}, {interval_ms} and {partitions} stand "
         "for what Faultline decides.",
     )
-    jars: str | None = Field(None, description="Jars that it needs, absolute paths with commas between them.")
+    jars: str | None = Field(None, description=JARS)
     reference: str | None = Field(
         None, description="A job's file whose `query` over all of the input in one batch gives what should have come."
     )
@@ -66,7 +66,8 @@ class Program(Workload[ProgramParameters]):
     def check(self, own: ProgramParameters, common: Common) -> None:
         if not own.application:
             raise ValueError("application: is empty; name your program, a Python file or a jar")
-        for key, path in (("application", own.application), ("reference", own.reference), *_named_jars(own)):
+        jars = (("jars", str(jar)) for jar in self.jars(own))
+        for key, path in (("application", own.application), ("reference", own.reference), *jars):
             if path and not path.startswith("/"):
                 raise ValueError(f"{key}: {path!r} is a relative path; give an absolute one, the same everywhere")
         if Path(own.application or "").suffix not in (PYTHON, JAR):
@@ -79,25 +80,24 @@ class Program(Workload[ProgramParameters]):
         _check_arguments(own.application_arguments or "")
 
     def check_here(self, own: ProgramParameters, common: Common) -> None:
-        _require_files(own)
+        require_files("application", own.application or "")
         jar = Path(own.application or "").suffix == JAR
         if jar and not own.main_class and not _names_a_class(own.application or ""):
             raise ConfigError(f"main_class: {own.application} names no Main-Class in its manifest; give one")
         self.files(own)
 
     def files(self, own: ProgramParameters) -> Mapping[str, Path]:
-        _require_files(own)
         application = Path(own.application or "")
         reference, found = reference_of(own), {application.name: application}
         if application.suffix == PYTHON:
             try:
-                found = modules_of(application)
+                found = files_of(application)
             except ValueError as error:
                 raise ConfigError(str(error).replace("job:", "application:", 1)) from None
-        for name, path in (*((Path(jar).name, Path(jar)) for jar in _jars(own)), *_files_of(reference)):
-            if found.setdefault(name, path) != path:
-                raise ConfigError(f"application: {path} and {found[name]} have one name; rename one of them")
-        return found
+        return together("application", found, jar_files(self.jars(own)), reference.files if reference else {})
+
+    def jars(self, own: ProgramParameters) -> tuple[Path, ...]:
+        return jars_of(own.jars)
 
     def has_python_workers(self, own: ProgramParameters) -> bool:
         return Path(own.application or "").suffix == PYTHON
@@ -138,7 +138,6 @@ class Program(Workload[ProgramParameters]):
             path=attempt.job / Path(own.application or "").name,
             main_class=own.main_class,
             arguments=tuple(one.format_map(values) for one in shlex.split(own.application_arguments or "")),
-            jars=tuple(attempt.job / Path(jar).name for jar in _jars(own)),
             environment={f"{PREFIX}{name.upper()}": value for name, value in values.items()},
         )
 
@@ -161,24 +160,6 @@ def _reflects(own: ProgramParameters, reference: JobFile | None) -> str:
     if own.pass_header:
         return HEADER
     return reference.reflects if reference else NOTHING
-
-
-def _files_of(reference: JobFile | None) -> list[tuple[str, Path]]:
-    return list(reference.files.items()) if reference else []
-
-
-def _jars(own: ProgramParameters) -> list[str]:
-    return [one.strip() for one in (own.jars or "").split(",") if one.strip()]
-
-
-def _named_jars(own: ProgramParameters) -> list[tuple[str, str]]:
-    return [("jars", jar) for jar in _jars(own)]
-
-
-def _require_files(own: ProgramParameters) -> None:
-    for key, path in (("application", own.application or ""), *_named_jars(own)):
-        if not Path(path).is_file():
-            raise ConfigError(f"{key}: {path} is no file; name one that is there")
 
 
 def _names_a_class(jar: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ METHODS = {COUNT: "batch", ID: "id", NEWEST: "newest", HEADER: "id", NOTHING: "n
 
 # How far ahead by their timestamps the records lie that close windows. Kafka takes none that are an hour ahead.
 CLOSING_AHEAD_S = 3300.0
+JARS = "Jars that it needs, absolute paths with commas between them."
 
 
 class QueryParameters(Parameters):
@@ -31,6 +32,7 @@ class QueryParameters(Parameters):
     arguments: dict[str, Any] | None = Field(
         None, description='What your job declares as "arguments", by name, such as {"window_s": "10"}.'
     )
+    jars: str | None = Field(None, description=JARS)
 
 
 class Query(Workload[QueryParameters]):
@@ -50,6 +52,9 @@ class Query(Workload[QueryParameters]):
             raise ValueError("job: is empty; name your Python file, or write one with ./faultline job new NAME")
         if not own.job.startswith("/"):
             raise ValueError(f"job: {own.job!r} is a relative path; give an absolute one, the same for every process")
+        for jar in self.jars(own):
+            if not jar.is_absolute():
+                raise ValueError(f"jars: {str(jar)!r} is a relative path; give an absolute one, the same everywhere")
 
     def check_here(self, own: QueryParameters, common: Common) -> None:
         job = job_of(own)
@@ -60,7 +65,10 @@ class Query(Workload[QueryParameters]):
             )
 
     def files(self, own: QueryParameters) -> Mapping[str, Path]:
-        return job_of(own).files
+        return together("job", job_of(own).files, jar_files(self.jars(own)))
+
+    def jars(self, own: QueryParameters) -> tuple[Path, ...]:
+        return jars_of(own.jars)
 
     def source(self, own: QueryParameters, common: Common, repetition: int) -> dict[str, Any]:
         job, usual = job_of(own), super().source(own, common, repetition)
@@ -119,6 +127,34 @@ def job_of(own: QueryParameters) -> JobFile:
         return job
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def jars_of(text: str | None) -> tuple[Path, ...]:
+    """The paths of a parameter `jars`."""
+    return tuple(Path(one.strip()) for one in (text or "").split(",") if one.strip())
+
+
+def jar_files(jars: Sequence[Path]) -> dict[str, Path]:
+    """Jars by name. Raises ConfigError for one that is not there."""
+    for jar in jars:
+        require_files("jars", str(jar))
+    return {jar.name: jar for jar in jars}
+
+
+def require_files(key: str, *paths: str) -> None:
+    """Raises ConfigError for what is no file."""
+    for path in paths:
+        if not Path(path).is_file():
+            raise ConfigError(f"{key}: {path} is no file; name one that is there")
+
+
+def together(key: str, *files: Mapping[str, Path]) -> dict[str, Path]:
+    """Files by name. Raises ConfigError for two of one name."""
+    found: dict[str, Path] = {}
+    for name, path in (item for some in files for item in some.items()):
+        if found.setdefault(name, path) != path:
+            raise ConfigError(f"{key}: {path} and {found[name]} have one name; rename one of them")
+    return found
 
 
 WORKLOADS = (Query(),)
