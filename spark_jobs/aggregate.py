@@ -107,11 +107,13 @@ def _unless_censored(name: str, summary: Column) -> Column:
 
 
 def recoveries(records: DataFrame) -> DataFrame:
-    """One row a planned fault of a record."""
+    """One row a fault of a record; nested values under their path, such as `trigger_phase`."""
     one = F.posexplode("metrics.recoveries").alias("fault", "part")
     rows = records.select("attempt", *KEYS, "status", one)
     # Among controls only, Spark has seen nothing but empty lists, and takes their elements for text.
-    parts = ["part.*"] if isinstance(rows.schema["part"].dataType, StructType) else []
+    part = rows.schema["part"].dataType
+    paths = flatten(part, ("part",)) if isinstance(part, StructType) else []
+    parts = [F.col(".".join(map(quoted, path))).alias("_".join(path[1:])) for path in paths]
     return rows.select("attempt", *KEYS, "status", "fault", *parts)
 
 

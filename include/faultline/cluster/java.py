@@ -129,7 +129,8 @@ def _candidates(environ: Mapping[str, str], places: Iterable[str]) -> Iterator[P
     """Executable `java` programs in order of preference, each real file once."""
     seen: set[Path] = set()
     for executable in _named(environ, places):
-        if not (executable.is_file() and os.access(executable, os.X_OK)):
+        # In this order: a folder that may not be entered hides what is in it, and is_file() would raise.
+        if not (os.access(executable, os.X_OK) and executable.is_file()):
             continue
         real = executable.resolve()
         if real not in seen:

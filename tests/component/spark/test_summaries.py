@@ -18,17 +18,26 @@ from aggregate import FORMULA, KEYS, NUMBER, PLAIN, experiments, of_attempts, re
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.mark.parametrize("parts", [[], [{"recovered": True, "macro_s": 4.5}]])
+TRIGGER = {"waited_s": 3.5, "phase": "commit"}
+
+
+@pytest.mark.parametrize(
+    "parts", [[], [{"recovered": True, "macro_s": 4.5, "trigger": None}, {"macro_s": 5.0, "trigger": TRIGGER}]]
+)
 def test_recoveries_are_a_table_also_where_no_record_has_one(
     spark: SparkSession, tmp_path: Path, parts: list[dict[str, Any]]
 ) -> None:
     keys = {"matrix": "m", "config_id": "c", "series": "s", "build": "b", "attempt": "a", "status": "valid"}
     (tmp_path / "record.json").write_text(json.dumps({**keys, "metrics": {"recoveries": parts}}))
     found = recoveries(spark.read.option("multiLine", True).json(str(tmp_path / "record.json")))
-    assert set(found.columns) == {*keys, "fault", *(name for part in parts for name in part)}
+    of_parts = {"recovered", "macro_s", "trigger_waited_s", "trigger_phase"} if parts else set()
+    assert set(found.columns) == {*keys, "fault", *of_parts}
     assert [(row["attempt"], row["fault"], row["macro_s"]) for row in found.collect()] == [
         ("a", number, part["macro_s"]) for number, part in enumerate(parts)
     ]
+    write(found.orderBy("fault"), tmp_path, "recoveries")
+    rows = list(csv.DictReader((tmp_path / "recoveries.csv").read_text().splitlines()))
+    assert [row.get("trigger_phase", "") for row in rows] == ["", "commit"][: len(parts)]
 
 
 def test_a_swap_removes_the_tables_before_and_nothing_that_a_link_leads_to_elsewhere(tmp_path: Path) -> None:

@@ -299,10 +299,7 @@ def front_heads(answer: Answer) -> list[str]:
 def placebo_text(placebo: Placebo | None) -> str:
     """What the controls say of how far recoveries can be relied on."""
     if placebo is None:
-        return (
-            "No control says how often the rule of the end errs here, so nobody knows how far these recoveries can be "
-            "relied on."
-        )
+        return "No control was measured, so how often the rule finds a recovery where nothing broke is unknown."
     macro = "not seen to end" if math.isinf(placebo.macro_s) else f"{placebo.macro_s:.1f} s"
     known = "" if placebo.resolution_s is None else f" (known to {placebo.resolution_s:.1f} s)"
     many = "1 control" if placebo.controls == 1 else f"{placebo.controls} controls"
