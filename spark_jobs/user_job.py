@@ -6,6 +6,7 @@ What it defines is sent to executors by value, modules beside it included: they 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,25 @@ def _modules_in(folder: Path) -> Iterator[str]:
         places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
         if any(place and Path(place).resolve().is_relative_to(folder) for place in places):
             yield name
+
+
+def require_as_told(spark: SparkSession, config: dict[str, Any]) -> None:
+    """Writes down what the session runs under. Raises JobError for a query that the job has started itself, and for a
+    setting that it has changed and the measuring relies on: `own_settings`, each with what to do instead."""
+    if active := spark.streams.active:
+        raise JobError(
+            f"query started {len(active)} streaming query of its own, and the one that it returns is measured; measure "
+            "each in a job of its own, without start()"
+        )
+    told_settings = dict(spark.sparkContext.getConf().getAll())
+    changed = {name: value for name, value in dict(spark.conf.getAll).items() if value != told_settings.get(name)}
+    Path(config["application"]).write_text(json.dumps({**told_settings, **changed}))
+    for name, remedy in config["own_settings"].items():
+        if name in changed and name in told_settings:
+            raise JobError(
+                f"the job sets {name} to {changed[name]} itself, and runs under {told_settings[name]}; leave it out, "
+                f"{remedy}"
+            )
 
 
 def number(milliseconds: Column, partition: Column) -> Column:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from running import NEWEST, Config, Query, Sink, configured, run
-from user_job import JobError, load, results, told, with_numbers
+from user_job import JobError, load, require_as_told, results, told, with_numbers
 
 
 def to_kafka(job: ModuleType) -> Query:
@@ -20,6 +20,7 @@ def to_kafka(job: ModuleType) -> Query:
 
     def query(records: DataFrame, config: Config) -> DataFrame:
         found = results(job.query(with_numbers(records), told(config)), ("key", "value"), "query")
+        require_as_told(records.sparkSession, config)
         newest = [F.col(NEWEST)] if NEWEST in found.columns else []
         return found.select(F.col("key").cast("string"), F.col("value").cast("string"), *newest)
 
@@ -30,7 +31,9 @@ def to_its_sink(job: ModuleType) -> tuple[Query, Sink]:
     """The job's results as they are, and where it puts them."""
 
     def query(records: DataFrame, config: Config) -> DataFrame:
-        return results(job.query(with_numbers(records), told(config)), (), "query")
+        found = results(job.query(with_numbers(records), told(config)), (), "query")
+        require_as_told(records.sparkSession, config)
+        return found
 
     def sink(found: DataFrame, config: Config) -> DataStreamWriter:
         writer = job.sink(found, told(config))

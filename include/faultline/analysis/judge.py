@@ -143,6 +143,7 @@ def judged(directory: Path, *, within: float | None = None) -> Judgement:
         artifacts=artifacts(directory),
         around=surroundings(raw, window.start_ns, window.end_ns),
         collectors={one.role: one.collector for one in raw.traces.collections},
+        settings=raw.traces.settings,
     )
     return Judgement(record, measured, tuple(named))
 
@@ -307,6 +308,12 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
     )
 
 
+def _as_run(asked: Mapping[str, Any], running: Mapping[str, str]) -> dict[str, Any]:
+    """Settings that were asked for as they ran, and what a job or program has set of Spark SQL beside them."""
+    own = {name: value for name, value in running.items() if name.startswith("spark.sql.")}
+    return {**asked, **{name: running[name] for name in asked if name in running}, **own}
+
+
 def _losses(measured: Measured) -> list[str]:
     """Faults between T0 and the end of the window, planned or not, as a control must not see them."""
     window, raw = measured.window, measured.raw
@@ -349,9 +356,12 @@ def _record(
     artifacts: dict[str, str],
     around: Mapping[str, Any] | None = None,
     collectors: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
     environment |= around or {}
+    if settings is not None:
+        environment["spark_conf"] = _as_run(environment["spark_conf"] or {}, settings)
     # What collects garbage is left to Java, and named by the logs of the JVMs.
     if (jvms := attempt.environment.get("jvm")) is not None:
         named = collectors or {}

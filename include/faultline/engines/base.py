@@ -170,6 +170,7 @@ class Traces:
     order of time. `collections`: of each process that logged them, none in attempts from before they were logged.
     `state_rows`: live rows after the last batch that told; `state_bytes`: of the last snapshot and what
     changed since, as a recovery would read them; None where nobody looked. `late_rows`: dropped, since they came late.
+    `settings`: what a job or program of the user's ran under; None where nobody asked.
     """
 
     method: str
@@ -184,6 +185,7 @@ class Traces:
     state_rows: int | None = None
     state_bytes: int | None = None
     late_rows: int = 0
+    settings: Mapping[str, str] | None = None
 
     def of(self, kind: str) -> list[Seen]:
         """What was seen of a kind, in order of time."""

@@ -63,10 +63,14 @@ class Matrix:
         size = self.repetitions
         for values in self.axes.values():
             size *= len(values)
+        if "none" not in self.axes.get("fault", ()):  # else each point has a control of its own
+            size += self.controls
         if size > MAX_CONFIGURATIONS:
             longest = max(self.axes, key=lambda name: len(self.axes[name]))
+            controls = f", {self.controls} of them controls," if self.controls else ""
             raise ConfigError(
-                f"{longest}: {size} experiments are more than {MAX_CONFIGURATIONS}; split this axis over several sweeps"
+                f"{longest}: {size} experiments{controls} are more than {MAX_CONFIGURATIONS}; split this axis over "
+                "several sweeps"
             )
         if "fault" in self.axes and self.fixed.get("fault_plan"):
             self._check_plan([value for value in self.axes["fault"] if value != "none"])

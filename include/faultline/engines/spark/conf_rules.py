@@ -38,6 +38,7 @@ _BY_PARAMETER: Mapping[str, str] = {
     "spark.cores.max": "executors and executor_cores", "spark.executor.cores": "executor_cores",
     "spark.executor.instances": "executors", "spark.executor.memory": "executor_memory_mb",
     "spark.sql.shuffle.partitions": "shuffle_partitions",
+    "spark.sql.streaming.internal.stateStore.partitions": "shuffle_partitions",
     "spark.sql.streaming.stateStore.providerClass": "state_store",
     "spark.sql.streaming.realTimeMode.allowlistCheck": "commit_mode",
     "spark.driver.extraJavaOptions": "jvm_options", "spark.driver.defaultJavaOptions": "jvm_options",
@@ -97,6 +98,13 @@ def check_conf(config: Configuration) -> None:
         _check_setting(config, name, value)
     for role, options in (config.jvm_options or {}).items():
         _check_options(role, options)
+
+
+def own_settings() -> dict[str, str]:
+    """What a job or program must not set itself, each with what to do instead."""
+    by_parameter = {name: f"and set {parameter}" for name, parameter in _BY_PARAMETER.items()}
+    # An address is written by Spark in a form of its own.
+    return by_parameter | {name: f"because {why}" for name, why in OWNED.items() if why is not _ADDRESS}
 
 
 def check_settings(settings: Mapping[str, str], key: str) -> None:

@@ -16,9 +16,9 @@ from faultline.base.target import endpoints_at
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.engines.spark import class_link, collect, detection, standalone
-from faultline.engines.spark.elsewhere import OwnCheckpoint
 from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.live import LiveTraces
+from faultline.engines.spark.program_check import ProgramCheck
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.sampling import DriverSampler
 from faultline.engines.spark.shared import CHECKPOINT, find_hdfs
@@ -137,11 +137,11 @@ class Spark:
         if read_document(attempt.folder / "workload.json")["ends_itself"]:
             return held_back
         # A program that knows nothing of Faultline.
-        own_checkpoint = OwnCheckpoint(attempt.checkpoint, _driver_ui(attempt)).look
+        check = ProgramCheck(attempt, _driver_ui(attempt), collect.input_topic(attempt)).look
 
         def look() -> None:
             held_back()
-            own_checkpoint()
+            check()
 
         return look
 

@@ -101,6 +101,7 @@ def job_jars(attempt: Attempt, config: Configuration) -> dict[str, str]:
 
 def told_by_spark(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[str, Any]:
     """What every program on Spark is told beside what the plan says."""
+    of_user = config.kind.of_the_user
     throw_away, disk = config.commit_mode == "none", attempt.read().get("checkpoint_disk")
     checkpoint = make_throwaway(attempt) if throw_away else attempt.checkpoint
     if disk and not throw_away:
@@ -109,6 +110,7 @@ def told_by_spark(attempt: Attempt, plan: AttemptPlan, config: Configuration) ->
         # Where the other hosts of a target find it, too.
         "checkpoint": place_of(attempt, CHECKPOINT) if plan.endpoints.elsewhere else str(checkpoint),
         "listener_log": str(attempt.listener_journal),
+        **({"own_settings": own_settings(), "application": str(attempt.folder / APPLICATION)} if of_user else {}),
         **_usual(attempt, plan, config),
     }
 

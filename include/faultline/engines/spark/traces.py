@@ -19,6 +19,7 @@ from faultline.engines.spark.driver_log import DriverEvents, LogLine, read_drive
 from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_logs
 from faultline.engines.spark.gc_log import read_gc_logs
 from faultline.engines.spark.instants import spark_instant_ns
+from faultline.engines.spark.program_check import running_settings
 from faultline.engines.supervised import epochs_of, lives_of
 
 # How the interface names the driver among its executors.
@@ -49,6 +50,7 @@ def read_traces(folder: Path) -> Traces:
         state_rows=state_rows(listener),
         state_bytes=_state_bytes(folder / "checkpoint.json"),
         late_rows=sum(late),
+        settings=running_settings(folder),
     )
 
 

@@ -1,0 +1,133 @@
+"""What a user's program does otherwise than it was told to: found while it starts, long before its commits have been
+waited for in vain.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.documents import read_document
+from faultline.base.errors import InfrastructureError
+from faultline.base.http import fetch
+from faultline.engines.spark.checkpoint import initial_offsets
+from faultline.engines.spark.conf_rules import own_settings
+from faultline.engines.spark.rest import fetch_list
+
+# How Spark describes each job of a micro-batch.
+OF_A_BATCH = re.compile(r"\bbatch = \d+")
+# Seconds between two looks; and for how long batches may be done with nothing in the checkpoint, as of a query that is
+# started before the one that counts.
+LOOK_S, PATIENCE_S = 5.0, 20.0
+MASTER = "spark.master"
+# What a program or a job runs under, as it is: beside the file of what it was told.
+APPLICATION = "application.json"
+
+
+class ProgramCheck:
+    """A program that knows nothing of Faultline, while it starts.
+
+    `folder`: of the attempt. `checkpoint`: the one that it was given. `topic`: its input. `now`: seconds of any clock.
+    """
+
+    def __init__(
+        self, attempt: Attempt, driver_ui: str, topic: str | None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._attempt, self._topic, self._now = attempt, topic, now
+        self._applications = f"{driver_ui}/api/v1/applications"
+        self._next_s = now() + LOOK_S
+        self._since_s: float | None = None
+        self._settings_known = False
+
+    def look(self) -> None:
+        """Raises InfrastructureError with what is to be changed in the program, once that is sure."""
+        if self._now() < self._next_s:
+            return
+        self._next_s = self._now() + LOOK_S
+        self._check_settings()
+        checkpoint = self._attempt.checkpoint
+        if (checkpoint / "offsets").is_dir():
+            self._check_start()
+            if self._settings_known:
+                self._next_s = float("inf")
+        elif inner := _queries_in(checkpoint):
+            self._require_soon(
+                f"program: it keeps {'several queries' if len(inner) > 1 else 'its query'} in folders of the checkpoint "
+                f"that it was given ({', '.join(inner)}), and one query in the checkpoint itself is measured; "
+                + ("measure each in a program of its own" if len(inner) > 1 else "use {checkpoint} as it is")
+            )
+        elif self._has_done_a_batch():
+            self._require_soon(
+                "program: it works through batches, and nothing stands in the checkpoint that it was given; have "
+                "its query use {checkpoint} (or FAULTLINE_CHECKPOINT) as its checkpointLocation"
+            )
+
+    def _require_soon(self, what: str) -> None:
+        self._since_s = self._now() if self._since_s is None else self._since_s
+        if self._now() - self._since_s >= PATIENCE_S:
+            raise InfrastructureError(what)
+
+    def _check_settings(self) -> None:
+        """Holds what the application runs under against what it was told, once it answers."""
+        if self._settings_known:
+            return
+        for application in fetch_list(self._applications):
+            answer = fetch(f"{self._applications}/{application['id']}/environment", timeout_s=1.0)
+            if isinstance(answer, dict) and answer.get("sparkProperties"):
+                running = {str(name): str(value) for name, value in answer["sparkProperties"]}
+                write_json(self._attempt.folder / APPLICATION, running)
+                self._settings_known = True
+                if (trouble := set_otherwise(asked_for(self._attempt), running)) is not None:
+                    raise InfrastructureError(f"program: {trouble}")
+
+    def _check_start(self) -> None:
+        """Of what was sent before the query began, it must have taken in all."""
+        start = initial_offsets(self._attempt.checkpoint, self._topic)
+        if start and any(start.values()):
+            raise InfrastructureError(
+                f"program: it begins at offset {max(start.values()):,} of its input, and what was sent before it began "
+                'belongs to it; set its startingOffsets to "earliest"'
+            )
+
+    def _has_done_a_batch(self) -> bool:
+        return any(
+            OF_A_BATCH.search(str(job.get("description") or ""))
+            for application in fetch_list(self._applications)
+            for job in fetch_list(f"{self._applications}/{application['id']}/jobs?status=succeeded")
+        )
+
+
+def asked_for(attempt: Attempt) -> dict[str, str]:
+    """The settings on the command line of an attempt's workload."""
+    command = [str(word) for word in read_document(attempt.folder / "workload.json")["command"]]
+    asked = dict(
+        value.split("=", 1) for option, value in zip(command, command[1:], strict=False) if option == "--conf"
+    )
+    if "--master" in command:
+        asked[MASTER] = command[command.index("--master") + 1]
+    return asked
+
+
+def set_otherwise(asked: Mapping[str, str], running: Mapping[str, str]) -> str | None:
+    """The first setting that the measuring relies on and that runs otherwise than asked, with the remedy; or None."""
+    for name, remedy in own_settings().items():
+        value = running.get(name)
+        # A value that may hold a secret is shown by stars.
+        if value is not None and name in asked and value != asked[name] and "(redacted)" not in value:
+            return f"it sets {name} to {value} itself, and runs under {asked[name]}; leave it out, {remedy}"
+    return None
+
+
+def _queries_in(checkpoint: Path) -> Sequence[str]:
+    """Folders of a checkpoint that are checkpoints themselves."""
+    return sorted(path.parent.name for path in checkpoint.glob("*/offsets") if path.is_dir())
+
+
+def running_settings(folder: Path) -> dict[str, str] | None:
+    """What the application of an attempt ran under; None where nobody asked it."""
+    path = folder / APPLICATION
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None

@@ -1,0 +1,118 @@
+"""A user's program that keeps its progress where nobody looks is told so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import InfrastructureError
+from faultline.engines.spark import program_check
+from faultline.engines.spark.program_check import LOOK_S, PATIENCE_S, ProgramCheck, running_settings, set_otherwise
+
+BATCH = {"description": "count<br/>id = 8a<br/>runId = 54<br/>batch = 0", "status": "SUCCEEDED"}
+# What it reads before its query begins.
+BEFORE = {"description": "load at prices.py:7", "status": "SUCCEEDED"}
+
+
+ASKED = {"spark.master": "spark://here:7077", "spark.sql.shuffle.partitions": "2"}
+
+
+class Driver:
+    """What its REST says, and the time."""
+
+    def __init__(self) -> None:
+        self.jobs: list[dict[str, str]] = []
+        self.settings: list[list[str]] = []
+        self.asked = 0
+        self.now = 0.0
+
+    def get(self, url: str, timeout_s: float = 1.0) -> Any:
+        self.asked += 1
+        if url.endswith("/app-1/environment"):
+            return {"sparkProperties": self.settings}
+        return self.jobs if url.endswith("/app-1/jobs?status=succeeded") else [{"id": "app-1"}]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    monkeypatch.setattr(program_check, "fetch_list", made.get)
+    monkeypatch.setattr(program_check, "fetch", made.get)
+    return made
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    words = [word for name, value in ASKED.items() for word in ("--conf", f"{name}={value}") if name != "spark.master"]
+    command = ["spark-submit", "--master", ASKED["spark.master"], *words, "program.py"]
+    (tmp_path / "workload.json").write_text(json.dumps({"command": command}))
+    return Attempt(tmp_path)
+
+
+def pass_time(driver: Driver, check: ProgramCheck, seconds: float) -> None:
+    until = driver.now + seconds
+    while driver.now < until:
+        driver.now += LOOK_S / 4
+        check.look()
+
+
+def checked(driver: Driver, attempt: Attempt) -> ProgramCheck:
+    return ProgramCheck(attempt, "http://driver", "orders", lambda: driver.now)
+
+
+def test_batches_without_a_checkpoint_are_told_and_nothing_else_is(driver: Driver, attempt: Attempt) -> None:
+    check = checked(driver, attempt)
+    pass_time(driver, check, 10 * PATIENCE_S)
+    driver.jobs = [BEFORE]
+    pass_time(driver, check, 10 * PATIENCE_S)
+    driver.jobs = [BEFORE, BATCH]
+    pass_time(driver, check, PATIENCE_S - LOOK_S)
+    with pytest.raises(InfrastructureError, match=r"^program: .*; have its query use \{checkpoint\}"):
+        pass_time(driver, check, 3 * LOOK_S)
+
+
+def test_one_that_does_as_it_was_told_is_asked_no_more(driver: Driver, attempt: Attempt) -> None:
+    driver.jobs = [BATCH]
+    check = checked(driver, attempt)
+    pass_time(driver, check, PATIENCE_S - LOOK_S)  # another query of its came first
+    (attempt.checkpoint / "offsets").mkdir(parents=True)
+    driver.settings = [[name, value] for name, value in ASKED.items()]
+    pass_time(driver, check, LOOK_S)
+    before = driver.asked
+    pass_time(driver, check, 10 * PATIENCE_S)
+    assert driver.asked == before > 0
+    assert running_settings(attempt.folder) == ASKED
+
+
+def test_several_queries_in_one_checkpoint_are_named(driver: Driver, attempt: Attempt) -> None:
+    check = checked(driver, attempt)
+    for name in ("words", "lengths"):
+        (attempt.checkpoint / name / "offsets").mkdir(parents=True)
+    with pytest.raises(InfrastructureError, match="several queries .*lengths, words"):
+        pass_time(driver, check, PATIENCE_S + 2 * LOOK_S)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_setting_that_the_program_makes_itself_is_named(driver: Driver, attempt: Attempt, name: str) -> None:
+    check = checked(driver, attempt)
+    driver.settings = [[one, "other" if one == name else value] for one, value in ASKED.items()]
+    with pytest.raises(InfrastructureError, match=re.escape(name)):
+        pass_time(driver, check, 2 * LOOK_S)
+    assert set_otherwise(ASKED, {**ASKED, name: "*****(redacted)"}) is None
+
+
+def test_a_program_that_begins_at_the_end_is_told_so(driver: Driver, attempt: Attempt) -> None:
+    check = checked(driver, attempt)
+    (attempt.checkpoint / "offsets").mkdir(parents=True)
+    for number, start in enumerate(['{"others":{"0":7}}', '{"orders":{"0":0,"1":0}}']):
+        (attempt.checkpoint / "sources" / str(number)).mkdir(parents=True)
+        (attempt.checkpoint / "sources" / str(number) / "0").write_text(f"\0v1\n{start}")
+    pass_time(driver, check, 2 * LOOK_S)
+    (attempt.checkpoint / "sources" / "1" / "0").write_text('\0v1\n{"orders":{"0":3,"1":0}}')
+    with pytest.raises(InfrastructureError, match="begins at offset 3 .*earliest"):
+        pass_time(driver, check, 2 * LOOK_S)
