@@ -125,7 +125,7 @@ class _Iso:
         parts = [int(offset[at : at + 2]) for at in range(1, len(offset), 2)]
         seconds = sum(part * 60**power for part, power in zip(parts, (2, 1, 0), strict=False))
         after = (self.local - _EPOCH) // timedelta(seconds=1) - (-seconds if offset[:1] == "-" else seconds)
-        return after * 10**9 + self.fraction_ns
+        return int(after) * 10**9 + self.fraction_ns
 
     @property
     def resolution_ns(self) -> int:

@@ -108,7 +108,7 @@ def _keyed(own: Replay | None, number: int) -> dict[str, Any]:
 
 def close(
     spec: GeneratorSpec,
-    payloads: Iterable[bytes],
+    payloads: Iterable[bytes | None],
     sender: Sender,
     *,
     ahead_s: float = 0.0,

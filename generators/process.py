@@ -127,8 +127,8 @@ def replayed(spec: GeneratorSpec) -> dict[str, Any]:
     from one cycle to the next."""
     if spec.source != "data":
         return {}
-    source = Replay(spec.replayed(), spec.seed, spec.repetition)
-    return {"data": {"records": len(source), "cycles": spec.total / len(source), "cycle_ms": source.cycle_ms or None}}
+    data = spec.replayed()
+    return {"data": {"records": len(data), "cycles": spec.total / len(data), "cycle_ms": data.round_ms or None}}
 
 
 def _close(spec: GeneratorSpec) -> None:

@@ -67,9 +67,9 @@ def make_producer(bootstrap: str) -> Producer:
     )
 
 
-Headers = list[tuple[str, bytes]]
+Headers = list[tuple[str, bytes | None]]
 Keys = Sequence[bytes | None]
-Records = tuple[Sequence[bytes], Sequence[int], Sequence[int], Sequence[Headers] | None, Keys | None]
+Records = tuple[Sequence[bytes | None], Sequence[int], Sequence[int], Sequence[Headers] | None, Keys | None]
 
 
 class Sender:
@@ -98,7 +98,7 @@ class Sender:
 
     def send(
         self,
-        payloads: Sequence[bytes],
+        payloads: Sequence[bytes | None],
         partitions: Sequence[int],
         timestamps_ms: Sequence[int],
         headers: Sequence[Headers] | None = None,
@@ -128,7 +128,7 @@ class Sender:
 
     def _hand_over(
         self,
-        payloads: Sequence[bytes],
+        payloads: Sequence[bytes | None],
         partitions: Sequence[int],
         timestamps_ms: Sequence[int],
         headers: Sequence[Headers] | None,
@@ -166,7 +166,7 @@ class Sender:
 
     def send_primer(
         self,
-        value: bytes,
+        value: bytes | None,
         number: int,
         partition: int,
         phase: str = PRIMER,

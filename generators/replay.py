@@ -12,7 +12,6 @@ from generators.data_files import Data, Headers
 from generators.murmur2 import partition_of
 
 
-
 class Replay:
     """Record k is the one at place (offset + k) mod L of the data.
 

@@ -141,9 +141,7 @@ class GeneratorSpec(BaseModel):
 
     def replayed(self) -> Data:
         """The data that is replayed. Raises InputError naming file and line of what is broken in it."""
-        data = read_data(
-            self.data or "", self.data_key, self.data_time, self.data_time_unit, copies=self.processes
-        )
+        data = read_data(self.data or "", self.data_key, self.data_time, self.data_time_unit, copies=self.processes)
         if self.data_pace == "recorded":
             require_forward(data, self.data or "")
         return data

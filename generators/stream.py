@@ -87,7 +87,7 @@ def make_fillers(spec: GeneratorSpec) -> Fillers:
 class Chunk:
     """Consecutive local records, ready to send. The lists and `due_ns` have one entry per record."""
 
-    payloads: list[bytes]
+    payloads: list[bytes | None]
     partitions: list[int]
     due_ns: NDArray[np.int64]  # after the start; zeros without a schedule
     headers: list[Headers] | None = None  # None: none of them has any
@@ -131,7 +131,7 @@ class Stream:
             return False
         n = min(self._size, self.total - self._next)
         records = self._stripe.records(self._next, n)
-        payloads = self._source.payloads(records)
+        payloads = list(self._source.payloads(records))
         self._fillers.append_to(payloads, records)
         if self._schedule is None:
             due = np.zeros(n, dtype=np.int64)

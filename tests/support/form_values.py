@@ -31,7 +31,8 @@ CHANGED: dict[str, Any] = {
     "job": "/jobs/count.py", "arguments": {"window_s": "5"}, "application": "/jobs/count.jar", "main_class": "a.Count",
     "application_arguments": "{bootstrap} {input}", "jars": "/jobs/beside.jar", "reference": "/jobs/count.py",
     "pass_header": True,
-    "data": None, "data_key": None, "data_time": None, "data_time_unit": None, "data_pace": "rate", "data_speed": 1, "spark_build": None,
+    "data": None, "data_key": None, "data_time": None, "data_time_unit": None, "data_pace": "rate",
+    "data_speed": 1, "spark_build": None,
     "target": "embedded",
 }  # fmt: skip
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}

@@ -55,10 +55,11 @@ class ProgramCheck:
             if self._settings_known:
                 self._next_s = float("inf")
         elif inner := _queries_in(checkpoint):
+            many = len(inner) > 1
             self._require_soon(
-                f"program: it keeps {'several queries' if len(inner) > 1 else 'its query'} in folders of the checkpoint "
-                f"that it was given ({', '.join(inner)}), and one query in the checkpoint itself is measured; "
-                + ("measure each in a program of its own" if len(inner) > 1 else "use {checkpoint} as it is")
+                f"program: it keeps {'several queries' if many else 'its query'} in folders of the checkpoint that it "
+                f"was given ({', '.join(inner)}), and one query in the checkpoint itself is measured; "
+                + ("measure each in a program of its own" if many else "use {checkpoint} as it is")
             )
         elif self._has_done_a_batch():
             self._require_soon(
@@ -104,9 +105,7 @@ class ProgramCheck:
 def asked_for(attempt: Attempt) -> dict[str, str]:
     """The settings on the command line of an attempt's workload."""
     command = [str(word) for word in read_document(attempt.folder / "workload.json")["command"]]
-    asked = dict(
-        value.split("=", 1) for option, value in zip(command, command[1:], strict=False) if option == "--conf"
-    )
+    asked = dict(value.split("=", 1) for option, value in zip(command, command[1:], strict=False) if option == "--conf")
     if "--master" in command:
         asked[MASTER] = command[command.index("--master") + 1]
     return asked
