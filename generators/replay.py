@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,8 @@ class Replay:
         """Records of one round."""
         return len(self._data)
 
-    def payloads(self, records: NDArray[np.uint64]) -> list[bytes | None]:
-        """The values of the given records (numbers in the schedule, shape (n,))."""
+    def payloads(self, records: NDArray[np.uint64]) -> list[Any]:
+        """The values, bytes or None, of the given records (numbers in the schedule, shape (n,))."""
         rounds, places = self._places(records)
         return [self._data.value(place, round_) for round_, place in zip(rounds.tolist(), places.tolist(), strict=True)]
 
@@ -51,7 +52,7 @@ class Replay:
             found = self._partitions[key] = partition_of(key, partitions)
         return found
 
-    def primer(self, n: int) -> Iterator[bytes | None]:
+    def primer(self, n: int) -> Iterator[Any]:
         """n values to get warm by. Of data with times all have the first one: what comes after is not late for it."""
         values = self._data.values
         return (values[0 if self._data.times_ms else number % len(values)] for number in range(n))

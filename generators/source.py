@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
@@ -17,10 +17,10 @@ FIRST_PRIMER_ID = 10**15
 class Source(Protocol):
     """Payloads by record number; a pure function, so chunks and processes do not change the data."""
 
-    def payloads(self, records: NDArray[np.uint64]) -> Sequence[bytes | None]:
-        """The payloads of the given records (numbers in the schedule, shape (n,)); None: a record without a value."""
+    def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
+        """The payloads of the given records (numbers in the schedule, shape (n,))."""
 
-    def primer(self, n: int) -> Iterator[bytes | None]:
+    def primer(self, n: int) -> Iterator[bytes]:
         """The payloads of n records to be sent before the gate, with which the engine warms up."""
 
 

@@ -8,7 +8,6 @@ Each word is a function of its index, so none is kept.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +55,7 @@ class Fillers:
         """The filler index that each record carries if it is touched, uniform over all; shape (n,)."""
         return (draw_uniform(self._choice_key, records) * self.count).astype(np.uint64)
 
-    def append_to(self, payloads: list[Any], records: NDArray[np.uint64]) -> None:
+    def append_to(self, payloads: list[bytes], records: NDArray[np.uint64]) -> None:
         """Appends a space and a filler word to the payloads of the touched records, in place."""
         if not self._touch:
             return

@@ -87,7 +87,7 @@ def make_fillers(spec: GeneratorSpec) -> Fillers:
 class Chunk:
     """Consecutive local records, ready to send. The lists and `due_ns` have one entry per record."""
 
-    payloads: list[bytes | None]
+    payloads: list[bytes]
     partitions: list[int]
     due_ns: NDArray[np.int64]  # after the start; zeros without a schedule
     headers: list[Headers] | None = None  # None: none of them has any
@@ -131,13 +131,15 @@ class Stream:
             return False
         n = min(self._size, self.total - self._next)
         records = self._stripe.records(self._next, n)
-        payloads = list(self._source.payloads(records))
+        payloads = self._source.payloads(records)
         self._fillers.append_to(payloads, records)
         if self._schedule is None:
             due = np.zeros(n, dtype=np.int64)
         else:
             due = self._schedule.due_array(self._stripe.record(self._next), self._stripe.of, n)
-        headers = [[(NUMBER, b"%d" % number)] for number in records.tolist()] if self._numbered else None
+        headers: list[Headers] | None = (
+            [[(NUMBER, b"%d" % number)] for number in records.tolist()] if self._numbered else None
+        )
         partitions, keys = (records % self._partitions).tolist(), None
         if isinstance(self._source, Replay):
             keys, own = self._source.keys(records), self._source.headers(records)

@@ -82,9 +82,8 @@ def read_offsets(path: Path, topic: str | None = None) -> dict[str, int]:
 
 def ends_of(sources: Sequence[Any], topic: str | None = None) -> dict[str, int] | None:
     """Offsets by partition, of the offsets of each source; None where none of them has any."""
-    of_topics = [
-        one for one in sources if isinstance(one, dict) and one and all(isinstance(ends, dict) for ends in one.values())
-    ]
+    known = [one for one in sources if isinstance(one, dict) and one]
+    of_topics = [one for one in known if all(isinstance(ends, dict) for ends in one.values())]
     name = topic if topic is not None else next((name for one in of_topics for name in one), None)
     read = [one[name] for one in of_topics if name in one]
     if read:
