@@ -80,7 +80,7 @@ def read_job(path: str) -> JobFile:
         )
     if not _takes_both(functions[QUERY]):
         raise ValueError(f"job: {path}, line {functions[QUERY].lineno}: query takes (records, config); give it both")
-    declared, files = _declared(path, tree), files_of(file)
+    declared, files = _declared(path, tree), files_of(file, tree)
     mode = _choice(path, declared, "output_mode", OUTPUT_MODES, "update")
     reflects = _choice(path, declared, "reflects", REFLECTS, NOTHING)
     time = _choice(path, declared, "event_time", EVENT_TIMES, None)
@@ -197,8 +197,8 @@ def _typed(name: str, value: Any, default: Argument) -> Argument:
         raise ValueError(f"arguments.{name}: {text!r} is not {kind}, as its default {default} is; give one") from None
 
 
-def files_of(file: Path) -> dict[str, Path]:
-    """A Python file and what it needs of its folder, by path within it: modules and packages that it imports, or that
+def files_of(file: Path, tree: ast.Module | None = None) -> dict[str, Path]:
+    """A Python file, `tree` once it is parsed, and what it needs of its folder, by path within it: modules and packages that it imports, or that
     they import, and files that a text in one of them names.
 
     Raises ValueError for a module that Faultline's own programs hide, and for more than MOST_BYTES.
@@ -214,14 +214,13 @@ def files_of(file: Path) -> dict[str, Path]:
             raise ValueError(f"job: {file} needs {name}, and a program of Faultline's has that name; rename it")
         found[name] = path
         if path.suffix == ".py":
-            waiting += _needed(path, file.parent)
+            waiting += _needed(path, file.parent, tree if path == file and tree is not None else _parsed(path))
     _require_small(file, found)
     return found
 
 
-def _needed(path: Path, folder: Path) -> list[Path]:
+def _needed(path: Path, folder: Path, tree: ast.Module) -> list[Path]:
     """The files of a folder that one of its modules names; of a package, all that are in it."""
-    tree = _parsed(path)
     found = []
     for name in _imported(tree):
         module, package = folder / f"{name}.py", folder / name

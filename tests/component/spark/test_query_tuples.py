@@ -72,9 +72,17 @@ class Job:
         return (T0_MS + at) * NUMBERS_A_MS
 
     def emit(
-        self, key: str | None, value: str, at: int, newest: int | None = None, *, faultline: str | None = None
+        self,
+        key: str | None,
+        value: str,
+        at: int,
+        newest: int | None = None,
+        *,
+        faultline: str | None = None,
+        offset: int | None = None,
     ) -> None:
-        self.outputs.append((key, value, T0_MS + at, 0, len(self.outputs), newest, faultline))
+        place = len(self.outputs) if offset is None else offset
+        self.outputs.append((key, value, T0_MS + at, 0, place, newest, faultline))
 
     def harvest(self, spark: SparkSession) -> Harvested:
         tables = harvest(
@@ -373,6 +381,41 @@ def test_a_key_that_is_null_finds_itself_again(spark: SparkSession, tmp_path: Pa
     job.emit(None, "2", 15, newest)
     found = job.harvest(spark)
     assert found.tuples == [(0, 1, 10, 15, False, 1)] and found.counts == {"": (1, 1, 1, 0, 0)}
+
+
+def test_outputs_without_a_key_are_ordered_by_when_they_came(spark: SparkSession, tmp_path: Path) -> None:
+    """They lie on any partition: the last one may have a smaller offset than those before it."""
+    job = Job(tmp_path, "def query(records, config):\n    return records.groupBy().count().selectExpr("
+              "'CAST(NULL AS STRING) AS key', 'CAST(count AS STRING) AS value')\n")  # fmt: skip
+    for number in range(3):
+        job.take("a", number, number)
+        job.emit(None, str(number + 1), 10 * number, offset=5 - number)
+    assert job.harvest(spark).counts == {"": (1, 1, 3, 0, 0)} and not job.notes.get("audit")
+
+
+def test_functions_registered_while_a_job_is_loaded_work_on_executors(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of its file, of a package beside it, and one that reads a file there."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "__init__.py").write_text("")
+    (tmp_path / "lib" / "short.py").write_text("def first(word):\n    return word[:1]\n")
+    (tmp_path / "mark.txt").write_text("!")
+    job = Job(tmp_path, HEAD + """
+from pathlib import Path
+from pyspark.sql import SparkSession
+from lib.short import first
+MARK = Path(__file__).with_name("mark.txt").read_text()
+spark = SparkSession.builder.getOrCreate()
+def marked(word):
+    return word + MARK
+spark.udf.register("marked", marked, "string")
+spark.udf.register("first", first, "string")
+def query(records, config):
+    words = records.selectExpr("marked(first(CAST(value AS STRING))) AS key")
+    return words.groupBy("key").agg(F.count("*").cast("string").alias("value"))
+""")  # fmt: skip
+    job.take("abc", 0, 0)
+    job.emit("a!", "1", 5)
+    assert job.harvest(spark).counts == {"a!": (1, 1, 1, 0, 0)} and not job.notes.get("audit")
 
 
 def test_rows_that_come_out_with_each_batch_are_no_repetitions(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.hashes import file_hash
+from faultline.experiment import job_file
 from faultline.experiment.job_file import EVENT_TIMES, OUTPUT_MODES, REFLECTS, is_job, read_job
 
 QUERY = "def query(records, config):\n    return records\n"
@@ -45,9 +46,11 @@ def test_what_is_declared_is_what_is_read(
     declared |= {} if time is None else {"event_time": time}
     job = read_job(written(tmp_path_factory.mktemp("job"), f"JOB = {declared!r}\n{QUERY}{TUPLES}"))
     assert (job.output_mode, job.reflects, job.event_time) == (mode, reflects, time)
-    assert dict(job.arguments) == {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in arguments.items()
-    }
+    assert dict(job.arguments) == arguments
+    # Whatever comes as a text, as from a form, has the type of its default.
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in arguments.items()}
+    given = job.given(texts)
+    assert given == arguments and list(map(type, given.values())) == list(map(type, arguments.values()))
 
 
 @pytest.mark.parametrize(
@@ -94,16 +97,16 @@ def test_a_job_is_what_says_so_or_has_the_query_of_one(tmp_path: Path, text: str
 
 
 def test_a_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[str] = []
+    parsed: list[bytes] = []
     whole = ast.parse
 
-    def noted(text: str) -> ast.Module:
+    def noted(text: bytes) -> ast.Module:
         parsed.append(text)
         return whole(text)
 
     monkeypatch.setattr(ast, "parse", noted)
     read_job(written(tmp_path, QUERY))
-    assert parsed == [QUERY]
+    assert parsed == [QUERY.encode()]
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             read_job(str(path))
     binary = tmp_path / "job.py"
     binary.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="it is not UTF-8"):
+    with pytest.raises(ValueError, match="no Python"):
         read_job(str(binary))
 
 
@@ -130,12 +133,47 @@ def test_modules_beside_it_belong_to_it(tmp_path: Path) -> None:
 
 def test_only_declared_arguments_can_be_given(tmp_path: Path) -> None:
     job = read_job(written(tmp_path, f"JOB = {{'arguments': {{'window_s': 10}}}}\n{QUERY}"))
-    assert job.given(None) == {"window_s": "10"} and job.given({"window_s": "5"}) == {"window_s": "5"}
+    assert job.given(None) == {"window_s": 10} and job.given({"window_s": "5"}) == {"window_s": 5}
     with pytest.raises(ValueError, match=r"arguments.windows: job.py declares none such; did you mean window_s\?"):
         job.given({"windows": "5"})
 
 
+@pytest.mark.parametrize(("default", "given"), [(10, "ten"), (1.5, "x"), (True, "yes"), (10, "1.5")])
+def test_an_argument_of_another_type_than_its_default_is_refused(tmp_path: Path, default: object, given: str) -> None:
+    job = read_job(written(tmp_path, f"JOB = {{'arguments': {{'a': {default!r}}}}}\n{QUERY}"))
+    with pytest.raises(ValueError, match=r"^arguments\.a: "):
+        job.given({"a": given})
+
+
+def test_packages_and_named_files_beside_it_belong_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a package all that is in it; of the rest what a text names, and nothing outside the folder."""
+    for name in (
+        "textlib/__init__.py",
+        "textlib/clean.py",
+        "textlib/words.txt",
+        "textlib/__pycache__/x.pyc",
+        "data/a.csv",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    for name in ("stop.csv", "unnamed.csv", "value"):
+        (tmp_path / name).write_text("x" * 50)
+    text = f"from textlib.clean import a\nS = ['stop.csv', 'data/a.csv', 'value', '../x.csv', '/etc/hosts']\n{QUERY}"
+    job = read_job(written(tmp_path, text))
+    beside = ["data/a.csv", "job.py", "stop.csv", "textlib/__init__.py", "textlib/clean.py", "textlib/words.txt"]
+    assert sorted(job.files) == beside
+    monkeypatch.setattr(job_file, "MOST_BYTES", 40)
+    with pytest.raises(ValueError, match="more than 0 MB, .* alone"):
+        read_job(str(job.path))
+
+
+def test_a_byte_order_mark_is_read_as_python_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_bytes(b"\xef\xbb\xbf" + f"JOB = {{'reflects': 'id'}}\n{QUERY}".encode())
+    assert read_job(str(path)).reflects == "id"
+
+
 def test_a_module_that_would_be_shadowed_is_refused(tmp_path: Path) -> None:
     written(tmp_path, "x = 1\n", "counts.py")
-    with pytest.raises(ValueError, match="imports counts.py, and a program of Faultline's has that name; rename it"):
+    with pytest.raises(ValueError, match="needs counts.py, and a program of Faultline's has that name; rename it"):
         read_job(written(tmp_path, f"import counts\n{QUERY}"))
