@@ -33,7 +33,7 @@ from faultline.experiment.config import Configuration, may_be_empty, parse_confi
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.reports.pages import UI_PAGE
-from faultline.runner.prepare import Order, check_here
+from faultline.runner.prepare import Order, check_here, pause_in
 from faultline.runner.progress import current_attempt, describe, phase_of
 
 BOOKKEEPING = ("repetition", "series", "build", "build_spec")
@@ -85,7 +85,8 @@ def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
             lines.append(planned.what())
         else:
             lines.append(f"{planned.what(_whom(fault.victim, fault.count))} (chosen by seed {seed})")
-    return lines or ["nothing: a control"]
+    lines = lines or ["nothing: a control"]
+    return [*lines, pause] if (pause := pause_in(config)) is not None else lines
 
 
 def _whom(victim: str, count: int) -> str:
@@ -102,7 +103,10 @@ def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bo
     require_targets(settings, [conf["target"]], say)
     sweep_id = f"single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     conf |= {"sweep_id": sweep_id, "keep_topics": keep_topics}
-    say(describe(parse_configuration({key: conf[key] for key in Configuration.model_fields})))
+    config = parse_configuration({key: conf[key] for key in Configuration.model_fields})
+    say(describe(config))
+    if (pause := pause_in(config)) is not None:
+        say(pause)
     if airflow_health(settings).get("scheduler") == "healthy":
         _through_scheduler(settings, conf, say)
     else:

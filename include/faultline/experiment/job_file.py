@@ -198,8 +198,8 @@ def _typed(name: str, value: Any, default: Argument) -> Argument:
 
 
 def files_of(file: Path, tree: ast.Module | None = None) -> dict[str, Path]:
-    """A Python file, `tree` once it is parsed, and what it needs of its folder, by path within it: modules and packages that it imports, or that
-    they import, and files that a text in one of them names.
+    """A Python file and what it needs of its folder, by path within it: modules and packages that it imports, or that
+    they import, and files that a text in one of them names. `tree`: the file's, where it is parsed already.
 
     Raises ValueError for a module that Faultline's own programs hide, and for more than MOST_BYTES.
     """

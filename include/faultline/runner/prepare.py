@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # who prepares no data does not load what reads it
 
 # The least that a record takes in Kafka's log and in the harvest: its few words, and what is told of it.
 RECORD_BYTES = 50
+# Of a recording, how long nothing may be due without a word.
+LONG_PAUSE_S = 30.0
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}")
 
 
@@ -255,6 +257,25 @@ def check_load(config: Configuration) -> None:
             f"{records * RECORD_BYTES / 1e9:,.0f} GB at least, and {free / 1e9:,.0f} GB are free; lower it, or "
             f"duration_s to {most_s:,.0f}"
         )
+
+
+def pause_in(config: Configuration) -> str | None:
+    """That nothing is sent for long, as the data was recorded: to be said before anyone waits for it. None: for none."""
+    from generators.listed import Listed
+
+    data = _data(config) if config.data_pace == "recorded" else None
+    if data is None:
+        return None
+    seconds = config.warmup_s + config.duration_s
+    schedule = Listed.over(data.times_ms, data.round_ms, config.data_speed, seconds)
+    due_s = [*(schedule.due_array(0, 1, schedule.count) / 1e9).tolist(), seconds]
+    pause_s, begin_s = max((after - before, before) for before, after in zip(due_s, due_s[1:], strict=False))
+    if pause_s < LONG_PAUSE_S:
+        return None
+    return (
+        f"data: no record is due for {pause_s:,.0f} s of {seconds:,.0f} s, from T0 + {begin_s:,.0f} s on, as they were "
+        "recorded; a larger data_speed makes that shorter, and data_pace=rate leaves it out"
+    )
 
 
 def _recorded(data: Data, config: Configuration, seconds: float) -> int:

@@ -147,13 +147,8 @@ def test_an_argument_of_another_type_than_its_default_is_refused(tmp_path: Path,
 
 def test_packages_and_named_files_beside_it_belong_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a package all that is in it; of the rest what a text names, and nothing outside the folder."""
-    for name in (
-        "textlib/__init__.py",
-        "textlib/clean.py",
-        "textlib/words.txt",
-        "textlib/__pycache__/x.pyc",
-        "data/a.csv",
-    ):
+    package = [f"textlib/{name}" for name in ("__init__.py", "clean.py", "words.txt", "__pycache__/x.pyc")]
+    for name in (*package, "data/a.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     for name in ("stop.csv", "unnamed.csv", "value"):
