@@ -260,7 +260,7 @@ def check_load(config: Configuration) -> None:
 
 
 def pause_in(config: Configuration) -> str | None:
-    """That nothing is sent for long, as the data was recorded: to be said before anyone waits for it. None: for none."""
+    """That nothing is sent for long, as the data was recorded, which is said before anyone waits for it; or None."""
     from generators.listed import Listed
 
     data = _data(config) if config.data_pace == "recorded" else None

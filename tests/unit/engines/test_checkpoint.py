@@ -6,7 +6,9 @@ import json
 import zipfile
 from pathlib import Path
 
-from faultline.engines.spark.checkpoint import state_document
+import pytest
+
+from faultline.engines.spark.checkpoint import read_offsets, state_document
 
 
 def snapshot(folder: Path, version: int, table_bytes: int) -> int:
@@ -46,3 +48,37 @@ def test_the_store_in_memory_counts_alike(tmp_path: Path) -> None:
         (store / name).write_bytes(b"x" * size)
     found = state_document(tmp_path)
     assert (found["snapshot_bytes"], found["changelog_bytes"]) == (300, 40)
+
+
+RATE, DASH = '{"offset":17}', "-"
+KAFKA = '{"orders":{"0":5,"1":3}}'
+
+
+@pytest.mark.parametrize(
+    ("sources", "topic", "ends"),
+    [
+        ([KAFKA], None, {"0": 5, "1": 3}),
+        ([KAFKA], "orders", {"0": 5, "1": 3}),
+        (["17", KAFKA], "orders", {"0": 5, "1": 3}),
+        ([RATE, KAFKA], None, {"0": 5, "1": 3}),
+        ([RATE], None, {"0": 17}),
+        ([DASH, KAFKA], "orders", {"0": 5, "1": 3}),
+        (['{"prices":{"0":900}}', KAFKA], "orders", {"0": 5, "1": 3}),
+        ([KAFKA, '{"orders":{"0":4,"1":9}}'], "orders", {"0": 4, "1": 3}),  # read twice: the slower reading counts
+        ([KAFKA, '{"orders":{"0":4}}'], "orders", {"0": 4, "1": 0}),
+        (['{"prices":{"0":900}}'], "orders", None),
+        ([DASH], "orders", None),
+        (["17"], None, None),
+    ],
+)
+def test_offsets_are_found_by_their_source(
+    tmp_path: Path, sources: list[str], topic: str | None, ends: dict[str, int] | None
+) -> None:
+    """A rate source, another topic, or one that has not begun is passed over, wherever it stands."""
+    file = tmp_path / "0"
+    file.write_text("\n".join(["v1", "{}", *sources]))
+    if ends is None:
+        with pytest.raises(ValueError, match="no offsets"):
+            read_offsets(file, topic)
+    else:
+        assert read_offsets(file, topic) == ends
