@@ -12,7 +12,8 @@ import pytest
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.engines.spark import program_check
-from faultline.engines.spark.program_check import LOOK_S, PATIENCE_S, ProgramCheck, running_settings, set_otherwise
+from faultline.engines.spark.collect import running_settings
+from faultline.engines.spark.program_check import LOOK_S, PATIENCE_S, ProgramCheck, set_otherwise
 
 BATCH = {"description": "count<br/>id = 8a<br/>runId = 54<br/>batch = 0", "status": "SUCCEEDED"}
 # What it reads before its query begins.

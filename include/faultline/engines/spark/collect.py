@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faultline.base.attempt import Attempt, write_json
+from faultline.base.documents import read_document
 from faultline.base.journal import events, read_journal
 from faultline.base.settings import Settings
 from faultline.engines.batches import write_batches
@@ -19,6 +20,8 @@ from faultline.engines.spark.shared import CHECKPOINT, executor_logs, find_hdfs,
 from faultline.engines.spark.throwaway import remove_throwaway
 from faultline.experiment.plan import configuration_of, plan_of
 
+# What a job or program of the user's runs under, beside what it was told.
+APPLICATION = "application.json"
 # Of the batches that a program makes itself warm with.
 WARM_UP_CHECKPOINT = "warmup-checkpoint"
 # Told by whoever answered at the driver's port; it becomes part of a path that is removed.
@@ -44,6 +47,12 @@ def input_topic(attempt: Attempt) -> str | None:
     if not configuration_of(attempt).kind.of_the_user:
         return None
     return plan_of(attempt).topics["input"].name
+
+
+def running_settings(folder: Path) -> dict[str, str] | None:
+    """What a job or program of the user's ran under; None where nobody asked it."""
+    path = folder / APPLICATION
+    return dict(read_document(path)) if path.exists() else None
 
 
 def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:

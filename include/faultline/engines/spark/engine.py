@@ -18,7 +18,6 @@ from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.engines.spark import class_link, collect, detection, standalone
 from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.live import LiveTraces
-from faultline.engines.spark.program_check import ProgramCheck
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.sampling import DriverSampler
 from faultline.engines.spark.shared import CHECKPOINT, find_hdfs
@@ -132,6 +131,7 @@ class Spark:
 
     def starting(self, attempt: Attempt) -> Callable[[], None]:
         from faultline.engines.spark.compilers import HeldBack
+        from faultline.engines.spark.program_check import ProgramCheck
 
         held_back = HeldBack(attempt).look
         if read_document(attempt.folder / "workload.json")["ends_itself"]:

@@ -4,7 +4,6 @@ waited for in vain.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from faultline.base.documents import read_document
 from faultline.base.errors import InfrastructureError
 from faultline.base.http import fetch
 from faultline.engines.spark.checkpoint import initial_offsets
+from faultline.engines.spark.collect import APPLICATION
 from faultline.engines.spark.conf_rules import own_settings
 from faultline.engines.spark.rest import fetch_list
 
@@ -24,8 +24,6 @@ OF_A_BATCH = re.compile(r"\bbatch = \d+")
 # started before the one that counts.
 LOOK_S, PATIENCE_S = 5.0, 20.0
 MASTER = "spark.master"
-# What a program or a job runs under, as it is: beside the file of what it was told.
-APPLICATION = "application.json"
 
 
 class ProgramCheck:
@@ -124,9 +122,3 @@ def set_otherwise(asked: Mapping[str, str], running: Mapping[str, str]) -> str |
 def _queries_in(checkpoint: Path) -> Sequence[str]:
     """Folders of a checkpoint that are checkpoints themselves."""
     return sorted(path.parent.name for path in checkpoint.glob("*/offsets") if path.is_dir())
-
-
-def running_settings(folder: Path) -> dict[str, str] | None:
-    """What the application of an attempt ran under; None where nobody asked it."""
-    path = folder / APPLICATION
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None

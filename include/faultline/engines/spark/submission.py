@@ -15,11 +15,10 @@ from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.checkpoint_disk import make_on_disk
 from faultline.engines.spark.class_link import to_spark
-from faultline.engines.spark.collect import WARM_UP_CHECKPOINT
+from faultline.engines.spark.collect import APPLICATION, WARM_UP_CHECKPOINT
 from faultline.engines.spark.conf_rules import own_settings
 from faultline.engines.spark.distributions import distribution
 from faultline.engines.spark.lineages import lineage_files
-from faultline.engines.spark.program_check import APPLICATION
 from faultline.engines.spark.settings import (
     PROGRAMS,
     properties_file,

@@ -15,11 +15,11 @@ from faultline.base.journal import Line, events, read_ended
 from faultline.engines.base import Batch, Seen, Totals, Traces
 from faultline.engines.batches import read_batches
 from faultline.engines.spark import driver_log, executor_log
+from faultline.engines.spark.collect import running_settings
 from faultline.engines.spark.driver_log import DriverEvents, LogLine, read_driver_logs
 from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_logs
 from faultline.engines.spark.gc_log import read_gc_logs
 from faultline.engines.spark.instants import spark_instant_ns
-from faultline.engines.spark.program_check import running_settings
 from faultline.engines.supervised import epochs_of, lives_of
 
 # How the interface names the driver among its executors.
