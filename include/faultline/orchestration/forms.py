@@ -76,6 +76,8 @@ def field_schema(name: str) -> dict[str, Any]:
         schema |= {"type": ["null", schema["type"]], "default": None}
     elif any(variant.get("type") == "null" for variant in variants):
         schema["type"] = ["null", schema["type"]]
+        if "enum" in schema:
+            schema |= {"enum": [*schema["enum"], None], "values_display": {"null": "empty"}}
     return schema
 
 
