@@ -32,8 +32,9 @@ INTERVAL_EXCESS = 1.2
 CLOCK_JUMP_MS = 100.0
 # Drift of another host's clock in a run, and half a round trip: latencies across hosts are marked beyond the first.
 CLOCKS_UNSURE_MS, CLOCKS_APART_MS = 1.0, 5.0
-# Cores that the measured processes may lose to others and the host: all the while, and for some seconds. Provisional,
-# until `bench disturbance` has set them: as what is lost is at most what others use, no stricter than the rule before.
+# Cores that the measured processes may lose to others and the host: all the while, and for some seconds. At the first
+# the bias of the p50 passes the scatter of one repetition (docs/explanation/validity.md); both are no stricter than the
+# rule before, since what is lost is at most what others use.
 LOST_CORES, LOST_BRIEFLY = 0.3, 1.0
 # Where it is not known what they lost: cores that others may have.
 DISTURBED_CORES, DISTURBED_BRIEFLY = 0.3, 1.0
