@@ -31,6 +31,8 @@ NO_COUNTS = (
 # Pieces that the input falls into the second time: another number than before, so that other records come together.
 OTHER_PIECES = 7
 SHOWN_CHARACTERS = 300
+# Of a plan: state that expires, or calls back, by the time of processing.
+_BY_THE_CLOCK = re.compile(r"\bProcessingTime(Timeout)?\b")
 _PYTHONS = re.compile(r"[\w.]+(Error|Exception)\b")
 
 
@@ -122,6 +124,9 @@ def _again(job: ModuleType, taken: DataFrame, config: Config, notes: Notes) -> D
     """key, value and perhaps `newest` of a batch over the input that was taken; None where it cannot be run so."""
     try:
         found = results(job.query(as_kafka(taken), told(config)), ("key", "value"), "query")
+        if _BY_THE_CLOCK.search(found._jdf.queryExecution().analyzed().toString()):
+            notes.say(AUDIT, "its timers go by the clock of the machine, and a batch over its input has no such times")
+            return None
         newest = [F.col(NEWEST).cast("long").alias(NEWEST)] if NEWEST in found.columns else []
         key = F.coalesce(F.col("key").cast("string"), F.lit(""))
         kept = found.select(key.alias("key"), F.col("value").cast("string").alias("value"), *newest).persist()
@@ -245,6 +250,14 @@ def _audit(
             'another; give each result a key of its own, or declare "output_mode": "append"',
         )
         return None
+    if config["sink"] and config["output_mode"] != "append":
+        if kept := outputs.groupBy("key").count().where("count > 1").first():
+            notes.say(
+                AUDIT,
+                f"`outputs` gives back {kept['count']:,} rows of the key {kept['key']!r}, and not which is the last; give "
+                "back the last row of each key",
+            )
+            return None
     if config["output_mode"] == "append" and config["event_time"] == "value":
         notes.say(AUDIT, "windows that were open at the end, by times in the values, cannot be told from lost ones")
         return None

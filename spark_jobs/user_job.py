@@ -78,6 +78,8 @@ def require_as_told(spark: SparkSession, config: dict[str, Any]) -> None:
     told_settings = dict(spark.sparkContext.getConf().getAll())
     changed = {name: value for name, value in dict(spark.conf.getAll).items() if value != told_settings.get(name)}
     Path(config["application"]).write_text(json.dumps({**told_settings, **changed}))
+    # What happened is read from the log, which a job may have silenced.
+    spark.sparkContext.setLogLevel("INFO")
     for name, remedy in config["own_settings"].items():
         if name in changed and name in told_settings:
             raise JobError(

@@ -393,6 +393,38 @@ def test_outputs_without_a_key_are_ordered_by_when_they_came(spark: SparkSession
     assert job.harvest(spark).counts == {"": (1, 1, 3, 0, 0)} and not job.notes.get("audit")
 
 
+def test_what_a_sink_keeps_of_each_update_is_not_called_wrong(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing says which of several rows of a key came last."""
+    (tmp_path / "updates").mkdir()
+    (tmp_path / "updates" / "a.json").write_text('{"key": "a", "value": "1"}\n{"key": "a", "value": "2"}\n')
+    text = COUNT + """
+def outputs(spark, config):
+    return spark.read.schema("key STRING, value STRING").json(config["folder"] + "/updates")
+"""
+    job = Job(tmp_path, text, sink=True)
+    job.take("a", 0, 0)
+    job.take("a", 1, 1)
+    job.harvest(spark)
+    assert "2 rows of the key 'a'" in job.notes["audit"]
+
+
+def test_timers_by_the_clock_are_not_held_against_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(tmp_path, HEAD + """
+import pandas as pd
+from pyspark.sql.streaming.state import GroupStateTimeout
+def count(key, frames, state):
+    yield pd.DataFrame({"key": [key[0]], "value": [str(sum(map(len, frames)))]})
+def query(records, config):
+    words = records.selectExpr("CAST(value AS STRING) AS word").groupBy("word")
+    schema = "key STRING, value STRING"
+    return words.applyInPandasWithState(count, schema, "n LONG", "append", GroupStateTimeout.ProcessingTimeTimeout)
+""", output_mode="append")  # fmt: skip
+    job.take("a", 0, 0)
+    job.emit("a", "1", 5)
+    job.harvest(spark)
+    assert "clock" in job.notes["audit"]
+
+
 def test_functions_registered_while_a_job_is_loaded_work_on_executors(spark: SparkSession, tmp_path: Path) -> None:
     """Those of its file, of a package beside it, and one that reads a file there."""
     (tmp_path / "lib").mkdir()

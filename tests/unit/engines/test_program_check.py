@@ -81,7 +81,7 @@ def test_one_that_does_as_it_was_told_is_asked_no_more(driver: Driver, attempt: 
     driver.jobs = [BATCH]
     check = checked(driver, attempt)
     pass_time(driver, check, PATIENCE_S - LOOK_S)  # another query of its came first
-    (attempt.checkpoint / "offsets").mkdir(parents=True)
+    begin(attempt, '{"orders":{"0":0}}')
     driver.settings = [[name, value] for name, value in ASKED.items()]
     pass_time(driver, check, LOOK_S)
     before = driver.asked
@@ -107,13 +107,30 @@ def test_a_setting_that_the_program_makes_itself_is_named(driver: Driver, attemp
     assert set_otherwise(ASKED, {**ASKED, name: "*****(redacted)"}) is None
 
 
-def test_a_program_that_begins_at_the_end_is_told_so(driver: Driver, attempt: Attempt) -> None:
-    check = checked(driver, attempt)
-    (attempt.checkpoint / "offsets").mkdir(parents=True)
-    for number, start in enumerate(['{"others":{"0":7}}', '{"orders":{"0":0,"1":0}}']):
-        (attempt.checkpoint / "sources" / str(number)).mkdir(parents=True)
+def begin(attempt: Attempt, *starts: str) -> None:
+    """A first batch was planned, of sources that began there."""
+    (attempt.checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (attempt.checkpoint / "offsets" / "0").touch()
+    for number, start in enumerate(starts):
+        (attempt.checkpoint / "sources" / str(number)).mkdir(parents=True, exist_ok=True)
         (attempt.checkpoint / "sources" / str(number) / "0").write_text(f"\0v1\n{start}")
-    pass_time(driver, check, 2 * LOOK_S)
-    (attempt.checkpoint / "sources" / "1" / "0").write_text('\0v1\n{"orders":{"0":3,"1":0}}')
-    with pytest.raises(InfrastructureError, match="begins at offset 3 .*earliest"):
-        pass_time(driver, check, 2 * LOOK_S)
+
+
+@pytest.mark.parametrize(
+    ("starts", "said"),
+    [
+        (['{"others":{"0":7}}', '{"orders":{"0":0,"1":0}}'], None),
+        (['{"others":{"0":7}}', '{"orders":{"0":3,"1":0}}'], "begins at offset 3 .*earliest"),
+        (['{"others":{"0":7}}'], "none of its sources reads its input, orders"),
+    ],
+)
+def test_a_program_that_does_not_take_in_all_of_its_input_is_told_so(
+    driver: Driver, attempt: Attempt, starts: list[str], said: str | None
+) -> None:
+    check = checked(driver, attempt)
+    begin(attempt, *starts)
+    if said is None:
+        pass_time(driver, check, 10 * PATIENCE_S)
+    else:
+        with pytest.raises(InfrastructureError, match=said):
+            pass_time(driver, check, PATIENCE_S + 2 * LOOK_S)

@@ -48,9 +48,8 @@ class ProgramCheck:
         self._next_s = self._now() + LOOK_S
         self._check_settings()
         checkpoint = self._attempt.checkpoint
-        if (checkpoint / "offsets").is_dir():
-            self._check_start()
-            if self._settings_known:
+        if any((checkpoint / "offsets").glob("[0-9]*")):
+            if self._has_begun() and self._settings_known:
                 self._next_s = float("inf")
         elif inner := _queries_in(checkpoint):
             many = len(inner) > 1
@@ -83,14 +82,21 @@ class ProgramCheck:
                 if (trouble := set_otherwise(asked_for(self._attempt), running)) is not None:
                     raise InfrastructureError(f"program: {trouble}")
 
-    def _check_start(self) -> None:
-        """Of what was sent before the query began, it must have taken in all."""
+    def _has_begun(self) -> bool:
+        """Whether it reads its input, all that was sent before the query began."""
         start = initial_offsets(self._attempt.checkpoint, self._topic)
-        if start and any(start.values()):
+        if start is None:
+            self._require_soon(
+                f"program: none of its sources reads its input, {self._topic}; have one subscribe to {{input}} (or "
+                "FAULTLINE_INPUT)"
+            )
+            return False
+        if any(start.values()):
             raise InfrastructureError(
                 f"program: it begins at offset {max(start.values()):,} of its input, and what was sent before it began "
                 'belongs to it; set its startingOffsets to "earliest"'
             )
+        return True
 
     def _has_done_a_batch(self) -> bool:
         return any(
