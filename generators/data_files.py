@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from generators.data_rows import CsvRow, JsonRow, Row, Span
 from generators.data_times import NS_PER_MS, NoTimeError, Unit, moved, read_time, text_of
 from generators.errors import InputError
 
@@ -33,12 +33,8 @@ SHARE_OF_MEMORY = 0.5
 ROWS_A_LOOK = 250
 # From one round to the next where all records have one time.
 ALONE_MS = 1000
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
-_CSV_FIELD = re.compile(rb'"(?:[^"]|"")*"|[^,]*')
 
 Headers = list[tuple[str, bytes | None]]
-# Where a field stands in its record: its first byte, and the one after its last.
-Span = tuple[int, int]
 T = TypeVar("T")
 
 
@@ -193,65 +189,7 @@ def require_forward(data: Data, path: str) -> None:
             )
 
 
-@dataclass(slots=True)
-class _Row:
-    """One record of a file, as it is sent. A line of text has no columns."""
-
-    where: str
-    value: bytes
-
-    def spans(self) -> dict[str, list[Span]]:
-        """By column, all places where it stands: an object of JSON may repeat one, and the last one counts."""
-        return {}
-
-    def text(self, span: Span) -> bytes | None:
-        """What stands there, as a key: a text without its quotes and escapes, anything else as it is written."""
-        return self.value[slice(*span)]
-
-
-class _JsonRow(_Row):
-    def spans(self) -> dict[str, list[Span]]:
-        found: dict[str, list[Span]] = {}
-        depth, name, start, end = 0, None, -1, -1
-        for token in _TOKEN.finditer(self.value):
-            text = token[0]
-            depth -= text in (b"}", b"]")
-            if name is not None and (depth, text) in ((1, b","), (0, b"}")):
-                found.setdefault(name, []).append((start, end))
-                name, start = None, -1
-            elif name is None and depth == 1 and text[:1] == b'"':
-                name = str(json.loads(text))
-            elif name is not None and not (start < 0 and text == b":"):
-                start, end = token.start() if start < 0 else start, token.end()
-            depth += text in (b"{", b"[")
-        return found
-
-    def text(self, span: Span) -> bytes | None:
-        written = self.value[slice(*span)]
-        if written == b"null":
-            return None
-        return str(json.loads(written)).encode() if written[:1] == b'"' else written
-
-
-@dataclass(slots=True)
-class _CsvRow(_Row):
-    names: Sequence[str]
-
-    def spans(self) -> dict[str, list[Span]]:
-        found, at = {}, 0
-        for name in self.names:
-            match = _CSV_FIELD.match(self.value, at)
-            assert match is not None
-            found[name] = [match.span()]
-            at = match.end() + 1
-        return found
-
-    def text(self, span: Span) -> bytes | None:
-        written = self.value[slice(*span)]
-        return written[1:-1].replace(b'""', b'"') if written[:1] == b'"' else written
-
-
-def _with_columns(rows: Iterator[_Row], key: str | None, time: str | None, unit: Unit | None) -> Data:
+def _with_columns(rows: Iterator[Row], key: str | None, time: str | None, unit: Unit | None) -> Data:
     data, stated = Data(unit=unit), unit
     for row in rows:
         data.values.append(row.value)
@@ -268,7 +206,7 @@ def _with_columns(rows: Iterator[_Row], key: str | None, time: str | None, unit:
     return data
 
 
-def _take_time(data: Data, row: _Row, spans: Sequence[Span], what: str, stated: Unit | None) -> None:
+def _take_time(data: Data, row: Row, spans: Sequence[Span], what: str, stated: Unit | None) -> None:
     """Adds the time of a record. A column that is repeated is moved wherever it stands, so all of it is read."""
     for span in spans:
         written = row.value[slice(*span)]
@@ -289,18 +227,18 @@ def _take_time(data: Data, row: _Row, spans: Sequence[Span], what: str, stated: 
     data.times_ms.append(time.ns // NS_PER_MS)
 
 
-def _rows(files: Sequence[Path], suffix: str) -> Iterator[_Row]:
+def _rows(files: Sequence[Path], suffix: str) -> Iterator[Row]:
     for file in files:
         yield from {TEXT: _text_rows, LINES: _json_rows, CSV: _csv_rows, PARQUET: _parquet_rows}[suffix](file)
 
 
-def _text_rows(file: Path) -> Iterator[_Row]:
+def _text_rows(file: Path) -> Iterator[Row]:
     for number, line in _lines(file):
         if content := _without_end(line):
-            yield _Row(f"{file}, line {number}", content)
+            yield Row(f"{file}, line {number}", content)
 
 
-def _json_rows(file: Path) -> Iterator[_Row]:
+def _json_rows(file: Path) -> Iterator[Row]:
     for number, line in _lines(file):
         where, content = f"{file}, line {number}", _without_end(line)
         if not content.strip():
@@ -311,10 +249,10 @@ def _json_rows(file: Path) -> Iterator[_Row]:
             raise InputError(f"data: {where}: no JSON ({error}); correct or leave out the line") from None
         if not isinstance(columns, dict):
             raise InputError(f"data: {where}: no JSON object; write {{…}} on each line")
-        yield _JsonRow(where, content)
+        yield JsonRow(where, content)
 
 
-def _csv_rows(file: Path) -> Iterator[_Row]:
+def _csv_rows(file: Path) -> Iterator[Row]:
     """A record for each row, without the first one, which names the columns. A quoted field may hold line breaks."""
     taken: list[bytes] = []
 
@@ -342,10 +280,10 @@ def _csv_rows(file: Path) -> Iterator[_Row]:
                 f"data: {file}, line {number}: {len(fields)} columns, and the first line names {len(names)}; correct it"
             )
         else:
-            yield _CsvRow(f"{file}, line {number}", _without_end(b"".join(taken)), names)
+            yield CsvRow(f"{file}, line {number}", _without_end(b"".join(taken)), names)
 
 
-def _parquet_rows(file: Path) -> Iterator[_Row]:
+def _parquet_rows(file: Path) -> Iterator[Row]:
     """A JSON object for each row."""
     import pyarrow.parquet as pq
 
@@ -354,7 +292,7 @@ def _parquet_rows(file: Path) -> Iterator[_Row]:
         for batch in pq.ParquetFile(file).iter_batches(ROWS_A_LOOK):
             for columns in batch.to_pylist():
                 number += 1
-                yield _JsonRow(f"{file}, row {number}", _as_json(columns))
+                yield JsonRow(f"{file}, row {number}", _as_json(columns))
     except (OSError, ValueError, OverflowError) as error:
         raise InputError(f"data: {file}, after row {number}: cannot be read: {error}") from None
 

@@ -291,7 +291,6 @@ class HarvestOperator(LocalSparkJob):
         from faultline.base.marks import RUN_MARK
         from faultline.base.processes import end_processes, marked
         from faultline.engines.registry import engine_at
-        from faultline.engines.spark.submission import job_jars
         from faultline.experiment.plan import configuration_of, plan_of
         from faultline.runner.collect import gather, is_large, require_whole, sent_records
         from faultline.runner.teardown import note_failure
@@ -311,8 +310,7 @@ class HarvestOperator(LocalSparkJob):
             self.name = f"harvest {attempt.id}"
             self.large, self.for_attempt = is_large(sent_records(attempt, plan)), attempt.id
             if attempt.job.is_dir():
-                config = configuration_of(attempt)
-                self.conditions = {**(config.spark_conf or {}), **job_jars(attempt, config)}
+                self.run_under_conditions_of(attempt, configuration_of(attempt))
             self.alone, self.endpoints = attempt.job.is_dir() or plan.endpoints.elsewhere, plan.endpoints
             super().execute(context)
         except Exception as error:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from faultline.base.endpoints import Endpoints
 from faultline.base.quiet.window_lock import beside_windows
 from faultline.base.settings import load_settings
+
+if TYPE_CHECKING:
+    from faultline.base.attempt import Attempt
+    from faultline.experiment.config import Configuration
 
 
 class LocalSparkJob(SparkSubmitOperator):
@@ -38,6 +42,12 @@ class LocalSparkJob(SparkSubmitOperator):
         settings = load_settings()
         self._program = program
         super().__init__(application=str(path_of(settings, program)), conn_id="spark_local", durable=False, **arguments)
+
+    def run_under_conditions_of(self, attempt: Attempt, config: Configuration) -> None:
+        """Runs a job of the user's once more as it ran: under its settings, with its jars."""
+        from faultline.engines.spark.submission import job_jars
+
+        self.conditions = {**(config.spark_conf or {}), **job_jars(attempt, config)}
 
     def execute(self, context: Any) -> None:
         with beside_windows(load_settings().window_lock) as waited_s:

@@ -397,10 +397,13 @@ def test_what_a_sink_keeps_of_each_update_is_not_called_wrong(spark: SparkSessio
     """Nothing says which of several rows of a key came last."""
     (tmp_path / "updates").mkdir()
     (tmp_path / "updates" / "a.json").write_text('{"key": "a", "value": "1"}\n{"key": "a", "value": "2"}\n')
-    text = COUNT + """
+    text = (
+        COUNT
+        + """
 def outputs(spark, config):
     return spark.read.schema("key STRING, value STRING").json(config["folder"] + "/updates")
 """
+    )
     job = Job(tmp_path, text, sink=True)
     job.take("a", 0, 0)
     job.take("a", 1, 1)
