@@ -163,7 +163,8 @@ def _read(
 ) -> Data:
     suffix, room = files[0].suffix, Room(path, copies)
     room.require(files)
-    given = {name: value for name, value in (("data_key", key), ("data_time", time)) if value}
+    named = (("data_key", key), ("data_time", time), ("data_time_unit", unit))
+    given = [name for name, value in named if value]
     if suffix == PARQUET and _is_recorded(files[0]):
         for name in given:
             raise InputError(f"{name}: {path} is a topic that was recorded, with keys and times; leave it empty")
@@ -171,6 +172,8 @@ def _read(
     if suffix == TEXT:
         for name in given:
             raise InputError(f"{name}: lines of text have no columns; leave it empty")
+    if unit is not None and time is None:
+        raise InputError("data_time_unit: is of data_time, which is empty; name the column there")
     data = _with_columns(room.watched(_rows(files, suffix), lambda row: row.where), key, time, unit)
     if not len(data):
         raise InputError(f"data: {path} holds no record; fill it")

@@ -207,8 +207,6 @@ class _Checked(Common):
         for key in ("skew", "skew_curve"):
             if getattr(self, key) is not None:
                 raise ValueError(f"{key}: with data no words are drawn; leave it empty")
-        if self.data_time_unit is not None and self.data_time is None:
-            raise ValueError("data_time_unit: is of data_time, which is empty; name the column there")
         self._check_pace()
 
     def _check_pace(self) -> None:

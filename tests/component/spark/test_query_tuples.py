@@ -432,20 +432,20 @@ def test_functions_registered_while_a_job_is_loaded_work_on_executors(spark: Spa
     """Those of its file, of a package beside it, and one that reads a file there."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "__init__.py").write_text("")
-    (tmp_path / "lib" / "short.py").write_text("def first(word):\n    return word[:1]\n")
+    (tmp_path / "lib" / "short.py").write_text("def initial(word):\n    return word[:1]\n")
     (tmp_path / "mark.txt").write_text("!")
     job = Job(tmp_path, HEAD + """
 from pathlib import Path
 from pyspark.sql import SparkSession
-from lib.short import first
+from lib.short import initial
 MARK = Path(__file__).with_name("mark.txt").read_text()
 spark = SparkSession.builder.getOrCreate()
 def marked(word):
     return word + MARK
 spark.udf.register("marked", marked, "string")
-spark.udf.register("first", first, "string")
+spark.udf.register("initial", initial, "string")
 def query(records, config):
-    words = records.selectExpr("marked(first(CAST(value AS STRING))) AS key")
+    words = records.selectExpr("marked(initial(CAST(value AS STRING))) AS key")
     return words.groupBy("key").agg(F.count("*").cast("string").alias("value"))
 """)  # fmt: skip
     job.take("abc", 0, 0)

@@ -93,6 +93,11 @@ def test_numbers_of_one_column_have_one_unit(tmp_path: Path) -> None:
     assert read_data(path, None, "t", "ms").times_ms == [NOON_S, NOON_S * 1000]
 
 
+def test_a_unit_without_a_time_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="^data_time_unit: "):
+        read_data(written(tmp_path, "a.jsonl", "{}\n"), unit="ms")
+
+
 def test_microseconds_pass_as_fast_as_seconds(tmp_path: Path) -> None:
     lines = "".join(f'{{"at": {NOON_S * 10**6 + n * 20_000}}}\n' for n in range(3))
     assert read_data(written(tmp_path, "a.jsonl", lines), None, "at").times_ms == [
