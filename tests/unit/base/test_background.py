@@ -28,6 +28,7 @@ from faultline.base.quiet.background import (
     all_stats,
     background_sessions,
     be_ordinary,
+    control_group,
     means,
     niceness_of,
     policies_of,
@@ -149,6 +150,21 @@ def test_what_shares_no_control_group_with_what_is_measured_stays(monkeypatch: p
         own = Background(INSTANCE, means())
         assert own.lower(stats, [key for key in stats if key[0] == os.getpid()]) == set()
         assert policies_of(pid) == ORDINARY
+
+
+@needs_idle
+def test_a_measured_process_that_has_just_ended_keeps_nobody_from_giving_way() -> None:
+    with service() as pid:
+        stats = all_stats()
+        own = Background(INSTANCE, means())
+        with subprocess.Popen(["true"]) as ended:
+            ended.wait()
+        gone = (ended.pid, 0)
+        assert control_group(ended.pid) == ""
+        try:
+            assert {key[0] for key in own.lower({**stats, gone: stats[next(iter(stats))]}, [gone])} == {pid}
+        finally:
+            own.restore()
 
 
 @needs_idle

@@ -148,7 +148,8 @@ class Background:
         between them.
         """
         self._groups = {key: group for key, group in self._groups.items() if key in stats}
-        groups = {self._group(key) for key in measured}
+        # One that has ended meanwhile is in no group any more, and says nothing.
+        groups = {self._group(key) for key in measured} - {""}
         found = {key for key in self.look(stats) if groups <= {self._group(key)}}
         # What has ended and is not buried yet shows no environment, and takes nothing.
         others = {key for key in self._known.keys() - found if stats[key][0] not in "ZXx"}
