@@ -215,7 +215,7 @@ def _take_time(data: Data, row: Row, spans: Sequence[Span], what: str, stated: U
         written = row.value[slice(*span)]
         try:
             time = read_time(written, stated)
-        except NoTimeError as error:
+        except (NoTimeError, ArithmeticError) as error:
             raise InputError(f"{what} is {text_of(written)!r}, which is {error}") from None
         if not data.times_ms and span is spans[0]:
             data.unit = time.unit

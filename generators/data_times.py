@@ -7,6 +7,7 @@ UTC). A moved time has the same form: the same separators, offset, and number of
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -54,7 +55,11 @@ def text_of(field: bytes) -> str:
     """A field of JSON or CSV without its quotes, and without white space around it."""
     if field[:1] != b'"':
         return field.decode().strip()
-    return (str(json.loads(field)) if b"\\" in field else field[1:-1].decode()).strip()
+    text = field[1:-1].decode()
+    if "\\" in text:
+        with contextlib.suppress(ValueError):  # of CSV, where it means nothing
+            text = str(json.loads(field))
+    return text.strip()
 
 
 def read_time(field: bytes, unit: Unit | None = None) -> Time:

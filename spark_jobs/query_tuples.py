@@ -31,7 +31,7 @@ NO_COUNTS = (
 OTHER_PIECES = 7
 SHOWN_CHARACTERS = 300
 # Of a plan: state that expires, or calls back, by the time of processing.
-_BY_THE_CLOCK = re.compile(r"\bProcessingTime(Timeout)?\b")
+_BY_THE_CLOCK = re.compile(r"\b(TransformWithState|FlatMapGroups)\w*\b.*\bProcessingTime(Timeout)?\b")
 _PYTHONS = re.compile(r"[\w.]+(Error|Exception)\b")
 
 

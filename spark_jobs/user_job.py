@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +25,15 @@ NUMBERS_A_MS = 1024
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 
+# Names of settings that are not written down, and what stands in their place, as Spark's own pages have it.
+SECRET, HIDDEN = re.compile(r"(?i)secret|password|token|credential|access.?key"), "*********(redacted)"
+
+
 class JobError(Exception):
     """What the job did not do as it said."""
 
 
-def told(config: dict[str, Any]) -> dict[str, str]:
+def told(config: dict[str, Any]) -> dict[str, Any]:
     """What the job's functions get as `config`: its arguments, `attempt`, a name that no other run has, and `folder`,
     where it may keep files until the run is judged."""
     return {**config["arguments"], "attempt": config["attempt"], "folder": config["folder"]}
@@ -77,7 +82,11 @@ def require_as_told(spark: SparkSession, config: dict[str, Any]) -> None:
         )
     told_settings = dict(spark.sparkContext.getConf().getAll())
     changed = {name: value for name, value in dict(spark.conf.getAll).items() if value != told_settings.get(name)}
-    Path(config["application"]).write_text(json.dumps({**told_settings, **changed}))
+    shown = {name: HIDDEN if SECRET.search(name) else value for name, value in {**told_settings, **changed}.items()}
+    target = Path(config["application"])
+    written = target.with_suffix(".part")
+    written.write_text(json.dumps(shown))
+    written.rename(target)
     # What happened is read from the log, which a job may have silenced.
     spark.sparkContext.setLogLevel("INFO")
     for name, remedy in config["own_settings"].items():

@@ -28,7 +28,8 @@ from faultline.records.bundle import sha256
 from generators.state import WORD_CHARACTERS
 
 JOURNALS = (
-    "attempt.json", "plan.json", "gate.json", "generator.jsonl", "conductor.jsonl", "services.jsonl", "topology.jsonl",
+    "application.json", "attempt.json", "plan.json",
+    "gate.json", "generator.jsonl", "conductor.jsonl", "services.jsonl", "topology.jsonl",
     "stored.json", "supervisor.jsonl", "listener.jsonl", "traces.jsonl", "batches.json", "checkpoint.json",
     "recorder.jsonl", "end.json", "closed.json", "failures.jsonl", "harvest/notes.json",
 )  # fmt: skip

@@ -7,6 +7,7 @@ Spark runs it, and where its outputs are held against a batch.
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,9 @@ def read_job(path: str) -> JobFile:
     if not _takes_both(functions[QUERY]):
         raise ValueError(f"job: {path}, line {functions[QUERY].lineno}: query takes (records, config); give it both")
     declared, files = _declared(path, tree), files_of(file, tree)
+    for name in files:
+        if name != file.name and name.endswith(".py") and (PROGRAMS / Path(name).parts[0]).exists():
+            raise ValueError(f"job: {path} needs {name}, and a program of Faultline's has that name; rename it")
     mode = _choice(path, declared, "output_mode", OUTPUT_MODES, "update")
     reflects = _choice(path, declared, "reflects", REFLECTS, NOTHING)
     time = _choice(path, declared, "event_time", EVENT_TIMES, None)
@@ -171,7 +175,7 @@ def _choice(
     return None if value is None else str(value)
 
 
-def _arguments(path: str, declared: Mapping[str, Any]) -> dict[str, str]:
+def _arguments(path: str, declared: Mapping[str, Any]) -> dict[str, Argument]:
     given = declared.get("arguments", {})
     if not isinstance(given, dict) or not all(isinstance(name, str) and name.isidentifier() for name in given):
         raise ValueError(f'job: {path}: "arguments" is no dictionary of names and defaults, such as {{"window_s": 10}}')
@@ -201,7 +205,7 @@ def files_of(file: Path, tree: ast.Module | None = None) -> dict[str, Path]:
     """A Python file and what it needs of its folder, by path within it: modules and packages that it imports, or that
     they import, and files that a text in one of them names. `tree`: the file's, where it is parsed already.
 
-    Raises ValueError for a module that Faultline's own programs hide, and for more than MOST_BYTES.
+    Raises ValueError for a module that is no Python, and for more than MOST_BYTES.
     """
     found: dict[str, Path] = {}
     waiting = [file]
@@ -210,11 +214,13 @@ def files_of(file: Path, tree: ast.Module | None = None) -> dict[str, Path]:
         name = path.relative_to(file.parent).as_posix()
         if name in found:
             continue
-        if path.suffix == ".py" and path != file and (PROGRAMS / Path(name).parts[0]).exists():
-            raise ValueError(f"job: {file} needs {name}, and a program of Faultline's has that name; rename it")
         found[name] = path
         if path.suffix == ".py":
-            waiting += _needed(path, file.parent, tree if path == file and tree is not None else _parsed(path))
+            try:
+                waiting += _needed(path, file.parent, tree if path == file and tree is not None else _parsed(path))
+            except ValueError:
+                if path.parent == file.parent:  # in a package it may be a template, which nobody imports
+                    raise
     _require_small(file, found)
     return found
 
@@ -227,7 +233,8 @@ def _needed(path: Path, folder: Path, tree: ast.Module) -> list[Path]:
         found += [module] if module.is_file() else []
         found += [one for one in package.rglob("*") if one.is_file()] if (package / "__init__.py").is_file() else []
     # A text that names a file beside the module which reads it.
-    found += [place / text for text in _texts(tree) for place in (folder, path.parent) if (place / text).is_file()]
+    named = [place / text for text in _texts(tree) for place in (folder, path.parent)]
+    found += [one for one in named if os.path.isfile(one)]  # noqa: PTH113 (Path.is_file raises for a name too long)
     return [one for one in found if "__pycache__" not in one.parts]
 
 
@@ -244,8 +251,8 @@ def _require_small(file: Path, found: Mapping[str, Path]) -> None:
 def _texts(tree: ast.Module) -> set[str]:
     """Texts that may name a file of the folder."""
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    parts = {text: Path(text).parts for text in texts if 0 < len(text) < 256 and text.isprintable()}
-    return {text for text, names in parts.items() if "." in text and not {"/", ".."} & set(names)}
+    paths = {text: Path(text) for text in texts if 0 < len(text) < 256 and text.isprintable()}
+    return {text for text, path in paths.items() if "." in text and not path.is_absolute() and ".." not in path.parts}
 
 
 def _imported(tree: ast.Module) -> set[str]:

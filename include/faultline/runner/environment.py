@@ -58,8 +58,17 @@ def describe(settings: Settings, config: Configuration, java: str, build: Build 
         "kafka_conf": None if elsewhere else kafka_conf(settings),
         **machine(),
         "jvm": jvms(settings, config),
-        "hashes": {**hashes(settings), **{Path(name).name: said for name, said in job_hashes([config]).items()}},
+        "hashes": {**hashes(settings), **{_short(name, config): said for name, said in job_hashes([config]).items()}},
     }
+
+
+def _short(path: str, config: Configuration) -> str:
+    """The name of a user's file: within the folder of the job or program, else its last part."""
+    program = getattr(config, "job", None) or getattr(config, "application", None)
+    folder = Path(program).parent if program else None
+    if folder is not None and Path(path).is_relative_to(folder):
+        return Path(path).relative_to(folder).as_posix()
+    return Path(path).name
 
 
 def jvms(settings: Settings, config: Configuration) -> dict[str, dict[str, Any]]:

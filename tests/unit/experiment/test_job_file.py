@@ -153,9 +153,16 @@ def test_packages_and_named_files_beside_it_belong_to_it(tmp_path: Path, monkeyp
         (tmp_path / name).write_text("")
     for name in ("stop.csv", "unnamed.csv", "value"):
         (tmp_path / name).write_text("x" * 50)
-    text = f"from textlib.clean import a\nS = ['stop.csv', 'data/a.csv', 'value', '../x.csv', '/etc/hosts']\n{QUERY}"
+    (tmp_path / "textlib" / "template.py").write_text("{{ no python }}")
+    names = ["stop.csv", "data/a.csv", "value", "../x.csv", "/etc/hosts", "//etc/hosts", "ж." * 120]
+    text = f"from textlib.clean import a\nS = {names}\n{QUERY}"
     job = read_job(written(tmp_path, text))
-    beside = ["data/a.csv", "job.py", "stop.csv", "textlib/__init__.py", "textlib/clean.py", "textlib/words.txt"]
+    beside = [
+        "data/a.csv",
+        "job.py",
+        "stop.csv",
+        *(f"textlib/{name}" for name in ("__init__.py", "clean.py", "template.py", "words.txt")),
+    ]
     assert sorted(job.files) == beside
     monkeypatch.setattr(job_file, "MOST_BYTES", 40)
     with pytest.raises(ValueError, match="more than 0 MB, .* alone"):

@@ -93,6 +93,12 @@ def test_numbers_of_one_column_have_one_unit(tmp_path: Path) -> None:
     assert read_data(path, None, "t", "ms").times_ms == [NOON_S, NOON_S * 1000]
 
 
+@pytest.mark.parametrize("time", ['"a\\b c"', "1e1000000", '"2026-11-25'])
+def test_an_odd_time_is_refused_by_file_and_line(tmp_path: Path, time: str) -> None:
+    with pytest.raises(InputError, match="a.csv, line 2"):
+        read_data(written(tmp_path, "a.csv", f"t\n{time}\n"), None, "t")
+
+
 def test_a_unit_without_a_time_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="^data_time_unit: "):
         read_data(written(tmp_path, "a.jsonl", "{}\n"), unit="ms")

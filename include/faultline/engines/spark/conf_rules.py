@@ -102,9 +102,9 @@ def check_conf(config: Configuration) -> None:
 
 def own_settings() -> dict[str, str]:
     """What a job or program must not set itself, each with what to do instead."""
-    by_parameter = {name: f"and set {parameter}" for name, parameter in _BY_PARAMETER.items()}
-    # An address is written by Spark in a form of its own.
-    return by_parameter | {name: f"because {why}" for name, why in OWNED.items() if why is not _ADDRESS}
+    # Spark writes addresses, class paths and options of JVMs in a form of its own.
+    by_parameter = {name: f"and set {key}" for name, key in _BY_PARAMETER.items() if key != JVM_OPTIONS}
+    return by_parameter | {name: f"because {why}" for name, why in OWNED.items() if why not in (_ADDRESS, _CLASSES)}
 
 
 def check_settings(settings: Mapping[str, str], key: str) -> None:

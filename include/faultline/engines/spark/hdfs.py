@@ -132,7 +132,8 @@ def copy_logs(there: HdfsFolder, here: Path) -> None:
     """Copies what is new of a checkpoint's logs. What was purged there stays here. Raises FaultlineError."""
     # Listed first and copied last: whoever sees a commit looks for its offsets.
     committed = _numbered(there / "commits")
-    for log in ("sources/0", "offsets"):
+    sources = [f"sources/{number}" for number in _numbered(there / "sources", "directory")]
+    for log in (*sources, "offsets"):
         _copy(there / log, here / log, _numbered(there / log), read=lambda _: True)
     _copy(there / "commits", here / "commits", committed, read=lambda _: False)
 

@@ -4,6 +4,7 @@ waited for in vain.
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -108,7 +109,9 @@ class ProgramCheck:
 
 def asked_for(attempt: Attempt) -> dict[str, str]:
     """The settings on the command line of an attempt's workload."""
-    command = [str(word) for word in read_document(attempt.folder / "workload.json")["command"]]
+    whole = [str(word) for word in read_document(attempt.folder / "workload.json")["command"]]
+    # What follows the program is its own.
+    command = [*itertools.takewhile(lambda word: not word.startswith(str(attempt.job)), whole)]
     asked = dict(value.split("=", 1) for option, value in zip(command, command[1:], strict=False) if option == "--conf")
     if "--master" in command:
         asked[MASTER] = command[command.index("--master") + 1]

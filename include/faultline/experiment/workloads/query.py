@@ -30,7 +30,7 @@ class QueryParameters(Parameters):
         None, description="Your Python file with `def query(records, config)`; see docs/your-own.md."
     )
     arguments: dict[str, Any] | None = Field(
-        None, description='What your job declares as "arguments", by name, such as {"window_s": "10"}.'
+        None, description='What your job declares as "arguments", by name, such as {"window_s": 10}.'
     )
     jars: str | None = Field(None, description=JARS)
 
@@ -135,10 +135,10 @@ def jars_of(text: str | None) -> tuple[Path, ...]:
 
 
 def jar_files(jars: Sequence[Path]) -> dict[str, Path]:
-    """Jars by name. Raises ConfigError for one that is not there."""
+    """Jars by name. Raises ConfigError for one that is not there, and for two of one name."""
     for jar in jars:
         require_files("jars", str(jar))
-    return {jar.name: jar for jar in jars}
+    return together("jars", *({jar.name: jar} for jar in jars))
 
 
 def require_files(key: str, *paths: str) -> None:
