@@ -170,7 +170,7 @@ class Traces:
     order of time. `collections`: of each process that logged them, none in attempts from before they were logged.
     `state_rows`: live rows after the last batch that told; `state_bytes`: of the last snapshot and what
     changed since, as a recovery would read them; None where nobody looked. `late_rows`: dropped, since they came late.
-    `settings`: what a job or program of the user's ran under; None where nobody asked.
+    `settings`: those that a user's job or program ran under; None if they were not collected.
     """
 
     method: str

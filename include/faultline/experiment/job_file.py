@@ -219,7 +219,7 @@ def files_of(file: Path, tree: ast.Module | None = None) -> dict[str, Path]:
             try:
                 waiting += _needed(path, file.parent, tree if path == file and tree is not None else _parsed(path))
             except ValueError:
-                if path.parent == file.parent:  # in a package it may be a template, which nobody imports
+                if path.parent == file.parent:  # a package may hold templates, which are not imported
                     raise
     _require_small(file, found)
     return found

@@ -268,7 +268,9 @@ def pause_in(config: Configuration) -> str | None:
         return None
     seconds = config.warmup_s + config.duration_s
     schedule = Listed.over(data.times_ms, data.round_ms, config.data_speed, seconds)
-    due_s = [*(schedule.due_array(0, 1, schedule.count) / 1e9).tolist(), seconds]
+    # Later rounds pause as the first one does, and as it does before the second.
+    records = min(schedule.count, len(data) + 1)
+    due_s = [*(schedule.due_array(0, 1, records) / 1e9).tolist(), *([seconds] if records == schedule.count else [])]
     pause_s, begin_s = max((after - before, before) for before, after in zip(due_s, due_s[1:], strict=False))
     if pause_s < LONG_PAUSE_S:
         return None

@@ -18,9 +18,9 @@ from faultline.engines.spark.gc_log import EXECUTOR_FILE
 from faultline.engines.spark.hdfs import copy_logs, copy_state
 from faultline.engines.spark.shared import CHECKPOINT, executor_logs, find_hdfs, find_shared, remove_shared
 from faultline.engines.spark.throwaway import remove_throwaway
-from faultline.experiment.plan import configuration_of, plan_of
+from faultline.experiment.plan import plan_of
 
-# What a job or program of the user's runs under, beside what it was told.
+# The settings that a user's job or program runs under, as its application reports them.
 APPLICATION = "application.json"
 # Of the batches that a program makes itself warm with.
 WARM_UP_CHECKPOINT = "warmup-checkpoint"
@@ -43,14 +43,13 @@ def gather(attempt: Attempt, settings: Settings, *, method: str) -> None:
 
 
 def input_topic(attempt: Attempt) -> str | None:
-    """The topic whose offsets tell how far a job of the user's is, which may read others; None for other workloads."""
-    if not configuration_of(attempt).kind.of_the_user:
-        return None
-    return plan_of(attempt).topics["input"].name
+    """The input topic of a user's job or program, which may read other topics too; None for built-in workloads."""
+    plan = plan_of(attempt)
+    return plan.topics["input"].name if "job" in plan.tuples else None
 
 
 def running_settings(folder: Path) -> dict[str, str] | None:
-    """What a job or program of the user's ran under; None where nobody asked it."""
+    """The settings that a user's job or program ran under; None if they were not collected."""
     path = folder / APPLICATION
     return dict(read_document(path)) if path.exists() else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 from faultline.base.attempt import Attempt
@@ -39,6 +40,10 @@ class LiveTraces:
         self._executors: dict[Path, ExecutorLogReader] = {}
         self._drivers: list[DriverEvents] = []
 
+    @cached_property
+    def _topic(self) -> str | None:
+        return input_topic(self._attempt)
+
     def traces(self) -> Traces:
         """What the run has left so far. Raises InfrastructureError for a journal that is broken."""
         for line in self._samples.poll():
@@ -71,7 +76,7 @@ class LiveTraces:
         if find_hdfs(self._attempt) is not None:
             return []
         with contextlib.suppress(InfrastructureError):  # a lineage that is only just begun
-            return checkpoint.commits_of(self._attempt.checkpoint, self._attempt.lineages, input_topic(self._attempt))
+            return checkpoint.commits_of(self._attempt.checkpoint, self._attempt.lineages, self._topic)
         return []
 
     def _executor_logs(self) -> Iterator[tuple[str, str, Path]]:

@@ -1,5 +1,5 @@
-"""What a user's program does otherwise than it was told to: found while it starts, long before its commits have been
-waited for in vain.
+"""Deviations of a user's program from its configuration, found while it starts and before the wait for its first
+commit times out.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ProgramCheck:
             raise InfrastructureError(what)
 
     def _check_settings(self) -> None:
-        """Holds what the application runs under against what it was told, once it answers."""
+        """Compares the settings of the running application with the requested ones, once its REST answers."""
         if self._settings_known:
             return
         for application in fetch_list(self._applications):
