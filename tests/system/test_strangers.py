@@ -40,7 +40,6 @@ from faultline.cluster.services import master_state, spark_home, spark_submit
 from faultline.engines.spark.settings import driver_settings
 from faultline.records.find import find_record
 from generators.login import read_login
-from tests.support.choice import chosen
 from tests.support.decoys import only_root
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.java import compile_for_spark
@@ -48,7 +47,7 @@ from tests.support.listeners import BROKERS, CONTROLLERS, asked
 from tests.support.secret_search import SHARED, contents, holding
 from tests.support.stranger import Outcome, as_stranger, running_as_stranger
 
-pytestmark = [only_root, pytest.mark.timeout(1800)]
+pytestmark = [only_root, pytest.mark.thorough, pytest.mark.timeout(1800)]
 SOON_S = 4
 DENIED = "PermissionError"
 # By Spark's RPC.
@@ -75,10 +74,8 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(shared_installation: Installation, share: int) -> Iterator[Site]:
+def site(shared_installation: Installation) -> Iterator[Site]:
     since = time.time()
-    # As long as all tries take that are made in its window.
-    seconds = 150 if share == 1 else 40
     assert shared_installation.run("up").returncode == 0
     settings = shared_installation.settings
     # What keeps him out must be the installation's own rights, not those of the tests' folder.
@@ -86,7 +83,7 @@ def site(shared_installation: Installation, share: int) -> Iterator[Site]:
     modes = {folder: folder.stat().st_mode for folder in opened}
     for folder in opened:
         folder.chmod(0o755)
-    command = [*shared_installation.command("run"), "word_count", "fault=none", f"duration_s={seconds}", "rate=100"]
+    command = [*shared_installation.command("run"), "word_count", "fault=none", "duration_s=150", "rate=100"]
     with (
         tempfile.TemporaryDirectory() as tools,
         subprocess.Popen(
@@ -193,7 +190,6 @@ def _drivers(site: Site) -> list[object]:
     return [*state["activedrivers"], *state["completeddrivers"]]  # type: ignore[misc]
 
 
-@pytest.mark.thorough
 @SECRETS
 def test_submitting_to_the_master(site: Site, secret: dict[str, str]) -> None:
     before = _drivers(site)
@@ -202,7 +198,6 @@ def test_submitting_to_the_master(site: Site, secret: dict[str, str]) -> None:
     assert _drivers(site) == before
 
 
-@pytest.mark.thorough
 def test_the_same_driver_comes_to_the_master_with_the_secret(site: Site) -> None:
     before = _drivers(site)
     said = _launch(site, _own(site))
@@ -313,7 +308,6 @@ context.parallelize([0], 1).foreach(lambda _: time.sleep(600))
 """
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["jobs/job", "stages/stage"])
 @pytest.mark.parametrize("told", [{}, {"spark.ui.killEnabled": "true"}], ids=["as told", "where pages may"])
 def test_a_page_of_spark_kills_nothing_that_runs(site: Site, tmp_path: Path, told: dict[str, str], what: str) -> None:
@@ -410,7 +404,7 @@ GUESS = {
 
 
 @pytest.mark.parametrize("login", [{}, GUESS], ids=["without a login", "with a guessed password"])
-@pytest.mark.parametrize("name", chosen(KAFKA, {"write", "delete a topic"}))
+@pytest.mark.parametrize("name", KAFKA)
 def test_kafka(site: Site, name: str, login: dict[str, str]) -> None:
     topic = "his" if name == "make a topic" else site.topic
     caller = Caller({"bootstrap.servers": site.settings.endpoints.kafka, "log_level": 0, **login}, topic, SOON_S)
