@@ -347,7 +347,7 @@ def bench(
 
     Without a name: those of its speed; they are written to docs/results/performance.md.
     """
-    from faultline.bench.catalogue import BENCHMARKS, print_figures, run_benchmark
+    from benchmarks.catalogue import BENCHMARKS, print_figures, run_benchmark
 
     if listed:
         print("\n".join(BENCHMARKS))
@@ -364,8 +364,8 @@ def bench(
 
 def _bench_all(as_json: bool, quick: bool) -> None:
     from faultline.base.settings import ROOT
-    from faultline.bench.catalogue import print_figures, run_benchmark
-    from faultline.bench.speed.performance import page, run_all
+    from benchmarks.catalogue import print_figures, run_benchmark
+    from benchmarks.speed.performance import page, run_all
     from faultline.runner.environment import git_commit
 
     outcomes, failures = run_all(lambda name: run_benchmark(name, say, quick=quick), say)

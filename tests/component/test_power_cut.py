@@ -22,9 +22,9 @@ from faultline.base.journal import Journal, read_journal
 from faultline.base.marks import INSTANCE_MARK, RUN_MARK
 from faultline.base.processes import live_process
 from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings, free_port, load_settings
-from faultline.bench.power.disk import Disk, own_disk
-from faultline.bench.power.everybody import Everybody
-from faultline.bench.power.kept import Kept, broken_databases, broken_tables, index_differences
+from benchmarks.power.disk import Disk, own_disk
+from benchmarks.power.everybody import Everybody
+from benchmarks.power.kept import Kept, broken_databases, broken_tables, index_differences
 from faultline.cluster.java import find_java
 from faultline.cluster.services.kafka import prepare_kafka
 from faultline.cluster.supervision import _claim_ports
@@ -109,7 +109,7 @@ def test_who_gets_mounts_of_its_own_meanwhile_does_not_keep_the_disk(disk: Disk)
 
 
 def test_a_disk_in_use_is_not_let_go_and_its_user_is_named(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faultline.bench.power.disk._BUSY_S", 0.3)
+    monkeypatch.setattr("benchmarks.power.disk._BUSY_S", 0.3)
     with (
         (disk.folder / "held").open("w"),
         pytest.raises(InfrastructureError, match=rf"used by {os.getpid()} \("),
@@ -126,7 +126,7 @@ def test_a_journal_and_a_record_are_kept_and_told_from_what_came_too_late(
         journal.write("second")
         kept = Kept.of(settings)
         assert not kept.records and len(kept.young) == 2
-        monkeypatch.setattr("faultline.bench.power.kept.SETTLED_S", 0.0)
+        monkeypatch.setattr("benchmarks.power.kept.SETTLED_S", 0.0)
         kept = Kept.of(settings)
         assert len(kept.records) == 2
         disk.cut()

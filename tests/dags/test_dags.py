@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import ROOT, Settings
-from faultline.bench.kills import STEPS
+from benchmarks.kills import STEPS
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import plan

@@ -14,9 +14,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from faultline.base.errors import ConfigError
 from faultline.base.waiting import wait_until
-from faultline.bench.catalogue import BENCHMARKS as KNOWN
-from faultline.bench.figure import summarise
-from faultline.bench.speed.performance import SPEED as OF_SPEED
+from benchmarks.catalogue import BENCHMARKS as KNOWN
+from benchmarks.figure import summarise
+from benchmarks.speed.performance import SPEED as OF_SPEED
 from faultline.experiment.nightly_schedule import SPEED, speed_schedule
 from faultline.orchestration.nights import nightly_speed as subject
 from faultline.orchestration.nights.nightly_speed import BENCHMARKS, WITH_WINDOWS

@@ -12,7 +12,7 @@ import pytest
 from faultline.base.settings import ROOT
 from faultline.experiment.config import Configuration
 
-CODE = ("dags", "plugins", "spark_jobs", "generators", "fault", "include")
+CODE = ("dags", "plugins", "spark_jobs", "generators", "fault", "include", "benchmarks")
 NAMED_PACKAGES = {
     "apache-airflow": "airflow.sdk",
     "apache-airflow-providers-apache-spark": "airflow.providers.apache.spark",
@@ -29,15 +29,17 @@ MAY_IMPORT = {
     "spark_jobs": {"progress"},
     "include/faultline": {"faultline", "generators", "fault"},
     "dags": {"faultline"},
+    "benchmarks": {"benchmarks", "faultline", "generators", "fault"},
 }
-# The generator as a Spark job is the generators, on executors.
-MAY_ALSO = {"generate.py": {"generators"}}
+# The generator as a Spark job is the generators, on executors. `./faultline bench` and the DAG `nightly_speed` load the
+# benchmarks when they are asked for one.
+MAY_ALSO = {"generate.py": {"generators"}, "cli.py": {"benchmarks"}, "nightly_speed.py": {"benchmarks"}}
 # Rooms of the core, from the top down: a room imports what stands in a later line only. Those of one line know nothing
 # of each other.
 ROOMS = (
     ("__main__",),
     ("cli",),
-    ("bench", "orchestration"),
+    ("orchestration",),
     ("client",),
     ("reports",),
     ("comparison",),
@@ -52,11 +54,11 @@ ROOMS = (
 # Lines of a room that has no rooms of its own. The rooms are cut again when an experiment becomes plain Python.
 LARGEST_ROOM = 3300
 # Where a workload or an engine may be called by its name; all others ask what it can, of its registry.
-AT_HOME = ("experiment/workloads", "engines", "comparison/findings", "bench")
+AT_HOME = ("experiment/workloads", "engines", "comparison/findings")
 BY_NAME = re.compile(
     r"""[=!]= ?["'](nexmark|topology|known_truth|spark|flink|pi|word_count\w*|stock_\w+)["']|is_paced"""
 )
-OWN = {"faultline", "generators", "fault", "spark_jobs", "dags", "plugins"}
+OWN = {"faultline", "generators", "fault", "spark_jobs", "dags", "plugins", "benchmarks"}
 
 
 def sources(folder: str) -> Iterator[Path]:
@@ -165,7 +167,7 @@ def test_generic_rooms_name_no_workload_and_no_engine() -> None:
 
 
 def test_unit_tests_stand_in_the_rooms_of_what_they_test() -> None:
-    rooms = {room for rooms in ROOMS for room in rooms} | {"fault", "generators", "spark_jobs", "golden", "toys"}
+    rooms = {room for rooms in ROOMS for room in rooms} | {*OWN, "golden", "toys"}
     folders = {path.name for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir()} - {"__pycache__"}
     assert folders <= rooms
 
@@ -177,11 +179,9 @@ def test_the_analysis_knows_no_engine() -> None:
         assert named <= known, path
 
 
-# Who may know an engine by import, beside `engines`: what starts Spark's services and hands programs to it, and the
-# benchmarks of Faultline itself. All others ask the registry.
-KNOW_AN_ENGINE = (
-    "bench/", "client/build_command.py", "cluster/", "orchestration/spark.py", "orchestration/local_spark.py",
-)  # fmt: skip
+# Who may know an engine by import, beside `engines`: what starts Spark's services and hands programs to it. All others
+# ask the registry.
+KNOW_AN_ENGINE = ("client/build_command.py", "cluster/", "orchestration/spark.py", "orchestration/local_spark.py")
 
 
 def test_the_runner_knows_no_engine_and_orchestration_spark_in_its_place() -> None:

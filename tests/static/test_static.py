@@ -24,7 +24,7 @@ def test_nothing_to_complain_about(command: str) -> None:
 
 
 # Where the names of a package of ours are written down.
-SOURCES = {"faultline": ROOT / "include", "generators": ROOT, "fault": ROOT, "tests": ROOT}
+SOURCES = {"faultline": ROOT / "include", "generators": ROOT, "fault": ROOT, "tests": ROOT, "benchmarks": ROOT}
 
 
 def source_of(module: str) -> Path | None:

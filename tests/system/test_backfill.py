@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from faultline.base.waiting import wait_until
-from faultline.bench.installation import await_run
+from benchmarks.installation import await_run
 from faultline.client.airflow_api import AirflowApi
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.store import Store

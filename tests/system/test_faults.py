@@ -15,7 +15,7 @@ from faultline.base.journal import read_journal
 from faultline.base.processes import process_of, read_ledger
 from faultline.base.settings import HOST, free_port
 from faultline.base.waiting import wait_until
-from faultline.bench.truth.scenarios import SCENARIOS
+from benchmarks.truth.scenarios import SCENARIOS
 from faultline.records.record import Record
 from tests.support.installation import Installation
 

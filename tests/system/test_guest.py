@@ -16,7 +16,7 @@ import pytest
 from faultline.base.http import fetch_json
 from faultline.base.processes import end_processes
 from faultline.base.waiting import wait_until
-from faultline.bench.installation import MATRIX, form
+from benchmarks.installation import MATRIX, form
 from faultline.records.store import Store
 from tests.component.test_guest_airflow import COMMAND, Theirs
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.bench.installation import await_run
+from benchmarks.installation import await_run
 from faultline.client.airflow_api import AirflowApi
 from faultline.experiment.cell import Cell
 from faultline.experiment.nightly_schedule import NIGHTLY

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from faultline.bench.nexmark_source import READ, REPETITIONS, per_core
+from benchmarks.nexmark_source import READ, REPETITIONS, per_core
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]

@@ -11,7 +11,7 @@ import pytest
 from faultline.base.processes import end_processes
 from faultline.base.settings import instance
 from faultline.base.waiting import wait_until
-from faultline.bench.installation import form
+from benchmarks.installation import form
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.sweeping import await_dags
 from faultline.cluster.airflow_home import DATABASE, PASSWORD, password, present_database

@@ -8,8 +8,8 @@ import pytest
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
-from faultline.bench.power.disk import own_disk
-from faultline.bench.power.power_cut import cut_through, plan_cuts
+from benchmarks.power.disk import own_disk
+from benchmarks.power.power_cut import cut_through, plan_cuts
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
 

@@ -17,10 +17,10 @@ from faultline.base.attempt import Attempt
 from faultline.base.journal import read_journal
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
-from faultline.bench.installation import MATRIX, await_run, form
-from faultline.bench.leftovers import attempts_of, stray_processes, stray_topics
-from faultline.bench.truth.known_truth import judge_scenario
-from faultline.bench.truth.scenarios import SCENARIOS
+from benchmarks.installation import MATRIX, await_run, form
+from benchmarks.leftovers import attempts_of, stray_processes, stray_topics
+from benchmarks.truth.known_truth import judge_scenario
+from benchmarks.truth.scenarios import SCENARIOS
 from faultline.client.airflow_api import AirflowApi
 from faultline.client.sweeping import await_dags
 from faultline.cluster.daemon import Supervisor

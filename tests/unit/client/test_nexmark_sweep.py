@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from faultline.base.errors import ConfigError
-from faultline.bench.nexmark import figures
-from faultline.bench.nexmark_source import figures as source_figures
+from benchmarks.nexmark import figures
+from benchmarks.nexmark_source import figures as source_figures
 from faultline.client.nexmark_sweep import describe, print_queries, wanted_of
 from faultline.comparison.findings.nexmark import Kind, per_core, per_machine, silent, table_of
 from faultline.experiment.config import Configuration, parse_configuration

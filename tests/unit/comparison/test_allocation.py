@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from faultline.bench.records import made_run
+from benchmarks.records import made_run
 from faultline.comparison.advise import advise
 from faultline.comparison.allocation import Allocation, allocation_of, costs_of
 from faultline.comparison.along import Step

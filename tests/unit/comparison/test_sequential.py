@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.bench.shapes import draw, load_shapes
+from benchmarks.shapes import draw, load_shapes
 from faultline.comparison.statistics.sequential import (
     LEAST_PAIRS,
     RESERVED,

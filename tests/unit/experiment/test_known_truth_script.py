@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import ROOT
-from faultline.bench.truth.known_truth import figures
-from faultline.bench.truth.scenarios import QUICK, SCENARIOS, Scenario
-from faultline.bench.truth.truth import planted
+from benchmarks.truth.known_truth import figures
+from benchmarks.truth.scenarios import QUICK, SCENARIOS, Scenario
+from benchmarks.truth.truth import planted
 from faultline.client.run_one import parse_parameters
 from faultline.engines.known_truth.course import GUARD_NS, NS, Outage, lay_out
 from faultline.experiment.config import parse_configuration

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.bench.records import made_run, write_record
+from benchmarks.records import made_run, write_record
 from faultline.records.index import Index
 from faultline.records.metrics import MACRO, bounds_of
 from faultline.records.recoveries import Bounds, recoveries_of, value_of_run

@@ -122,7 +122,7 @@ def run_group(command: list[str], environment: dict[str, str]) -> tuple[int, str
 def compare_speed(measured: Any) -> dict[str, Any]:
     """Keeps the night in `results/speed/`, and puts the verdict on it into the run's note."""
     from faultline.base.attempt import write_json
-    from faultline.comparison.own_speed import as_json, judge_speed, read_nights
+    from benchmarks.own_speed import as_json, judge_speed, read_nights
     from faultline.orchestration.notes import write_note
     from faultline.reports.headline import plain
     from faultline.runner.environment import git_commit, installed_build

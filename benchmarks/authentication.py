@@ -1,0 +1,59 @@
+"""What keeping strangers out costs: the same experiment with and without passwords and encryption, in pairs.
+
+Each experiment has services of its own, started for it and ended after it, which let everybody in or nobody; the order
+within a pair is drawn by lot. Pairs are judged as a night's are.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import asdict
+from typing import Any
+
+from faultline.base.text import Say
+from benchmarks.installation import own_home
+from benchmarks.slowdowns import (
+    FIGURES,
+    PARAMETERS,
+    QUICK_PARAMETERS,
+    Block,
+    change_of,
+    judged,
+    measure,
+    verdict_text,
+)
+from faultline.cluster.supervision import OPEN
+
+PAIRS, QUICK_PAIRS = 10, 1
+SEED = 2031
+# The two sides of a pair.
+_OPEN, _CLOSED = 0.0, 1.0
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """Ten pairs, one when `quick`, which can tell nothing. `FIGURE_change`: of the figure with its 95 % interval."""
+    parameters, pairs = (QUICK_PARAMETERS, QUICK_PAIRS) if quick else (PARAMETERS, PAIRS)
+    measured: list[Block] = []
+    with own_home("authentication"):
+        for number in range(pairs):
+            order = [_OPEN, _CLOSED]
+            random.Random(f"{SEED}/{number}").shuffle(order)
+            block = {}
+            for side in order:
+                os.environ[OPEN] = "1" if side == _OPEN else ""
+                block[side] = measure(parameters, number, 0.0, say)
+            measured.append(block)
+            say(f"pair {number + 1} of {pairs} is measured")
+    return figures(measured, say)
+
+
+def figures(pairs: list[Block], say: Say) -> dict[str, dict[str, Any]]:
+    """How much more each figure is with strangers kept out."""
+    found = {}
+    for name, key in FIGURES.items():
+        verdict = judged(pairs, _CLOSED, key)
+        say(f"kept out, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
+        if (change := change_of(verdict)) is not None:
+            found[f"{name}_change"] = asdict(change)
+    return found

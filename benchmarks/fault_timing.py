@@ -1,0 +1,253 @@
+"""How exactly the conductor keeps the instants of faults: |actual − planned| from its own journal.
+
+The real program carries out a plan of recurring kills on a made-up attempt, beside the real broker whose end offsets
+it reads before each of them. What it kills are shells of this benchmark, which carry an executor's marks and sleep on
+a pipe; each one is replaced when it has died. Every second run has a busy process on each core, as in an experiment,
+where the engine fills the machine. A fault that was not delivered fails the benchmark, since leaving it out would
+flatter the figures.
+
+`error_*_ms` are over all faults of all runs; `low` and `high` are the least and the greatest of the same figure of
+one run, `n` is the number of runs. `loaded_error_p99_ms` is over the faults of the loaded runs only.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fault.identity import EXECUTOR
+from faultline.base.attempt import Attempt, new_attempt_id, write_json
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import JournalReader, events, last
+from faultline.base.kafka_login import kafka_client
+from faultline.base.processes import Entry, process_of, send, spawn_detached, victim_of
+from faultline.base.settings import Settings
+from faultline.base.text import Say
+from faultline.base.waiting import wait_until
+from benchmarks.figure import Figure
+from faultline.experiment.common import SECONDS_AFTER_FAULT
+from faultline.experiment.config import parse_configuration
+
+EVERY_S = 1.5
+FIRST_S = 7.0
+# One that is killed leaves the other to be found while its replacement starts.
+VICTIMS = 2
+PARTITIONS = 2
+_START_S = 30.0
+_STOP_S = 10.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured: conductor runs, and kills in each."""
+
+    runs: int
+    faults: int
+
+
+FULL = Scale(runs=4, faults=50)
+QUICK = Scale(runs=2, faults=20)
+
+
+def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """Measures all figures of the benchmark `fault_timing`; returns them by name, as dictionaries.
+
+    Needs the broker of `settings`; makes a topic of its own and deletes it. The journals stay under
+    `settings.home`/bench. Raises InfrastructureError when a part fails or a fault was not delivered.
+    """
+    scale = QUICK if quick else FULL
+    runs: list[list[float]] = []
+    for number in range(scale.runs):
+        loaded = number % 2 == 1
+        runs.append(measure(settings, scale.faults, loaded=loaded))
+        what = "loaded" if loaded else "idle"
+        say(f"run {number + 1} of {scale.runs}, {what}: {scale.faults} faults, p99 {percentile(runs[-1], 99):.3f} ms")
+    return {name: asdict(figure) for name, figure in figures(runs).items()}
+
+
+def figures(runs: Sequence[Sequence[float]]) -> dict[str, Figure]:
+    """The figures from the errors of each run in ms; every second run was loaded."""
+    every = [error for errors in runs for error in errors]
+    loaded = runs[1::2]
+
+    def figure(percent: float, chosen: Sequence[Sequence[float]]) -> Figure:
+        each = [percentile(errors, percent) for errors in chosen]
+        value = percentile([error for errors in chosen for error in errors], percent)
+        return Figure(value, "ms", min(each), max(each), len(each))
+
+    return {
+        "error_p99_ms": figure(99, runs),
+        "error_p50_ms": figure(50, runs),
+        "error_max_ms": figure(100, runs),
+        "loaded_error_p99_ms": figure(99, loaded),
+        "faults": Figure(len(every), "1", min(map(len, runs)), max(map(len, runs)), len(runs)),
+    }
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` % of the values do not exceed; no interpolation."""
+    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
+
+
+def measure(settings: Settings, faults: int, *, loaded: bool) -> list[float]:
+    """|actual − planned| in ms of each kill of one conductor run, with busy cores when `loaded`."""
+    attempt = Attempt(settings.home / "bench" / new_attempt_id(settings.home / "bench"))
+    attempt.logs.mkdir(parents=True)
+    with _topic(settings.endpoints.kafka, f"faultline-bench-{attempt.id}") as topic:
+        write_json(attempt.folder / "attempt.json", description(attempt.id, settings.endpoints.kafka, topic, faults))
+        with _Victims(attempt.id) as victims, _load(os.cpu_count() or 1 if loaded else 0):
+            lines = _conduct(attempt, settings, victims, faults)
+    return errors_ms(lines, faults)
+
+
+def description(attempt: str, bootstrap: str, topic: str, faults: int) -> dict[str, Any]:
+    """What attempt.json holds: as much as a conductor reads."""
+    last_s = FIRST_S + (faults - 1) * EVERY_S
+    plan = {"victim": "executor", "action": "kill", "at_s": FIRST_S, "every_s": EVERY_S, "times": faults}
+    config = parse_configuration(
+        {
+            "warmup_s": 5,
+            "duration_s": last_s - 5 + SECONDS_AFTER_FAULT,
+            "checkpoint_interval_s": 0.1,  # the shortest baseline, so that the first kill comes soon
+            "fault_plan": {"faults": [plan]},
+        }
+    )
+    return {
+        "attempt": attempt,
+        "config": config.model_dump(mode="json"),
+        "repetition": 0,
+        "kafka": {"bootstrap": bootstrap},
+        "topics": {"input": topic},
+    }
+
+
+def errors_ms(lines: Sequence[dict[str, Any]], faults: int) -> list[float]:
+    """|actual − planned| of each fault in the conductor's journal, in ms.
+
+    Raises InfrastructureError, with what the conductor says of it, when one was not delivered or not acknowledged.
+    """
+    found: dict[int, float] = {}
+    for line in lines:
+        if line.get("event") == "delivered" and line["acknowledged"]:
+            found[line["fault"]] = abs(line["mono_ns"] - line["planned_mono_ns"]) / 1e6
+    for fault in range(faults):
+        if fault not in found:
+            said = [line for line in events(lines, "settled") if line["fault"] == fault]
+            why = f"{said[-1]['outcome']}: {said[-1]['detail']}" if said else "the conductor says nothing of it"
+            raise InfrastructureError(f"fault {fault} of {faults} was not delivered: {why}")
+    return [found[fault] for fault in range(faults)]
+
+
+def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: int) -> list[dict[str, Any]]:
+    """Runs a conductor until the last fault is settled; returns its journal. It is ended also when that fails."""
+    entry = spawn_detached(
+        [sys.executable, "-m", "faultline.runner.conductor", "--attempt-dir", str(attempt.folder)],
+        role="conductor",
+        attempt=attempt.id,
+        ledger=attempt.ledger,
+        stdout=attempt.logs / "conductor.out",
+        stderr=attempt.logs / "conductor.err",
+        cwd=settings.root,
+        punctual=True,
+    )
+    reader = JournalReader(attempt.conductor_journal)
+    lines: list[dict[str, Any]] = []
+
+    def settled() -> bool:
+        victims.replace_dead()
+        lines.extend(reader.poll())
+        return len(events(lines, "settled")) == faults
+
+    def trouble() -> str | None:
+        if failed := last(lines, event="failed"):
+            return f"conductor: {failed['message']}"
+        return None if process_of(entry) else f"conductor: ended early; see {attempt.logs / 'conductor.err'}"
+
+    try:
+        wait_until(
+            settled,
+            timeout_s=FIRST_S + faults * EVERY_S + _START_S,
+            what=f"conductor: the outcome of {faults} faults",
+            alive=trouble,
+        )
+    finally:
+        _end(entry)  # it would wait for the end of the window, where nothing happens any more
+    return lines
+
+
+def _end(entry: Entry) -> None:
+    process = victim_of(entry)
+    if process is not None:
+        send(process, signal.SIGTERM)
+        wait_until(lambda: process_of(entry) is None, timeout_s=_STOP_S, what="conductor: its end")
+
+
+class _Victims:
+    """Shells with the command line of executors of one run, asleep on a pipe that ends with this process."""
+
+    def __init__(self, attempt: str) -> None:
+        self._attempt = attempt
+        self._number = 0
+        self._living: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> _Victims:
+        self.replace_dead()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for process in self._living:
+            process.kill()
+            _close(process)
+
+    def replace_dead(self) -> None:
+        """Reaps who was killed, and starts as many new ones."""
+        for process in [process for process in self._living if process.poll() is not None]:
+            self._living.remove(process)
+            _close(process)
+        while len(self._living) < VICTIMS:
+            marks = [f"-Dfaultline.run={self._attempt}", EXECUTOR.main, "--executor-id", str(self._number)]
+            self._living.append(subprocess.Popen(["sh", "-c", "read x", *marks], stdin=subprocess.PIPE))
+            self._number += 1
+
+
+@contextmanager
+def _load(processes: int) -> Iterator[None]:
+    """Busy processes, which also end when this one is gone."""
+    program = f"import os\nwhile os.getppid() == {os.getpid()}:\n    sum(range(1_000_000))"
+    busy = [subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            _close(process)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+@contextmanager
+def _topic(bootstrap: str, name: str) -> Iterator[str]:
+    """A fresh topic, deleted afterwards."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
+    try:
+        admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=_STOP_S)[name].result()
+    except KafkaException as error:
+        raise InfrastructureError(f"broker {bootstrap}: cannot make a topic: {error.args[0]}") from None
+    try:
+        yield name
+    finally:
+        admin.delete_topics([name])[name].result()

@@ -1,0 +1,132 @@
+"""How often the nightly gate is wrong in a season, and what it sees of real slowdowns: more work in each batch.
+
+Pairs are drawn with the scatter of runs that were really measured one after the other, and judged as a night's are.
+Pure computing: the same figures on each machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from faultline.base.text import Say
+from benchmarks.figure import Figure
+from benchmarks.verdicts import share
+from faultline.comparison.compare import metrics_named
+from faultline.comparison.gate.size import PAIRS
+from faultline.comparison.gate.verdict import DOUBTS, Finding, Pairs, looks
+from faultline.records.metrics import CPU_PER_MILLION, MACRO
+
+SEASON, CONFIGURATIONS = 90, 2
+SEASONS, QUICK_SEASONS = 200, 4
+SLOWED, QUICK_SLOWED = 400, 20
+# Of one configuration alone, whose two nights in a row are no rarer for others being tested.
+SIZES = (1, CONFIGURATIONS)
+PLANTED = (0.05, 0.10, 0.20)
+WEEK = 7
+SEED = 2028
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A figure: logarithms of the ratios of neighbours in time, and how much of a batch's extra work reaches it.
+
+    `neighbours`: word count (500 lines/s, interval 1 and 2 s, controls and kills of an executor) and stock group-by,
+    five groups of four to nine equal runs. `reach`: the share of the median run's figure that is a batch's own: its
+    execution time in the latency, or in the engine's CPU time. `resolution`: as a share of the figure.
+    """
+
+    metric: str
+    neighbours: Sequence[float]
+    reach: float
+    resolution: float = 0.0
+
+    def pairs(self, name: str, size: int, work: float, rng: np.random.Generator) -> Pairs:
+        """So many pairs, with `work` more in each batch of tonight's build; which run came first is drawn by lot."""
+        values = np.asarray(self.neighbours)
+        width = 0.9 * float(values.std(ddof=1)) * len(values) ** -0.2
+        # Smoothing must not add scatter: Silverman's width is shrunk away again.
+        drawn = (rng.choice(values, size) + width * rng.standard_normal(size)) / math.hypot(1, width / values.std())
+        drawn = drawn * rng.choice((-1.0, 1.0), size) + math.log1p(self.reach * work)
+        (metric,) = metrics_named([self.metric])
+        blur = math.log1p(self.resolution)
+        return Pairs(name, name, metric, tuple((drawn - blur).tolist()), tuple((drawn + blur).tolist()), size)
+
+
+# Of CPU per record, median latency, and macro recovery (definition 2, known to 2 s of 12; kills at 2 s).
+SCATTERS = {
+    "cpu": Scatter(
+        CPU_PER_MILLION,
+        (-0.1498, -0.1176, -0.1143, -0.1036, -0.0912, -0.078, -0.0609, -0.0466, -0.04, -0.0307, -0.0181, -0.0032,
+         -0.003, -0.0015, 0.0052, 0.0155, 0.0211, 0.0216, 0.0247, 0.0331, 0.0565, 0.0609, 0.0836, 0.0948, 0.095,
+         0.11, 0.1166, 0.1217, 0.1483, 0.1588, 0.1603),
+        0.62,
+    ),
+    "p50": Scatter(
+        "latency_ms.p50",
+        (-0.0858, -0.0717, -0.0527, -0.0497, -0.0493, -0.0418, -0.0408, -0.0266, -0.0227, -0.0204, -0.0188,
+         -0.0158, -0.0129, -0.0042, -0.0017, 0.0, 0.0, 0.0035, 0.0142, 0.015, 0.0175, 0.0256, 0.0271, 0.0345,
+         0.0354, 0.0667, 0.0689, 0.0752, 0.0797, 0.0888, 0.089),
+        0.5,
+    ),
+    "p99": Scatter(
+        "latency_ms.p99",
+        (-0.9679, -0.5274, -0.3022, -0.2692, -0.1005, -0.0845, -0.0736, -0.0715, -0.0554, -0.0509, -0.0387,
+         -0.0194, -0.0186, -0.0157, 0.0092, 0.0119, 0.018, 0.0222, 0.0299, 0.0305, 0.0391, 0.0403, 0.0545, 0.0879,
+         0.1123, 0.1321, 0.3125, 0.4282, 0.453, 0.7632, 0.7683),
+        0.5,
+    ),
+    "macro": Scatter(
+        MACRO,
+        (-0.6273, -0.2036, -0.1544, -0.0434, -0.0202, 0.0308, 0.1152, 0.1304, 0.3778, 0.3876, 0.6094, 0.6697),
+        1.0,
+        2 / 12,
+    ),
+}  # fmt: skip
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """200 seasons of 90 equal nights and 400 slowdowns of each size for each figure; 4 and 20 when `quick`.
+
+    `FIGURE_false_seasons_N`: seasons of N configurations with a red night. `FIGURE_WORK_night`: slowdowns by so many
+    percent more work in each batch that the first night suspects; `…_two`: that are red by the second; `…_week`: by the
+    seventh.
+    """
+    figures: dict[str, Figure] = {}
+    seasons, slowed = (QUICK_SEASONS, QUICK_SLOWED) if quick else (SEASONS, SLOWED)
+    for number, (name, scatter) in enumerate(SCATTERS.items()):
+        rng = np.random.default_rng([SEED, number])
+        for size in SIZES:
+            wrong = sum(_red_by(scatter, size, 0.0, SEASON, rng)[1] is not None for _ in range(seasons))
+            figures[f"{name}_false_seasons_{size}"] = share(wrong, seasons)
+        says = [f"{name}: {figures[f'{name}_false_seasons_{size}'].value:.1%} of seasons red by mistake"]
+        for work in PLANTED:
+            found = [_red_by(scatter, CONFIGURATIONS, work, WEEK, rng) for _ in range(slowed)]
+            key = f"{name}_{work * 100:.0f}"
+            figures[f"{key}_night"] = share(sum(first for first, _ in found), slowed)
+            figures[f"{key}_two"] = share(sum(red is not None and red <= 2 for _, red in found), slowed)
+            figures[f"{key}_week"] = share(sum(red is not None for _, red in found), slowed)
+            says.append(f"{work:.0%} more work red within two nights {figures[f'{key}_two'].value:.0%}")
+        say("; ".join(says))
+    return {name: asdict(figure) for name, figure in figures.items()}
+
+
+def _red_by(
+    scatter: Scatter, configurations: int, work: float, nights: int, rng: np.random.Generator
+) -> tuple[bool, int | None]:
+    """Whether the first night suspects anything, and which night is red, counted from 1; None for none of them."""
+    before: set[str] = set()
+    first = False
+    for night in range(1, nights + 1):
+        cells = [scatter.pairs(str(number), PAIRS, work, rng) for number in range(configurations)]
+        found = {one.cell.name: one.finding for one in looks(cells)}
+        doubted = {name for name, finding in found.items() if finding in DOUBTS}
+        first = first or (night == 1 and bool(doubted))
+        if Finding.WORSE in found.values() or doubted & before:
+            return first, night
+        before = doubted
+    return first, None

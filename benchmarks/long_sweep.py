@@ -1,0 +1,146 @@
+"""Two hundred experiments in one sweep: whether anything grows with their number, and what each costs in all.
+
+The sweep runs under Airflow and SQLite of its own. When it is interrupted, the next call resumes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import Settings
+from faultline.base.text import Say
+from faultline.base.waiting import wait_until
+from benchmarks.figure import Figure, summarise
+from benchmarks.installation import MATRIX, form, own_services
+from benchmarks.leftovers import attempts_of, series_tally, sweep_of
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.cluster.daemon import Supervisor
+from faultline.experiment.sweep_id import sweep_id_of
+
+RATES = [100.0, 150.0]
+REPETITIONS, QUICK_REPETITIONS = 100, 5
+SAMPLE_S = 10.0
+# What Airflow's database driver says when a writer waited in vain.
+LOCKED = "database is locked"
+_TIMEOUT_S = 12 * 3600.0
+
+# Of one service at one time: resident memory in MB (10⁶ bytes) and open file descriptors, with its children's.
+Sample = dict[str, tuple[float, int]]
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """200 cells, or 10 when `quick`. Figures: cells, attempts, `fixed_s` an experiment, lock errors, and of each
+    service the memory and the descriptors in the first and the last quarter of the sweep.
+
+    Raises InfrastructureError when a cell has no valid record or more than one, or when the database was locked.
+    """
+    repetitions = QUICK_REPETITIONS if quick else REPETITIONS
+    with own_services("sweep", say) as settings:
+        state = settings.home / f"sweep-{repetitions}.json"
+        series, runs = _begun(state)
+        api = AirflowApi(settings)
+        # A run that goes on by itself is followed; a second one beside it would measure the same cells.
+        if not (runs and runs[-1] in [run["dag_run_id"] for run in api.runs(MATRIX, "queued", "running")]):
+            runs.append(f"{series}-{len(runs)}")
+            state.write_text(json.dumps({"series": series, "runs": runs}), encoding="utf-8")
+            api.trigger(MATRIX, form(series, RATES, repetitions), run_id=runs[-1])
+        began = time.monotonic()
+        samples = _follow(settings, runs[-1], say)
+        seconds = time.monotonic() - began
+        sweeps = [sweep_id_of(run_id) for run_id in runs]
+        outcome = series_tally(settings, series, sweeps)
+        attempts = [attempt for attempt in attempts_of(settings) if sweep_of(attempt) == sweeps[-1]]
+        starts = sorted(attempt.begun_at_ns() / 1e9 for attempt in attempts)
+        locked = lines_with(LOCKED, [settings.logs, settings.airflow_home / "logs"])
+    say(f"{series}: {outcome}")
+    if outcome.once == outcome.planned:
+        state.unlink()  # the next call measures anew
+    found = {name: summarise([value], "1") for name, value in asdict(outcome).items()}
+    found |= {"lock_errors": summarise([locked], "1"), "seconds": summarise([seconds], "s")}
+    found |= fixed_cost(starts, measured_s=10.0) | growth(samples)
+    if outcome.once != outcome.planned or locked:
+        raise InfrastructureError(f"{series}: {outcome.once} of {outcome.planned} cells, {locked} lock errors")
+    return {name: asdict(figure) for name, figure in found.items()}
+
+
+def fixed_cost(starts: Sequence[float], *, measured_s: float) -> dict[str, Figure]:
+    """`fixed_s`: from an experiment's start to the next one's, less what it measures; `starts` in order, in seconds."""
+    gaps = [later - earlier - measured_s for earlier, later in zip(starts, starts[1:], strict=False)]
+    return {"fixed_s": summarise(gaps, "s")} if gaps else {}
+
+
+def growth(samples: Sequence[Sample]) -> dict[str, Figure]:
+    """Memory and descriptors of each service: `value` is the median of the last quarter, `low` that of the first.
+
+    Nothing when there are too few samples for quarters.
+    """
+    quarter = len(samples) // 4
+    if not quarter:
+        return {}
+    found = {}
+    for service in sorted(set(samples[0]) & set(samples[-1])):
+        for place, (name, unit) in enumerate((("memory", "MB"), ("descriptors", "1"))):
+            values = [float(sample[service][place]) for sample in samples if service in sample]
+            first, last = statistics.median(values[:quarter]), statistics.median(values[-quarter:])
+            found[f"{name}_{service}"] = Figure(last, unit, first, max(values), len(values))
+    return found
+
+
+def lines_with(text: str, folders: Iterable[Path]) -> int:
+    """How many lines of the logs under the folders hold `text`."""
+    count = 0
+    for folder in folders:
+        for log in folder.rglob("*.log"):
+            with contextlib.suppress(OSError), log.open(errors="replace") as lines:
+                count += sum(text in line for line in lines)
+    return count
+
+
+def sample(settings: Settings) -> Sample:
+    """Memory and descriptors of every service now."""
+    found: Sample = {}
+    for name, pid in Supervisor(settings).pids().items():
+        memory, descriptors = 0.0, 0
+        with contextlib.suppress(psutil.Error):
+            service = psutil.Process(pid)
+            for process in (service, *service.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    memory += process.memory_info().rss / 1e6
+                    descriptors += process.num_fds()
+            found[name] = (memory, descriptors)
+    return found
+
+
+def _follow(settings: Settings, run_id: str, say: Say) -> list[Sample]:
+    """Looks at the services until the run ends."""
+    api = AirflowApi(settings)
+    samples: list[Sample] = []
+
+    def ended() -> bool:
+        samples.append(sample(settings))
+        if len(samples) % 30 == 0:
+            say(f"{run_id}: {len(list(settings.records.glob('*/*.json')))} records")
+        return api.run_state(MATRIX, run_id) in FINISHED
+
+    wait_until(ended, timeout_s=_TIMEOUT_S, every_s=SAMPLE_S, what=f"{MATRIX}: the end of the run {run_id}")
+    return samples
+
+
+def _begun(state: Path) -> tuple[str, list[str]]:
+    """The series and the runs of a sweep that was interrupted; a new series when there is none."""
+    try:
+        found = json.loads(state.read_text(encoding="utf-8"))
+        return str(found["series"]), list(found["runs"])
+    except (OSError, ValueError, KeyError):
+        return f"long-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", []

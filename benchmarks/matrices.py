@@ -1,0 +1,170 @@
+"""Every matrix from its trigger to its pages: the preset `smoke` of each, through Airflow's API, as a person would."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import Settings
+from faultline.base.text import Say
+from faultline.base.waiting import wait_until
+from benchmarks.figure import Figure, summarise
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.operations import bring_up
+from faultline.client.sweeping import await_dags
+from faultline.experiment.cell import EXPERIMENT
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.sweep_id import sweep_id_of
+from faultline.records.record import Record
+from faultline.records.store import Store
+from faultline.reports.pages import PREFIX
+from faultline.runner.progress import current_attempt, phase_of
+
+PRESET = "smoke"
+# One with words and a state, and one with event time and a search behind it.
+QUICK = ("state_size_x_checkpoint_interval", "input_rate")
+# A cell is measured at most three times, each time in two minutes on a slow machine.
+TIMEOUT_S = 1800.0
+POLL_S = 1.0
+_PAGE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one matrix: its sweep, the state of its run, how long it took, and its records."""
+
+    matrix: str
+    sweep_id: str
+    state: str
+    seconds: float
+    records: tuple[Record, ...]
+
+    @property
+    def valid(self) -> int:
+        return sum(record.status == "valid" for record in self.records)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why records are not valid, a line each."""
+        return [
+            f"{one.attempt} {one.status}: {'; '.join(one.reasons)}" for one in self.records if one.status != "valid"
+        ]
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """Runs all matrices, or two when `quick`. Figures for each: MATRIX_s, MATRIX_experiments, MATRIX_valid; `pages`.
+
+    The records are of a series of their own, so each call measures. Raises InfrastructureError after the last matrix
+    when one of them ended with nothing valid or with a failed run, or when a page did not answer as it must.
+    """
+    settings = bring_up(say)
+    api = AirflowApi(settings)
+    stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    names = [name for name in MATRICES if not quick or name in QUICK]
+    await_dags(api, EXPERIMENT, *names)
+    outcomes = []
+    for number, name in enumerate(names, start=1):
+        say(f"{number} of {len(names)}: {name}")
+        outcomes.append(_drive(api, settings, name, stamp, say))
+        _show(outcomes[-1], say)
+    answers = [answer for outcome in outcomes for answer in _pages(settings, outcome, api.token())]
+    problems = [problem for outcome in outcomes for problem in troubles(outcome)]
+    problems += [problem for problem in answers if problem is not None]
+    if problems:
+        raise InfrastructureError("; ".join(problems))
+    return {name: asdict(figure) for name, figure in figures(outcomes, len(answers)).items()}
+
+
+def figures(outcomes: Sequence[Outcome], pages: int) -> dict[str, Figure]:
+    """The figures; `pages` is how many answers of pages were checked."""
+
+    found = {}
+    for outcome in outcomes:
+        found[f"{outcome.matrix}_s"] = summarise([outcome.seconds], "s")
+        found[f"{outcome.matrix}_experiments"] = summarise([len(outcome.records)], "1")
+        found[f"{outcome.matrix}_valid"] = summarise([outcome.valid], "1")
+    found["matrices_s"] = summarise([sum(outcome.seconds for outcome in outcomes)], "s")
+    found["pages"] = summarise([pages], "1")
+    return found
+
+
+def troubles(outcome: Outcome) -> list[str]:
+    """What is wrong with a matrix that has ended; empty when nothing is."""
+    if not outcome.valid:
+        why = f": {outcome.reasons[-1]}" if outcome.reasons else ", no record at all"
+        return [f"{outcome.matrix}: nothing valid{why}"]
+    return [] if outcome.state == "success" else [f"{outcome.matrix}: its run ended as {outcome.state}"]
+
+
+def form(series: str) -> dict[str, Any]:
+    """What is filled in: the preset, and a series in which nothing is measured yet."""
+    return {"preset": PRESET, "series": series, "only_missing": False}
+
+
+def _drive(api: AirflowApi, settings: Settings, matrix: str, stamp: str, say: Say) -> Outcome:
+    """Triggers one matrix and follows it to its end."""
+    began = time.monotonic()
+    run_id = api.trigger(matrix, form(f"bench-{stamp}"), run_id=f"bench_{stamp}_{matrix}")
+    sweep_id, shown = sweep_id_of(run_id), ""
+
+    def ended() -> str | None:
+        nonlocal shown
+        state = api.run_state(matrix, run_id)
+        if (text := _progress(settings, sweep_id)) != shown:
+            shown = text
+            say(f"{matrix}: {text}, {time.monotonic() - began:.0f} s")
+        return state if state in FINISHED else None
+
+    state = wait_until(ended, timeout_s=TIMEOUT_S, every_s=POLL_S, what=f"{matrix}: the end of the run {run_id}")
+    records = tuple(Store(settings.results).query(sweep=sweep_id))
+    return Outcome(matrix, sweep_id, state, time.monotonic() - began, records)
+
+
+def _progress(settings: Settings, sweep_id: str) -> str:
+    attempt = current_attempt(settings, sweep_id)
+    return "planning" if attempt is None else f"{attempt.id} {phase_of(attempt).name}"
+
+
+def _show(outcome: Outcome, say: Say) -> None:
+    head = f"{outcome.matrix}: {outcome.state} after {outcome.seconds:.0f} s"
+    say(f"{head}, {len(outcome.records)} experiments, {outcome.valid} valid")
+    for reason in outcome.reasons:
+        say(f"   {reason}")
+
+
+def _pages(settings: Settings, outcome: Outcome, token: str) -> list[str | None]:
+    """A line for each wrong answer, None for each right one: the pages of matrix and sweep, with a login and without.
+
+    A matrix without records has no page, which is no further problem.
+    """
+    if not outcome.records:
+        return []
+    answers: list[str | None] = []
+    for address in (f"/matrices/{outcome.matrix}", f"/sweeps/{quote(outcome.sweep_id, safe='')}"):
+        for who, given, wanted in (("with a login", token, 200), ("without a login", None, 401)):
+            status = status_of(f"{settings.endpoints.airflow}{PREFIX}{address}", given)
+            right = status == wanted
+            answers.append(None if right else f"{PREFIX}{address} answered {status} {who}, not {wanted}")
+    return answers
+
+
+def status_of(url: str, token: str | None) -> int:
+    """The HTTP status of a page on loopback. Raises InfrastructureError when nothing answers."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with opener.open(request, timeout=_PAGE_TIMEOUT_S) as answer:
+            answer.read()
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except OSError as error:
+        raise InfrastructureError(f"airflow: does not answer at {url} ({error})") from None

@@ -1,0 +1,236 @@
+"""How much a neighbour changes what an experiment measures, by the cores that the measured processes lost to it.
+
+Measured in blocks, each of which has every neighbour once, in random order: none, none again, and one for each kind and
+share. A pair is the first one without a neighbour and another one of the same block. The limit of the rule `disturbed`
+is where the bias of a figure exceeds the scatter of one repetition without a neighbour.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from faultline.analysis.validity import UNMET
+from faultline.base.errors import InfrastructureError
+from faultline.base.text import Say
+from benchmarks.diary import Diary
+from benchmarks.figure import Figure, summarise
+from benchmarks.installation import alone
+from benchmarks.neighbours.neighbour import KINDS, neighbour
+from faultline.client.operations import bring_up
+from faultline.client.run_one import run_single
+from faultline.experiment.matrices import MOST_MEASUREMENTS
+from faultline.records.metrics import CPU_PER_MILLION, MACRO, value_of
+from faultline.records.record import Record
+from faultline.records.summary import Entry
+
+SHARES, QUICK_SHARES = (0.1, 0.2, 0.4, 0.8), (0.4,)
+BLOCKS, QUICK_BLOCKS = 10, 1
+FIGURES = {"p50": "latency_ms.p50", "cpu": CPU_PER_MILLION, "recovery": MACRO}
+LOST = ("waited.others", "waited.worst_5s")
+# The default word count with an executor kill.
+PARAMETERS = ("fault=executor", "checkpoint_interval_s=2", "warmup_s=20", "duration_s=70")
+QUICK_PARAMETERS = ("fault=executor", "checkpoint_interval_s=1", "warmup_s=10", "duration_s=50")
+# No experiment of these takes longer, waiting included.
+LONGEST_S = 3600.0
+SEED = 2031
+MEASURED = "measured"
+
+
+@dataclass(frozen=True, order=True)
+class Neighbour:
+    """A neighbour of a block; `share` 0: none. `kind` tells both without one apart."""
+
+    kind: str
+    share: float
+
+    @property
+    def name(self) -> str:
+        """`steady_10`: in percent of a core."""
+        return f"{self.kind}_{self.share * 100:.0f}"
+
+
+QUIET, AGAIN = Neighbour("quiet", 0.0), Neighbour("again", 0.0)
+# Of one experiment: figures by name, and what it lost.
+Values = Mapping[str, float | None]
+Block = Mapping[str, Values]
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """Ten blocks of ten experiments (four hours), or one of three when `quick`; resumed where it was interrupted.
+
+    Of each NEIGHBOUR: `NEIGHBOUR_p50_bias`, `…_cpu_bias`, `…_recovery_bias`: change against the quiet run of the block,
+    as a share, with its 95 % interval; `…_lost`, `…_worst_5s`: cores lost. `scatter_FIGURE`: standard deviation of one
+    repetition, as a share; `limit_FIGURE`: cores lost at which the bias reaches it, by a line through the origin.
+    """
+    settings = bring_up(say)
+    shares, blocks = (QUICK_SHARES, QUICK_BLOCKS) if quick else (SHARES, BLOCKS)
+    place = settings.home / "bench" / ("disturbance-quick" if quick else "disturbance")
+    with alone(place):
+        place.mkdir(exist_ok=True)
+        diary = Diary(place / "diary.jsonl", MEASURED)
+        measured = measure(diary, neighbours(shares, quick), blocks, QUICK_PARAMETERS if quick else PARAMETERS, say)
+        diary.move_aside()
+    found = figures(measured)
+    for name, figure in found.items():
+        say(f"{name}: {figure.value:.3f} {figure.unit} ({figure.low:.3f} to {figure.high:.3f}, n = {figure.n})")
+    return {name: asdict(figure) for name, figure in found.items()}
+
+
+def neighbours(shares: Sequence[float], quick: bool) -> list[Neighbour]:
+    """Those of one block; when `quick` of one kind."""
+    kinds = KINDS[1:] if quick else KINDS
+    return [QUIET, AGAIN, *(Neighbour(kind, share) for share in shares for kind in kinds)]
+
+
+def measure(
+    diary: Diary, of_block: Sequence[Neighbour], blocks: int, parameters: Sequence[str], say: Say
+) -> list[Block]:
+    """The values of each block by neighbour; what the diary has is not measured again."""
+    known = {(line["block"], line["neighbour"]): line for line in diary.acts}
+    series = next((line["series"] for line in diary.acts), f"disturbance-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    found: list[Block] = []
+    for number in range(blocks):
+        order = list(of_block)
+        random.Random(f"{SEED}/{number}").shuffle(order)
+        block: dict[str, Values] = {}
+        for one in order:
+            if (line := known.get((number, one.name))) is None:
+                words = [*parameters, f"repetition={number}", f"series={series}-{one.name}"]
+                record = measure_one(one, words, say)
+                values = None if record is None else values_of(record)
+                line = {"block": number, "neighbour": one.name, "series": series, "values": values}
+                diary.note(MEASURED, number=len(diary.acts), **line)
+                say(f"block {number + 1} of {blocks}, {one.name}: {_text(values)}")
+            if line["values"] is not None:
+                block[one.name] = line["values"]
+        found.append(block)
+    return found
+
+
+def measure_one(one: Neighbour, words: Sequence[str], say: Say) -> Record | None:
+    """A record in which at most the neighbour was wrong; None where there is none in as many measurements as a cell
+    has."""
+    for _ in range(MOST_MEASUREMENTS):
+        with neighbour(one.kind, one.share, LONGEST_S):
+            record = run_single("word_count", list(words), lambda text: None, keep_topics=False)
+        codes = {reason.partition(":")[0] for reason in record.reasons}
+        if record.status in ("valid", "unmet", "unsound") and codes <= {"disturbed", *UNMET}:
+            return record
+        say(f"{record.attempt} is {record.status}: {'; '.join(record.reasons)}; measured again")
+    return None
+
+
+def values_of(record: Record) -> dict[str, float | None]:
+    """The figures and what was lost, by name."""
+    entry = Entry.of(record)
+    keys = {**FIGURES, **{key.partition(".")[2]: key for key in LOST}}
+    return {name: value_of(entry, key) for name, key in keys.items()}
+
+
+def figures(blocks: Sequence[Block]) -> dict[str, Figure]:
+    """The figures of all blocks. Raises InfrastructureError when no block has both without a neighbour."""
+    if not any(pairs_of(blocks, AGAIN.name, figure) for figure in FIGURES):
+        raise InfrastructureError("no block has both experiments without a neighbour; see their records")
+    names = list(dict.fromkeys(name for block in blocks for name in block if name != QUIET.name))
+    return {**_biases(blocks, names), **_limits(blocks, names)}
+
+
+def _biases(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Figure]:
+    """By neighbour, what it changed and what was lost to it."""
+    found: dict[str, Figure] = {}
+    for name in names:
+        for figure in FIGURES:
+            if bias := bias_of(pairs_of(blocks, name, figure)):
+                found[f"{name}_{figure}_bias"] = bias
+        for key, lost in (("lost", "others"), ("worst_5s", "worst_5s")):
+            values = [value for block in blocks if (value := block.get(name, {}).get(lost)) is not None]
+            if values:
+                found[f"{name}_{key}"] = summarise(values, "cores")
+    return found
+
+
+def _limits(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Figure]:
+    """By figure, the scatter of one repetition, and the loss at which the change reaches it."""
+    found: dict[str, Figure] = {}
+    for figure in FIGURES:
+        scatter = scatter_of(pairs_of(blocks, AGAIN.name, figure))
+        if scatter is None:
+            continue
+        found[f"scatter_{figure}"] = scatter
+        points = [point for name in names for point in _points(blocks, name, figure)]
+        if (limit := limit_of(points, scatter.value)) is not None:
+            found[f"limit_{figure}"] = limit
+    return found
+
+
+def pairs_of(blocks: Sequence[Block], name: str, figure: str) -> list[float]:
+    """Logarithm of the figure with this neighbour ÷ the quiet one, of each block that has both."""
+    found = []
+    for block in blocks:
+        quiet, other = (block.get(one, {}).get(figure) for one in (QUIET.name, name))
+        if quiet and other:
+            found.append(math.log(other / quiet))
+    return found
+
+
+def scatter_of(logs: Sequence[float]) -> Figure | None:
+    """Standard deviation of one repetition, by the pairs of two without a neighbour; None with fewer than two pairs.
+    `low`, `high`: its 95 % interval."""
+    if len(logs) < 2:
+        return None
+    n = len(logs)
+    # A difference has the variance of both; nothing is planted, so its mean is known to be 0.
+    total = float(np.sum(np.square(logs))) / 2
+    low, high = (math.sqrt(total / stats.chi2.ppf(q, n)) for q in (0.975, 0.025))
+    return Figure(math.sqrt(total / n), "1", low, high, n)
+
+
+def bias_of(logs: Sequence[float]) -> Figure | None:
+    """The change as a share, with its 95 % interval by t; of one pair there is none, and the ends are the value."""
+    if not logs:
+        return None
+    mean, half = float(np.mean(logs)), 0.0
+    if len(logs) > 1:
+        half = float(stats.t.ppf(0.975, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs)))
+    low, value, high = (math.expm1(one) for one in (mean - half, mean, mean + half))
+    return Figure(value, "1", low, high, len(logs))
+
+
+def _points(blocks: Sequence[Block], name: str, figure: str) -> list[tuple[float, float]]:
+    """Of each pair: cores lost more than in the quiet run, and the logarithm of the change."""
+    found = []
+    for block in blocks:
+        quiet, other = block.get(QUIET.name, {}), block.get(name, {})
+        lost, before = other.get("others"), quiet.get("others")
+        if lost is not None and before is not None and quiet.get(figure) and other.get(figure):
+            found.append((lost - before, math.log(float(other[figure] or 0) / float(quiet[figure] or 1))))
+    return found
+
+
+def limit_of(points: Sequence[tuple[float, float]], scatter: float) -> Figure | None:
+    """Cores lost at which the change reaches the scatter, by the line through the origin that fits best; its ends by
+    the 95 % interval of the slope. None where it is not shown that the figure grows with the loss."""
+    lost, change = np.array([one for one, _ in points]), np.array([one for _, one in points])
+    if len(points) < 3 or not np.any(lost > 0):
+        return None
+    squares = float(np.sum(lost**2))
+    slope = float(np.sum(lost * change)) / squares
+    error = math.sqrt(float(np.sum((change - slope * lost) ** 2)) / (len(points) - 1) / squares)
+    half = float(stats.t.ppf(0.975, len(points) - 1)) * error
+    if slope <= half or slope == 0:
+        return None
+    return Figure(scatter / slope, "cores", scatter / (slope + half), scatter / (slope - half), len(points))
+
+
+def _text(values: Values | None) -> str:
+    if values is None:
+        return "no usable record"
+    return ", ".join(f"{name} {value:.3f}" for name, value in values.items() if value is not None)

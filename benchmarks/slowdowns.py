@@ -1,0 +1,133 @@
+"""What the nightly gate says of slowdowns that are real: work that is planted in the query, beside the same without it.
+
+Measured in blocks, each of which has every build once, in an order drawn by lot: the plain one, and one for each share
+of work that is planted. A pair is the plain one and another of the same block; pairs are judged as a night's are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from faultline.base.errors import InfrastructureError
+from faultline.base.text import Say
+from benchmarks.figure import Figure
+from faultline.client.run_one import run_single
+from faultline.comparison.compare import metrics_named
+from faultline.comparison.effects import interval_of
+from faultline.comparison.gate.nights import change_text
+from faultline.comparison.gate.verdict import CellVerdict, Paired, Pairs, judge_gate
+from faultline.comparison.statistics.pairs import Between
+from faultline.experiment.build import BUSY
+from faultline.experiment.matrices import MOST_MEASUREMENTS
+from faultline.records.metrics import CPU_PER_MILLION
+from faultline.records.record import Record
+from faultline.records.summary import Entry
+
+# More of the engine's CPU time for each record, as a share of what it takes without.
+PLANTED = (0.05, 0.10, 0.20)
+BLOCKS, QUICK_BLOCKS = 8, 1
+FIGURES = {"cpu": CPU_PER_MILLION, "p50": "latency_ms.p50", "p99": "latency_ms.p99"}
+# A short word count without a fault; the window has some forty batches.
+PARAMETERS = ("fault=none", "checkpoint_interval_s=1", "warmup_s=20", "duration_s=45")
+QUICK_PARAMETERS = ("fault=none", "checkpoint_interval_s=1", "warmup_s=5", "duration_s=15")
+SEED = 2029
+
+Block = Mapping[float, Record]
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """Eight blocks of four experiments, one when `quick`, which can tell nothing.
+
+    `busy_us`: microseconds of a core that ten percent come to. `FIGURE_PERCENT_change`: that of the figure with its
+    95 % interval; `…_suspected`: 1 where a night of these pairs suspects it; `…_visible`: the change that would be seen
+    within two nights four times in five, by the scatter of these pairs.
+    """
+    parameters, blocks = (QUICK_PARAMETERS, QUICK_BLOCKS) if quick else (PARAMETERS, BLOCKS)
+    plain = measure(parameters, 0, 0.0, say)
+    cost_us = _cost_us(plain)
+    say(f"a record takes {cost_us:,.0f} µs of the engine's CPU; ten percent are {cost_us / 10:,.1f} µs")
+    measured: list[Block] = []
+    for number in range(blocks):
+        order = [0.0, *PLANTED]
+        random.Random(f"{SEED}/{number}").shuffle(order)
+        measured.append({share: measure(parameters, number, share * cost_us, say) for share in order})
+        say(f"block {number + 1} of {blocks}: {_told(measured[-1])}")
+    return {"busy_us": asdict(Figure(cost_us / 10, "µs", cost_us / 10, cost_us / 10, 1)), **figures(measured, say)}
+
+
+def figures(blocks: Sequence[Block], say: Say) -> dict[str, dict[str, Any]]:
+    """What the gate says of each figure and each share of planted work."""
+    found: dict[str, Figure] = {}
+    for share in PLANTED:
+        for name, key in FIGURES.items():
+            verdict = judged(blocks, share, key)
+            say(f"{share:.0%} more work, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
+            at = f"{name}_{share * 100:.0f}"
+            if (change := change_of(verdict)) is not None:
+                found[f"{at}_change"] = change
+            suspected = float(verdict.since is not None)
+            found[f"{at}_suspected"] = Figure(suspected, "1", suspected, suspected, verdict.pairs)
+            if verdict.visible is not None and math.isfinite(verdict.visible):
+                found[f"{at}_visible"] = Figure(verdict.visible, "1", verdict.visible, verdict.visible, verdict.pairs)
+    return {name: asdict(figure) for name, figure in found.items()}
+
+
+def judged(blocks: Sequence[Block], share: float, key: str) -> CellVerdict:
+    """The verdict on one figure of a night whose build has so much more work, and which measured nothing else."""
+    (metric,) = metrics_named([key])
+    values: list[tuple[Between, Between]] = []
+    for block in blocks:
+        before, after = (interval_of(Entry.of(block[each]), key) for each in (0.0, share))
+        if before is not None and after is not None:
+            values.append((before, after))
+    pairs = Pairs.of("word_count", f"{share:.0%}", metric, values, len(blocks))
+    (verdict,) = judge_gate([Paired("2026-01-01", f"{share:.0%}", "plain", (pairs,))]).cells
+    return verdict
+
+
+def change_of(verdict: CellVerdict) -> Figure | None:
+    """By how much a figure is more, with its 95 % interval; None where that has no ends."""
+    change = verdict.change
+    if change is None or not (math.isfinite(change.low) and math.isfinite(change.high)):
+        return None
+    return Figure(change.value, "1", change.low, change.high, verdict.pairs)
+
+
+def measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Say) -> Record:
+    """A sound record: one that is disturbed is measured again, and the others of its block stand. Raises
+    InfrastructureError where there is none in as many measurements as a cell has."""
+    build = {"settings": {BUSY: round(busy_us, 3)}} if busy_us else {}
+    words = [*parameters, f"repetition={repetition}", *([f"build_spec={json.dumps(build)}"] if build else [])]
+    record = None
+    for _ in range(MOST_MEASUREMENTS):
+        record = run_single("word_count", words, lambda text: None, keep_topics=False)
+        if record.sound:
+            return record
+        say(f"{record.attempt} is {record.status}: {'; '.join(record.reasons)}; measured again")
+    assert record is not None
+    raise InfrastructureError(f"no sound record in {MOST_MEASUREMENTS} measurements, the last being {record.attempt}")
+
+
+def _cost_us(record: Record) -> float:
+    """CPU time of the engine for a record, in microseconds."""
+    per_million = record.metrics.cpu_s_per_million
+    if per_million is None or per_million.engine is None:
+        raise InfrastructureError(f"{record.attempt} does not tell the engine's CPU per record; look at its recorder")
+    return per_million.engine
+
+
+def _told(block: Block) -> str:
+    """The CPU time for a record of each build of a block, in the order of the work planted."""
+    return ", ".join(f"{share:.0%}: {_cost_us(block[share]):,.0f} µs" for share in sorted(block))
+
+
+def verdict_text(verdict: CellVerdict) -> str:
+    seen = "unknown" if verdict.visible is None else f"{verdict.visible:.0%}"
+    return (
+        f"{verdict.finding}, {change_text(verdict.change)}, n = {verdict.pairs} pairs, p = {verdict.p:.2g}, seen {seen}"
+    )

@@ -1,0 +1,210 @@
+"""How the time of `aggregate` grows with the tuples in the store.
+
+The store grows as a real one does: by attempts, each with a record, a course by second and its tuples, where those
+that are alike share a row (four rows for ten tuples of a line, as attempts of word count have them). What the program
+writes is compared with what was planted, so that no wrong answer is timed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from faultline.analysis.latency import PERMILLES, nearest_rank
+from faultline.base.attempt import write_json
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import Settings, load_settings
+from faultline.base.text import Say
+from faultline.base.window import NS
+from benchmarks.records import made_record, write_record
+from benchmarks.speed.growth import HUGE, QUICK_SIZES, REPETITIONS, SIZES, Size, growth_figures, huge_figures
+from benchmarks.speed.spark_job import Cost, run_job, submit_command
+from faultline.client.operations import require
+from faultline.cluster.services import prepare_spark
+from faultline.records.harvested import is_large
+from faultline.records.record import Record, TimelineEvent
+
+# Tuples of one attempt: 200 s of 50 lines a second, each of ten words.
+ATTEMPT_TUPLES = 10**5
+RATE, INTERVAL_S = 50, 2
+# How the ten words of a line fall on rows that are alike.
+ROWS_OF_LINE = (1, 2, 3, 4)
+WORDS = sum(ROWS_OF_LINE)
+# The first lines are the primer's, and the last ones were never emitted: neither belongs to a percentile.
+PRIMER_SHARE, UNREFLECTED_SHARE = 0.02, 0.001
+T0_MS = 1_795_000_000_000
+SCHEMA = pa.schema(
+    [
+        ("lineage", pa.int32()),
+        ("batch", pa.int32()),
+        ("produced_ms", pa.int64()),
+        ("emitted_ms", pa.int64()),
+        pa.field("primer", pa.bool_(), nullable=False),
+        pa.field("n", pa.int64(), nullable=False),
+    ]
+)
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """The figures of `growth_figures` for the program `aggregate`; needs no services.
+
+    Raises InfrastructureError when the program fails, or when its tables are not what the store holds.
+    """
+    settings = load_settings()
+    require(settings)
+    prepare_spark(settings)  # only its logging settings are needed
+    sizes = [_size(settings, asked, REPETITIONS, say) for asked in (QUICK_SIZES if quick else SIZES)]
+    figures = growth_figures(sizes)
+    if not quick:
+        figures |= huge_figures(sizes[-1], _size(settings, HUGE, 1, say))
+    return {name: asdict(figure) for name, figure in figures.items()}
+
+
+def _size(settings: Settings, asked: int, times: int, say: Say) -> Size:
+    with tempfile.TemporaryDirectory(prefix="faultline-aggregate-") as folder:
+        planted = plant(Path(folder), asked)
+        costs = tuple(_measure(settings, Path(folder), planted) for _ in range(times))
+    say(f"{asked:,} tuples of {len(planted.cells):,} configurations: {', '.join(map(str, costs))}")
+    return Size(asked, asked, costs)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What the tables must say: records, rows of `samples`, and latencies with their numbers by configuration."""
+
+    records: int
+    samples: int
+    cells: dict[str, pd.DataFrame]
+
+
+def attempts_of(tuples: int) -> list[int]:
+    """How many tuples each attempt gets, at most ATTEMPT_TUPLES; multiples of WORDS."""
+    whole, rest = divmod(tuples, ATTEMPT_TUPLES)
+    return [ATTEMPT_TUPLES] * whole + ([rest // WORDS * WORDS] if rest >= WORDS else [])
+
+
+def plant(results: Path, tuples: int) -> Planted:
+    """Makes a store of so many tuples under `results`; returns what `aggregate` must find in it."""
+    cells: dict[str, list[pd.DataFrame]] = {}
+    seconds = 0
+    sizes = attempts_of(tuples)
+    for number, size in enumerate(sizes):
+        rows = tuple_rows(size, seed=number)
+        lasted_s = size / WORDS / RATE
+        record = _placed(made_record(number), lasted_s)
+        attempt = results / "attempts" / record.attempt
+        (attempt / "harvest").mkdir(parents=True)
+        pq.write_table(pa.Table.from_pandas(rows, SCHEMA, preserve_index=False), attempt / "harvest" / "tuples.parquet")
+        write_json(attempt / "series.json", course(int(lasted_s)))
+        write_record(results, record)
+        seconds += int(lasted_s)
+        if record.status == "valid":
+            cells.setdefault(record.config_id, []).append(_counted(rows, lasted_s))
+    folded = {name: pd.concat(parts).groupby("latency_ms")["n"].sum().reset_index() for name, parts in cells.items()}
+    return Planted(len(sizes), seconds, folded)
+
+
+def tuple_rows(tuples: int, seed: int) -> pd.DataFrame:
+    """tuples.parquet of one attempt: the columns of SCHEMA, four rows a line, each batch emitted soon after its end."""
+    chance = np.random.default_rng(seed)
+    lines = tuples // WORDS
+    line = np.repeat(np.arange(lines), len(ROWS_OF_LINE))
+    produced = line * 1000 // RATE
+    batch = produced // (INTERVAL_S * 1000)
+    emitted = (batch + 1) * INTERVAL_S * 1000 + 300 + chance.integers(0, 400, len(line))
+    rows = pd.DataFrame(
+        {
+            "lineage": 0,
+            "batch": batch,
+            "produced_ms": T0_MS + produced,
+            "emitted_ms": pd.array(T0_MS + emitted, dtype="Int64"),
+            "primer": line < lines * PRIMER_SHARE,
+            "n": np.tile(ROWS_OF_LINE, lines),
+        }
+    )
+    rows.loc[line >= lines * (1 - UNREFLECTED_SHARE), "emitted_ms"] = None
+    return rows
+
+
+def course(seconds: int) -> dict[str, Any]:
+    """A series.json of so many seconds; `aggregate` gives second s the CPU at s and the latency that began at s - 1."""
+    latency = {"p50_ms": 1350.0, "p99_ms": 2200.0, "max_ms": 2400.0, "n": 500}
+    cpu = {"driver": 0.1, "executors": 0.5, "python_workers": 0.0, "kafka": 0.1, "generator": 0.05}
+    return {
+        "latency": [{"t_s": float(second), **latency} for second in range(seconds)],
+        "throughput": [{"t_s": second + 0.4, "rps": 50.1} for second in range(seconds)],
+        "lag": [{"t_s": second + 0.4, "records": 70} for second in range(seconds)],
+        "cpu": [{"t_s": second + 1.0, **cpu} for second in range(seconds)],
+        "events": [{"name": "gate", "t_s": 0.0, "source": "gate.json: T0"}],
+        "warmup_s": 5.0,
+        "duration_s": float(seconds),
+    }
+
+
+def _window(lasted_s: float) -> tuple[int, int]:
+    """The measured window in ms since the epoch: the latter nine tenths."""
+    return T0_MS + round(lasted_s * 100), T0_MS + round(lasted_s * 1000)
+
+
+def _placed(record: Record, lasted_s: float) -> Record:
+    """The record with the window that its tuples were made for."""
+    events = [
+        TimelineEvent(name=name, wall_ns=at * (NS // 1000), mono_ns=at * (NS // 1000), source="gate.json: T0")
+        for name, at in zip(("measured_from", "measured_until"), _window(lasted_s), strict=True)
+    ]
+    return record.model_copy(update={"timeline": [*record.timeline, *events]})
+
+
+def _counted(rows: pd.DataFrame, lasted_s: float) -> pd.DataFrame:
+    """latency_ms and n of the tuples that count."""
+    start, end = _window(lasted_s)
+    measured = (
+        rows["produced_ms"].ge(start) & rows["produced_ms"].lt(end) & ~rows["primer"] & rows["emitted_ms"].notna()
+    )
+    kept = rows[measured]
+    latency = kept["emitted_ms"].astype("int64") - kept["produced_ms"]
+    return pd.DataFrame({"latency_ms": latency, "n": kept["n"]}).groupby("latency_ms")["n"].sum().reset_index()
+
+
+def _measure(settings: Settings, results: Path, planted: Planted) -> Cost:
+    arguments = ["--records", str(results / "records"), "--attempts", str(results / "attempts")]
+    arguments += ["--target", str(results / "summary")]
+    command = submit_command(settings, "aggregate", arguments, large=is_large(results / "attempts"))
+    cost = run_job(settings, command, results)
+    problems = wrong(results / "summary", planted)
+    if problems:
+        raise InfrastructureError(f"aggregate: {problems[0]}; the benchmark times no wrong answer")
+    return cost
+
+
+def wrong(summary: Path, planted: Planted) -> list[str]:
+    """How the summary tables differ from what was planted; empty when they do not."""
+    problems = []
+    for name, rows in (("experiments", planted.records), ("samples", planted.samples)):
+        found = pq.read_metadata(summary / f"{name}.parquet").num_rows
+        if found != rows:
+            problems.append(f"{name}: {found} rows, not {rows}")
+    latencies = pd.read_parquet(summary / "latencies.parquet").set_index("config_id")
+    if set(latencies.index) != set(planted.cells):
+        problems.append(f"latencies: {len(latencies)} configurations, not {len(planted.cells)}")
+    for name in latencies.index.intersection(list(planted.cells)):
+        problems += _wrong_latencies(name, latencies.loc[name], planted.cells[name])
+    return problems
+
+
+def _wrong_latencies(name: str, row: pd.Series, cell: pd.DataFrame) -> list[str]:
+    values, weights = cell["latency_ms"].to_numpy(dtype=np.int64), cell["n"].to_numpy(dtype=np.int64)
+    expected: dict[str, float | None] = {"tuples": float(weights.sum())}
+    expected |= {f"{key}_ms": nearest_rank(values, weights, permille) for key, permille in PERMILLES.items()}
+    return [
+        f"latencies of {name}: {key} is {row[key]}, not {wanted}"
+        for key, wanted in expected.items()
+        if row[key] != wanted
+    ]

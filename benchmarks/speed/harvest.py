@@ -1,0 +1,141 @@
+"""How the time of `harvest` grows with the tuples of an experiment.
+
+The real program over a real broker's topics. A longer experiment has more of everything: records, batches, outputs;
+so the schedule gets longer, at the default rate. Each harvest's tables are held against what was put into the topics,
+so that no wrong answer is timed.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from faultline.analysis.audit import audit
+from faultline.base.attempt import write_json
+from faultline.base.errors import InfrastructureError
+from faultline.base.kafka_login import kafka_options
+from faultline.base.settings import Settings
+from faultline.base.text import Say
+from benchmarks.figure import Figure
+from benchmarks.speed.growth import HUGE, QUICK_SIZES, REPETITIONS, SIZES, Size, growth_figures, huge_figures
+from benchmarks.speed.spark_job import Cost, run_job, submit_command
+from benchmarks.topics import Filled, fill, fresh_topics
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.runner.collect import is_large
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A workload whose harvest is measured: tuples that one of its records makes, about, and its sizes."""
+
+    workload: str
+    tuples_per_record: float
+    sizes: tuple[int, ...]
+    quick_sizes: tuple[int, ...] = QUICK_SIZES
+
+    def records(self, asked: int) -> int:
+        """How many records make about so many tuples."""
+        return max(1, round(asked / self.tuples_per_record))
+
+
+SUBJECTS = (
+    Subject("word_count", 10, SIZES),  # a line of ten words
+    Subject("stock_join", 1.8, SIZES[:2]),  # refreshed windows of users
+)
+
+
+def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """The figures of `growth_figures` for the program `harvest`, by workload; those of word count without its name.
+
+    Needs the broker of `settings`; makes topics of its own and deletes them. Raises InfrastructureError when the
+    program fails, or when its tables are not what the topics hold.
+    """
+    figures: dict[str, Figure] = {}
+    for subject in SUBJECTS:
+        config = parse_configuration({"workload": subject.workload, "fault": "none"})
+        sizes = []
+        for asked in subject.quick_sizes if quick else subject.sizes:
+            size, filled = measure(settings, config, asked, subject.records(asked), REPETITIONS)
+            sizes.append(size)
+            say(
+                f"{subject.workload}, {filled.tuples:,} tuples ({filled.records:,} records, {len(filled.batches):,} "
+                f"batches, {filled.outputs:,} outputs): {', '.join(map(str, size.costs))}"
+            )
+        found = growth_figures(sizes)
+        if subject is SUBJECTS[0] and not quick:
+            huge, _ = measure(settings, config, HUGE, subject.records(HUGE), 1)
+            say(f"{subject.workload}, {huge.tuples:,} tuples, once: {huge.costs[0]}")
+            found |= huge_figures(sizes[-1], huge)
+        prefix = "" if subject is SUBJECTS[0] else f"{subject.workload}_"
+        figures |= {prefix + name: figure for name, figure in found.items()}
+    return {name: asdict(figure) for name, figure in figures.items()}
+
+
+def measure(settings: Settings, config: Configuration, asked: int, records: int, times: int) -> tuple[Size, Filled]:
+    """Fills topics once, and harvests them as often as asked for."""
+    with (
+        fresh_topics(settings.endpoints.kafka, config.partitions) as topics,
+        tempfile.TemporaryDirectory(prefix="faultline-harvest-") as folder,
+    ):
+        filled = fill(settings.endpoints.kafka, topics, config, records)
+        configuration = write_configuration(Path(folder), settings, topics, config, filled)
+        costs = tuple(_harvest(settings, configuration, filled) for _ in range(times))
+    return Size(asked, filled.tuples, costs), filled
+
+
+def write_configuration(
+    folder: Path, settings: Settings, topics: tuple[str, str], config: Configuration, filled: Filled
+) -> Path:
+    """Writes what the step `harvest` gives its program; returns the path."""
+    batches = folder / "batches.json"
+    reached = filled.batches[-1]["end_offsets"]
+    write_json(
+        batches, {"method": config.kind.latency_method_of(config.own), "batches": filled.batches, "reached": reached}
+    )
+    path = folder / "harvest_config.json"
+    content = {
+        "bootstrap": settings.endpoints.kafka,
+        "kafka_options": kafka_options(settings),
+        "input_topic": topics[0],
+        "output_topic": topics[1],
+        "batches": str(batches),
+        "target": str(folder / "harvest"),
+        **config.kind.tuples(config.own),
+    }
+    write_json(path, content)
+    return path
+
+
+def _harvest(settings: Settings, configuration: Path, filled: Filled) -> Cost:
+    command = submit_command(settings, "harvest", ["--config", str(configuration)], large=is_large(filled.records))
+    cost = run_job(settings, command, configuration.parent)
+    problems = wrong(Path(json.loads(configuration.read_text())["target"]), filled)
+    if problems:
+        raise InfrastructureError(f"harvest: {problems[0]}; the benchmark times no wrong answer")
+    return cost
+
+
+def wrong(target: Path, filled: Filled) -> list[str]:
+    """How the harvest's tables differ from what the topics hold; empty when they do not."""
+    found, _ = audit(target / "counts.parquet", [], 0)
+    rows = pq.read_table(target / "tuples.parquet", columns=["emitted_ms", "n"])
+    emitted = pc.sum(pc.multiply(pc.subtract(rows["emitted_ms"], filled.t0_ms), rows["n"])).as_py()
+    wanted = {
+        "records": (pq.read_metadata(target / "records.parquet").num_rows, filled.records),
+        "expected": (found.expected, filled.counted),
+        "lost": (found.lost, 0),
+        "overcounted": (found.overcounted, 0),
+        "wrong": (found.wrong, 0),
+        "sums that differ": (found.sums_differ or 0, 0),
+        "reemitted": (found.reemitted, filled.reemitted),
+        "tuples": (pc.sum(rows["n"]).as_py(), filled.tuples),
+        "unreflected rows": (rows["emitted_ms"].null_count, 0),
+        "sum of emissions in ms": (emitted, filled.emitted_ms),
+    }
+    return [f"{name}: {there}, not {planted}" for name, (there, planted) in wanted.items() if there != planted]

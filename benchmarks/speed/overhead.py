@@ -1,0 +1,143 @@
+"""The fixed cost of an experiment: what it takes beside its warm-up and its measured window, and by which step.
+
+Measured over a sweep, since the start of an experiment goes on beside the harvest of the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+from faultline.base.attempt import Attempt
+from faultline.base.journal import last, read_journal
+from faultline.base.settings import Settings
+from faultline.base.text import Say
+from faultline.base.waiting import wait_until
+from benchmarks.figure import Figure, summarise
+from benchmarks.leftovers import attempts_of, sweep_of
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.operations import bring_up
+from faultline.client.sweeping import await_dags
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.sweep_id import sweep_id_of
+
+MATRIX = "state_size_x_checkpoint_interval"
+# The default word count, kill and all: a cell of the demo's kind.
+WARMUP_S, DURATION_S = 20.0, 55.0
+QUICK_WARMUP_S, QUICK_DURATION_S = 5.0, 10.0
+REPETITIONS = 6
+TIMEOUT_S = 3600.0
+# Of an experiment, in order: what follows on what, and the files that say when.
+STEPS = ("processes", "engine", "warm", "gate", "drain", "harvest", "judge", "close")
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """A sweep of six default word counts, or of six short ones when `quick`. Figures: `fixed_s`, from one gate to the
+    next less the window; `single_s`, what an experiment alone would take beside its window; `share`, the fixed cost's
+    part of a default experiment; and the seconds of each step.
+    """
+    settings = bring_up(say)
+    warmup_s, duration_s = (QUICK_WARMUP_S, QUICK_DURATION_S) if quick else (WARMUP_S, DURATION_S)
+    attempts = sweep(settings, REPETITIONS, warmup_s, duration_s, say)
+    ours = {one.id for one in attempts}
+    foreign = [gate for one in attempts_of(settings) if one.id not in ours and (gate := gate_s(one)) is not None]
+    return {name: asdict(figure) for name, figure in figures(attempts, warmup_s + duration_s, foreign).items()}
+
+
+def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: float, say: Say) -> list[Attempt]:
+    """Measures one cell so often in a sweep of its own; its attempts in the order of their gates."""
+    series = f"overhead-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    default = parse_configuration({})
+    form = {
+        "state_mb": [default.state_mb], "checkpoint_interval_s": [default.checkpoint_interval_s],
+        "fault": [default.fault],
+        "series": series, "repetitions": repetitions, "controls": 0, "max_measurements": 1,
+        "warmup_s": warmup_s, "duration_s": duration_s,
+    }  # fmt: skip
+    if duration_s < DURATION_S:
+        form |= {"fault": ["none"], "checkpoint_interval_s": [1.0]}
+    api = AirflowApi(settings)
+    await_dags(api, MATRIX)
+    run_id = api.trigger(MATRIX, form, run_id=series)
+    wait_until(
+        lambda: api.run_state(MATRIX, run_id) in FINISHED,
+        timeout_s=TIMEOUT_S,
+        every_s=5.0,
+        what=f"{MATRIX}: the end of the run {run_id}",
+    )
+    attempts = [one for one in attempts_of(settings) if sweep_of(one) == sweep_id_of(run_id)]
+    measured = [one for one in attempts if gate_s(one) is not None]
+    for one in measured:
+        say(f"{one.id}: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in steps_of(one).items()) + " s")
+    return sorted(measured, key=lambda one: gate_s(one) or 0.0)
+
+
+def figures(attempts: Sequence[Attempt], window_s: float, foreign: Sequence[float] = ()) -> dict[str, Figure]:
+    """The figures of attempts in the order of their gates.
+
+    `foreign`: gates of experiments of others, in seconds since the epoch. Between two of ours the time is not our cost
+    where one of them lies.
+    """
+    gates = [gate_s(one) or 0.0 for one in attempts]
+    fixed = [
+        later - earlier - window_s
+        for earlier, later in pairwise(gates)
+        if not any(earlier < gate < later for gate in foreign)
+    ]
+    steps = [steps_of(one) for one in attempts]
+    found = {"fixed_s": summarise(fixed, "s")} if fixed else {}
+    if fixed:
+        default_s = WARMUP_S + DURATION_S
+        found["share"] = summarise([cost / (cost + default_s) for cost in fixed], "1")
+    found["single_s"] = summarise([sum(one.values()) for one in steps], "s")
+    for name in STEPS:
+        if values := [one[name] for one in steps if name in one]:
+            found[f"step_{name}_s"] = summarise(values, "s")
+    return found
+
+
+def gate_s(attempt: Attempt) -> float | None:
+    """T0 in seconds since the epoch; None when it was never reached."""
+    gate = last(read_journal(attempt.conductor_journal), event="gate")
+    return None if gate is None else int(gate["t0_wall_ns"]) / 1e9
+
+
+def steps_of(attempt: Attempt) -> dict[str, float]:
+    """Seconds of each step of a measured attempt, by STEPS; those that its files do not tell of are left out.
+
+    processes: its turn to the start of the engine · engine: to the start of its query · warm: to the query's first
+    commit · gate: to T0 · drain: end of the schedule to the end of all processes · harvest, judge, close: to the last
+    table, to the record's series, to the closing.
+    """
+    began_s, gate = attempt.begun_at_ns() / 1e9, gate_s(attempt)
+    marks: list[tuple[str, float | None]] = [
+        ("processes", _first(attempt.supervisor_journal, "event", "start")),
+        ("engine", _first(attempt.listener_journal, "event", "started")),
+        ("warm", _first(attempt.listener_journal, "event", "progress")),
+        ("gate", gate),
+    ]
+    found = _spans(began_s, marks)
+    files = {"drain": "end.json", "harvest": "harvest/counts.parquet", "judge": "series.json", "close": "closed.json"}
+    done = _first(attempt.conductor_journal, "event", "done")
+    after = [(name, _changed(attempt, file)) for name, file in files.items()]
+    return found | (_spans(done, after) if done else {})
+
+
+def _spans(began_s: float, marks: Sequence[tuple[str, float | None]]) -> dict[str, float]:
+    found, before = {}, began_s
+    for name, at_s in marks:
+        if at_s is not None:
+            found[name], before = at_s - before, at_s
+    return found
+
+
+def _first(journal: Any, key: str, value: str) -> float | None:
+    return next((int(line["wall_ns"]) / 1e9 for line in read_journal(journal) if line.get(key) == value), None)
+
+
+def _changed(attempt: Attempt, name: str) -> float | None:
+    file = attempt.folder / name
+    return file.stat().st_mtime if file.exists() else None

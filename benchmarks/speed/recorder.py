@@ -1,0 +1,119 @@
+"""What watches an experiment, and what else of Faultline runs next to it: the cores that both take from what is
+measured, in the measured windows of a real sweep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import psutil
+
+from faultline.analysis.hosts import processes_of
+from faultline.base.attempt import Attempt
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import Line, read_journal
+from faultline.base.roles import SERVICES
+from faultline.base.settings import Settings
+from faultline.base.text import Say
+from benchmarks.figure import Figure, summarise
+from benchmarks.speed.overhead import sweep
+from faultline.client.operations import bring_up
+from faultline.cluster.daemon import Supervisor
+from faultline.records.record import Record
+from faultline.records.store import Store
+
+REPETITIONS, QUICK_REPETITIONS = 5, 2
+WARMUP_S, DURATION_S = 20.0, 55.0
+QUICK_WARMUP_S, QUICK_DURATION_S = 5.0, 20.0
+# How long the services are looked at while nothing is measured, once they have read the DAG files.
+SETTLE_S, REST_S, QUICK_REST_S = 60.0, 30.0, 10.0
+# Parts of what is measured itself.
+MEASURED = ("kafka", "spark-worker-1", "spark-worker-2")
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """A sweep of five word counts, or of two short ones when `quick`, and the services at rest before it.
+
+    Figures, in cores: of the measured windows `recorder_cores`, `services_cores` (Airflow with its tasks, the
+    persistent Spark session, the cluster's daemons), `given_way_cores` (the part of them that gave way), `lost_cores`
+    (what the measured processes lost to others), and `rest_cores`, of the services without an experiment.
+    `recorder_late`: samples that came late.
+    """
+    settings = bring_up(say)
+    time.sleep(SETTLE_S)
+    rest = cores(lambda: _services(settings), QUICK_REST_S if quick else REST_S)
+    repetitions = QUICK_REPETITIONS if quick else REPETITIONS
+    window = (QUICK_WARMUP_S, QUICK_DURATION_S) if quick else (WARMUP_S, DURATION_S)
+    attempts = sweep(settings, repetitions, *window, say)
+    records = {one.attempt: one for one in Store(settings.results).query()}
+    found = figures([(one, records[one.id]) for one in attempts if one.id in records])
+    for name, figure in found.items():
+        say(f"{name}: {figure.value:.4f} {figure.unit}")
+    return {name: asdict(figure) for name, figure in {**found, "rest_cores": summarise([rest], "cores")}.items()}
+
+
+def figures(measured: Sequence[tuple[Attempt, Record]]) -> dict[str, Figure]:
+    """The figures of attempts with their records. Raises InfrastructureError when none was judged."""
+    values: dict[str, list[float]] = {}
+    for attempt, record in measured:
+        for name, value in _of_attempt(attempt, record).items():
+            if value is not None:
+                values.setdefault(name, []).append(value)
+    if "services_cores" not in values:
+        raise InfrastructureError("services: no experiment of the sweep was judged; see its records")
+    return {name: summarise(known, "samples" if name == "recorder_late" else "cores") for name, known in values.items()}
+
+
+def _of_attempt(attempt: Attempt, record: Record) -> Mapping[str, float | None]:
+    besides, waited = record.metrics.cpu_besides, record.metrics.waited
+    if besides is None:
+        return {}
+    lines = read_journal(attempt.recorder_journal)
+    return {
+        "recorder_cores": besides.recorder,
+        "services_cores": besides.services,
+        "given_way_cores": _given_way(record, lines),
+        "lost_cores": None if waited is None else waited.others,
+        "recorder_late": float(sum(line.get("kind") == "overrun" for line in lines)),
+    }
+
+
+def _given_way(record: Record, lines: Sequence[Line]) -> float:
+    """Cores of services between the first and the last sample in the window at which they gave way."""
+    instants = {event.name: event.wall_ns for event in record.timeline}
+    samples = processes_of([line for line in lines if line.get("kind") == "proc"])
+    inside = samples["wall_ns"].between(instants["measured_from"], instants["measured_until"])
+    own = samples[inside & (samples["role"] == SERVICES) & samples["lowered"]]
+    used = own.groupby(["pid", "create_time"])["cpu_s"].agg(lambda one: one.max() - one.min()).sum()
+    return float(used) * 1e9 / (instants["measured_until"] - instants["measured_from"])
+
+
+def cores(counter: Callable[[], float], seconds: float) -> float:
+    """By how much a counter of CPU seconds grows in a second of the next `seconds`."""
+    before, began = counter(), time.monotonic()
+    time.sleep(seconds)
+    return (counter() - before) / (time.monotonic() - began)
+
+
+def _services(settings: Settings) -> float:
+    """CPU seconds of all that runs the experiments, since each process started."""
+    pids = [pid for name, pid in Supervisor(settings).pids().items() if name not in MEASURED]
+    if not pids:
+        raise InfrastructureError("services: none runs; ./faultline up first")
+    found: dict[int, psutil.Process] = {}
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            found |= {one.pid: one for one in (process, *process.children(recursive=True))}
+        except psutil.Error:
+            continue  # it has ended
+    total = 0.0
+    for process in found.values():
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system
+    return total

@@ -1,0 +1,87 @@
+"""Tuples per second and core of each workload at the highest rate that it sustains here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from faultline.base.settings import Settings
+from faultline.base.text import Say
+from benchmarks.figure import Figure
+from faultline.client.operations import bring_up, require
+from faultline.client.run_one import run_single
+from faultline.comparison.capacity import highest_near, search_capacity
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.records.record import Record
+from faultline.records.store import Store
+from faultline.runner.environment import default_build
+
+# Name -> what differs from the defaults, and the rate at which the search begins (Kafka records/s): a guess for two
+# cores. A worse one costs some more experiments.
+WORKLOADS: dict[str, tuple[dict[str, Any], float]] = {
+    "word_count": ({"workload": "word_count"}, 4000),
+    "word_count_python": ({"workload": "word_count_python"}, 1000),
+    "pi": ({"workload": "pi", "iterations": 1000}, 8000),
+    "stock_group_by": ({"workload": "stock_group_by"}, 8000),
+    "stock_join": ({"workload": "stock_join"}, 500),
+}
+PRECISION = 1.25
+COMMON = {"fault": "none", "warmup_s": 15, "duration_s": 25, "checkpoint_interval_s": 2, "accept_overload": True}
+QUICK = ("pi",)
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """Searches what each workload sustains. Figures: tuples_per_s_per_core_WORKLOAD, sustained_rate_WORKLOAD.
+
+    A tuple is what the workload counts: a word, a record, or a joined refresh. Cores are those of the executors and
+    their Python workers. Records of earlier calls answer again, so an interrupted benchmark goes on where it was.
+    """
+    settings = bring_up(say)
+    figures: dict[str, dict[str, Any]] = {}
+    for name, (values, guess) in WORKLOADS.items():
+        if quick and name not in QUICK:
+            continue
+        config = parse_configuration({**COMMON, **values})
+        found, records = search_capacity(
+            config,
+            partial(highest_near, guess=guess, precision=PRECISION),
+            lambda there: _known(settings, there),
+            lambda there: _measure(there, say),
+        )
+        say(f"{name}: sustains {_text(found.sustained)} records/s, not {_text(found.exceeded)}")
+        if found.sustained is None:
+            continue
+        rate = Figure(found.sustained, "records/s", found.sustained, found.exceeded or found.sustained, len(records))
+        figures[f"sustained_rate_{name}"] = asdict(rate)
+        per_core = tuples_per_s_per_core(records[found.sustained])
+        if per_core is not None:
+            figures[f"tuples_per_s_per_core_{name}"] = asdict(Figure(per_core, "tuples/s/core", per_core, per_core, 1))
+    return figures
+
+
+def tuples_per_s_per_core(record: Record) -> float | None:
+    """Tuples produced in the measured window ÷ its seconds ÷ cores of executors and Python workers."""
+    cores = (record.metrics.cpu_cores.executors or 0) + (record.metrics.cpu_cores.python_workers or 0)
+    count = record.metrics.latency_ms.count
+    return count / float(record.config["duration_s"]) / cores if count and cores else None
+
+
+def _known(settings: Settings, config: Configuration) -> Record | None:
+    """The newest record of this very configuration and of today's build, outside of sweeps."""
+    build = default_build(settings, require(settings).version)
+    records = Store(settings.results).read(config.config_id).records
+    found = [one for one in records if one.matrix is None and one.series == one.build == build]
+    return found[-1] if found else None
+
+
+def _measure(config: Configuration, say: Say) -> Record:
+    values = config.model_dump(mode="json", exclude_defaults=True, exclude={"workload"})
+    given = [f"{key}={'' if value is None else value}" for key, value in values.items()]
+    record = run_single(config.workload, given, lambda text: None, keep_topics=False)
+    say(f"{config.workload} at {config.rate:g} records/s: {record.status}, sustained: {record.metrics.sustained}")
+    return record
+
+
+def _text(rate: float | None) -> str:
+    return "nothing in range" if rate is None else f"{rate:g}"

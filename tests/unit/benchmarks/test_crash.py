@@ -1,0 +1,197 @@
+"""What `bench crash` plans, when it takes a moment for due, and how it counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.settings import ROOT, Settings
+from faultline.base.text import Say
+from benchmarks import crash
+from benchmarks.broken_sweeps import require_none, total
+from benchmarks.crash import figures
+from benchmarks.diary import Diary
+from benchmarks.figure import Figure
+from benchmarks.kills import RANDOM_KILLS, ROLES, STEPS, VICTIMS, is_due, plan_kills
+from benchmarks.leftovers import tally
+from benchmarks.long_sweep import LOCKED, fixed_cost, growth, lines_with
+from faultline.records.manifest import ManifestCell
+from faultline.records.record import Record
+from tests.unit.sample_records import sample
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def test_the_plan_holds_every_victim_at_every_boundary_and_is_the_same_each_time() -> None:
+    kills = plan_kills()
+    boundaries = Counter((kill.victim, kill.after) for kill in kills if kill.after)
+    assert set(boundaries.values()) == {1}
+    assert len(boundaries) == 4 * len(STEPS) + sum(map(len, ROLES.values()))
+    assert sum(kill.after is None for kill in kills) == RANDOM_KILLS
+    assert {kill.victim for kill in kills} == set(VICTIMS)
+    assert [kill.number for kill in kills] == list(range(len(kills)))
+    assert plan_kills() == kills
+
+
+@pytest.mark.parametrize(("given", "name"), [("", "crash"), ("postgresql://a:b@127.0.0.1/c", "crash_postgresql")])
+def test_an_installation_of_its_own_lies_on_the_database_that_is_given(
+    given: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a place of its own, so that neither goes on with the kills of the other."""
+    begun: list[tuple[str, str]] = []
+
+    def own_services(name: str, _: Say, database: str) -> None:
+        begun.append((name, database))
+        raise InfrastructureError("as far as here")
+
+    monkeypatch.setattr(crash, "own_services", own_services)
+    monkeypatch.setenv(crash.BENCH_DATABASE, given)
+    with pytest.raises(InfrastructureError, match="as far as here"):
+        crash.run(print, quick=True)
+    assert begun == [(name, given)]
+
+
+def task(task_id: str, state: str | None, ended: datetime | None = None) -> dict[str, Any]:
+    return {"task_id": task_id, "state": state, "end_date": ended.isoformat() if ended else None}
+
+
+@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running"])
+@pytest.mark.parametrize("ended", ["success", "failed"])
+def test_a_boundary_is_due_between_two_steps(ended: str, state: str | None) -> None:
+    tasks = [task("prepare", ended, NOW), task("provision_topics", state)]
+    assert is_due(tasks, "prepare", NOW)
+    assert not is_due(tasks, "prepare", NOW + timedelta(seconds=1)), "that was an earlier one"
+    assert not is_due(tasks, "provision_topics", NOW)
+
+
+def test_a_boundary_that_has_passed_is_none() -> None:
+    assert not is_due([task("prepare", "success", NOW), task("provision_topics", "failed", NOW)], "prepare", NOW)
+    assert is_due([task("teardown", "success", NOW)], "teardown", NOW)
+    assert not is_due([task("prepare", "running")], "prepare", NOW)
+
+
+def record(attempt: str, repetition: int, status: str) -> Record:
+    return sample(attempt=attempt, repetition=repetition, status=status, reasons=[] if status == "valid" else ["x: y"])
+
+
+def cell(repetition: int) -> ManifestCell:
+    return ManifestCell(config={}, config_id=record("0", 0, "valid").config_id, repetition=repetition)
+
+
+def test_cells_are_counted_by_their_valid_records() -> None:
+    cells = [cell(number) for number in range(4)]
+    records = [
+        record("1", 0, "failed"), record("2", 0, "valid"), record("3", 1, "unmet"), record("4", 1, "unsound"),
+        record("5", 2, "valid"), record("6", 2, "valid"),
+    ]  # fmt: skip
+    found = tally(cells, "b1", [*"123456", "7"], records)
+    assert (found.planned, found.once, found.lost, found.double) == (4, 2, 1, 1)
+    assert found.remeasured == 2, "of the cells 1 and 2"
+    assert found.attempts == 7
+
+
+class Airflow:
+    """Knows these runs, and ends those that it is given as `states` say."""
+
+    def __init__(self, known: dict[str, str], states: list[str]) -> None:
+        self.known, self.states, self.triggered = known, states, list[str]()
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        if run_id not in self.known:
+            raise ConfigError(f"airflow: {run_id}: not found")
+        return {"state": self.known[run_id]}
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        return str(self.run(dag_id, run_id)["state"])
+
+    def trigger(self, dag_id: str, form: dict[str, Any], *, run_id: str) -> str:
+        assert run_id not in self.known and form["series"] == "crash-1"
+        self.triggered.append(run_id)
+        self.known[run_id] = self.states.pop(0)
+        return run_id
+
+
+@pytest.mark.parametrize(
+    ("known", "states", "triggered"),
+    [
+        ({"crash-1-0": "success"}, [], []),
+        ({"crash-1-0": "failed"}, ["success"], ["crash-1-1"]),
+        ({}, ["success"], ["crash-1-0"]),
+        ({}, ["failed", "success"], ["crash-1-0", "crash-1-1"]),
+    ],
+    ids=["it ended", "it ended red", "it never came to be", "it never came to be, and ends red"],
+)
+def test_a_sweep_of_an_interrupted_call_is_brought_to_its_end(
+    known: dict[str, str], states: list[str], triggered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call may have ended between the note of a run and its trigger."""
+    airflow, settings = Airflow(known, states), Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    monkeypatch.setattr(crash, "AirflowApi", lambda _: airflow)
+    monkeypatch.setattr("benchmarks.broken_sweeps.series_tally", lambda *_: tally([], "b1", [], []))
+    diary = Diary(tmp_path / "crash.jsonl", "kill")
+    diary.note("run", series="crash-1", run_id="crash-1-0")
+    (begun,) = diary.unfinished
+    sweep = crash._again(settings, begun, diary)
+    assert (airflow.triggered, sweep.state) == (triggered, "success")
+    assert sweep.triggers == len(airflow.known) and diary.unfinished == []
+
+
+def test_figures_are_sums_over_sweeps() -> None:
+    outcome = {"planned": 4, "once": 4, "lost": 0, "double": 0, "remeasured": 0, "attempts": 6}
+    sweeps = [{"outcome": outcome, "triggers": 1, "seconds": 10.0}, {"outcome": outcome, "triggers": 2, "seconds": 5.0}]
+    kills = [{"victim": "kafka", "after": "judge"}, {"victim": "task", "after": None}]
+    found = figures(sweeps, kills)
+    values = {name: figure.value for name, figure in found.items()}
+    assert values["cells"] == values["cells_once"] == 8
+    assert (values["kills"], values["kills_kafka"], values["kills_at_boundaries"]) == (2, 1, 1)
+    assert (values["triggers"], values["wall_s"]) == (3, 15.0)
+
+
+def test_what_must_not_be_is_named() -> None:
+    found: dict[str, Figure] = {
+        name: total([0.0]) for name in ("lost_records", "duplicate_records", "remeasured", "orphan_ports", "unsaid")
+    }
+    require_none("crash", found, ["unsaid"])
+    found |= {"orphan_ports": total([2.0]), "unsaid": total([1.0])}
+    with pytest.raises(InfrastructureError, match="^crash: orphan_ports 2, unsaid 1$"):
+        require_none("crash", found, ["unsaid"])
+
+
+def test_the_diary_survives_a_crash_amid_a_line_and_knows_older_ones(tmp_path: Path) -> None:
+    path = tmp_path / "crash.jsonl"
+    path.write_text('{"kind": "run", "series": "s0", "run_id": "s0-0"}\n')
+    Diary(path, "kill").note("kill", number=3, victim="task")
+    with path.open("a") as file:
+        file.write('{"event": "swe')
+    again = Diary(path, "kill")
+    again.note("sweep", series="s1")
+    assert (Diary(path, "kill").done, [line["series"] for line in Diary(path, "kill").sweeps]) == ({3}, ["s1"])
+    assert Diary(path, "kill").unfinished == [{"series": "s0", "runs": ["s0-0"]}]
+    again.move_aside()
+    assert not path.exists() and Diary(path, "kill").acts == []
+
+
+def test_the_fixed_cost_is_what_an_experiment_takes_besides_its_measuring() -> None:
+    figure = fixed_cost([0.0, 30.0, 62.0, 90.0], measured_s=10.0)["fixed_s"]
+    assert (figure.value, figure.low, figure.high, figure.n) == (20.0, 18.0, 22.0, 3)
+    assert fixed_cost([1.0], measured_s=10.0) == {}
+
+
+def test_growth_is_told_by_the_first_and_the_last_quarter() -> None:
+    samples = [{"kafka": (float(number), 7)} for number in range(8)]
+    found = growth(samples)  # type: ignore[arg-type]
+    assert (found["memory_kafka"].low, found["memory_kafka"].value) == (0.5, 6.5)
+    assert (found["descriptors_kafka"].low, found["descriptors_kafka"].value) == (7, 7)
+    assert growth(samples[:3]) == {}  # type: ignore[arg-type]
+
+
+def test_lines_of_all_logs_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "one.log").write_text(f"x\n(sqlite3.OperationalError) {LOCKED}\n")
+    (tmp_path / "two.txt").write_text(LOCKED)
+    assert lines_with(LOCKED, [tmp_path, tmp_path / "none"]) == 1

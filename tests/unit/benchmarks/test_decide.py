@@ -1,0 +1,58 @@
+"""The benchmark of deciding: what it plants, and what it counts as true."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks import decide as subject
+from benchmarks.decide import BLOCKS, BUDGET, CELLS, ERROR, MOST, Scatter, decided, run, scatters
+from faultline.comparison.statistics.sequential import Judged, Method, Outcome, bounds
+
+LIMITS = bounds(Method.T, MOST, BLOCKS, ERROR / (CELLS - 1))
+
+
+def test_each_cell_is_so_much_more_than_the_one_before() -> None:
+    scatter, rng = Scatter((0.0, 1e-9), Method.T, level=10.0, resolution=1.0, watched=13.0), np.random.default_rng(1)
+    assert scatter.cell(1, 0.2, 1, rng) == [(pytest.approx(11.0), pytest.approx(12.0))]
+    assert scatter.cell(2, 0.2, 1, rng) == [(13.0, math.inf)], "longer than anybody watched"
+
+
+def test_cells_stop_when_their_comparisons_are_decided() -> None:
+    """With hardly any scatter at the first look; with much of it never."""
+    rng, quiet, wild = np.random.default_rng(1), Scatter((-1e-3, 1e-3), Method.T), Scatter((-1.0, 1.0), Method.T)
+    first = next(number for number, limit in enumerate(LIMITS, 1) if limit is not None)
+    found = decided(quiet, 0.2, LIMITS, rng)
+    assert (found.right, found.wrong, found.experiments) == (CELLS - 1, False, first * CELLS)
+    assert decided(wild, 0.05, LIMITS, rng).experiments == BUDGET == BLOCKS * CELLS
+
+
+@pytest.mark.parametrize(
+    ("outcome", "low", "planted", "true"),
+    [
+        (Outcome.WITHIN, -0.02, 0.05, True),
+        (Outcome.WITHIN, -0.02, 0.1, False),
+        (Outcome.DIFFERS, 0.04, 0.05, True),
+        (Outcome.DIFFERS, 0.06, 0.05, False),
+        (Outcome.DIFFERS, -0.5, 0.05, False),
+        (Outcome.OPEN, -0.5, 0.05, None),
+    ],
+)
+def test_what_is_said_is_held_against_what_was_planted(
+    outcome: Outcome, low: float, planted: float, true: bool | None
+) -> None:
+    assert subject._truth(Judged(outcome, 0.0, low, low + 0.05, 9, 0.1), planted, 0.1) is true
+
+
+def test_every_scatter_gets_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "QUICK_SWEEPS", 4)
+    monkeypatch.setattr(subject, "QUICK_FIXED", 1)
+    monkeypatch.setattr(subject, "PLANTED", (0.0, 0.5))
+    figures = run(lambda line: None, quick=True)
+    for name in scatters():
+        for part in ("0", "50", "50_fixed_5", "50_fixed_10"):
+            assert {f"{name}_{part}_{one}" for one in ("right", "wrong", "seen", "experiments")} <= figures.keys()
+    assert figures["cpu_pi_50_right"]["value"] == 1.0
+    assert figures["cpu_pi_50_experiments_mean"]["value"] < 60

@@ -1,0 +1,82 @@
+"""Nights of Faultline's own speed: planted slowdowns are found, and nothing is compared that is not comparable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.figure import summarise
+from benchmarks.own_speed import SpeedNight, as_json, judge_speed, read_nights
+from faultline.comparison.statistics.comparison import Verdict
+
+QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
+MACHINE = {"cores": 2, "memory_mb": 8000, "system": "Linux", "python": "3.11.7", "load_1m": 0.1}
+
+
+def night(
+    folder: Path, day: int, figures: Mapping[str, Sequence[float]], *, build: str = "a", **machine: Any
+) -> SpeedNight:
+    """A night with figures of the benchmark `b`, kept as the DAG keeps it, and read again."""
+    outcome = {
+        "name": "b",
+        "figures": {name: vars(summarise(list(values), "s")) for name, values in figures.items()},
+        "machine": {**MACHINE, **machine},
+    }
+    date = f"2026-11-{day:02d}T05:00:00+00:00"
+    kept = as_json(date, build, [outcome] if figures else [], {} if figures else {"b": "failed"})
+    (folder / f"{day:02d}.json").write_text(json.dumps(kept))
+    return read_nights(folder)[-1]
+
+
+def scaled(factor: float) -> list[float]:
+    return [one * factor for one in QUIET]
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "verdict"),
+    [
+        ("fixed_s", 1.3, Verdict.WORSE),
+        ("fixed_s", 0.7, Verdict.BETTER),
+        ("ratio_zipf", 0.7, Verdict.WORSE),
+        ("efficiency_2_processes", 1.3, Verdict.BETTER),
+        ("records_per_s", 0.7, Verdict.WORSE),
+        ("fixed_s", 1.0, Verdict.SAME),
+    ],
+)
+def test_a_planted_change_is_found_by_its_direction(tmp_path: Path, name: str, factor: float, verdict: Verdict) -> None:
+    for day in (1, 2, 3):
+        night(tmp_path, day, {name: scaled(1 + day / 1000)})
+    own = night(tmp_path, 4, {name: scaled(factor)})
+    judged = judge_speed(own, read_nights(tmp_path), 7)
+    assert judged.of(verdict) == [f"b.{name}"]
+    assert len(judged.reasons()) == (verdict is Verdict.WORSE)
+    assert judged.summary() == f"1 {verdict}; against 2026-11-01 to 2026-11-03"
+
+
+def test_nights_of_another_build_or_machine_are_not_pooled(tmp_path: Path) -> None:
+    night(tmp_path, 1, {"fixed_s": scaled(0.5)}, build="a")
+    night(tmp_path, 2, {"fixed_s": scaled(1.0)}, build="b")
+    night(tmp_path, 3, {"fixed_s": scaled(0.2)}, build="b", cores=64)
+    own = night(tmp_path, 4, {"fixed_s": scaled(1.0)}, build="c", load_1m=3.0)
+    judged = judge_speed(own, read_nights(tmp_path), 7)
+    assert [one.day for one in judged.baseline] == ["2026-11-02"]
+    assert judged.of(Verdict.SAME) == ["b.fixed_s"]
+
+
+def test_a_night_without_a_baseline_or_figures_says_so(tmp_path: Path) -> None:
+    first = night(tmp_path, 1, {"fixed_s": QUIET})
+    assert judge_speed(first, [first], 7).problem == "2026-11-01: no earlier night on such a machine"
+    broken = night(tmp_path, 2, {})
+    judged = judge_speed(broken, read_nights(tmp_path), 7)
+    assert (judged.problem, judged.summary()) == ("2026-11-02: no benchmark gave a figure", "nothing to compare")
+    assert broken.failed == ("b",)
+
+
+def test_few_repetitions_give_no_verdict(tmp_path: Path) -> None:
+    night(tmp_path, 1, {"fixed_s": QUIET})
+    own = night(tmp_path, 2, {"fixed_s": [5.0, 5.0]})
+    assert judge_speed(own, read_nights(tmp_path), 7).of(Verdict.CANNOT_TELL) == ["b.fixed_s"]

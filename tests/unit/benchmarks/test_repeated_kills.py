@@ -1,0 +1,96 @@
+"""Planted runs with several kills: the judge finds each recovery where it was planted, by its own baseline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from faultline.analysis.bins import Schedule, between
+from faultline.analysis.latency import fold
+from faultline.analysis.observations import Measured
+from faultline.analysis.production import is_sparse
+from faultline.analysis.recovery.injected import Injected
+from faultline.analysis.recovery.parts import PARTS
+from faultline.analysis.recovery.recoveries import recoveries_of
+from faultline.analysis.validity import Settled
+from benchmarks.truth.simulation import PRIMER, Simulated, simulate
+from benchmarks.truth.truth import read_off
+from faultline.engines.known_truth.course import Outage, Run
+from faultline.engines.known_truth.engine import ENGINE
+from faultline.experiment.common import RECOVERED_WITHIN
+from faultline.experiment.workloads.known_truth_script import Script
+from tests.unit.bench.test_simulation import case
+
+KILLS = 3
+
+
+def repeated(seed: int) -> tuple[Script, Run, list[float]]:
+    """A random script that recovers, and when it is killed again: once it is back, and a baseline has passed."""
+    script, run = case(seed)
+    script = replace(script, recovers=True, lost=0)
+    if run.fault_at_s is None:
+        run = replace(run, fault_at_s=run.warmup_s + 12 * run.interval_s + 0.4 * run.interval_s)
+    assert run.fault_at_s is not None
+    grain = max(1.0, run.interval_s)
+    back_s = script.outage_s + (script.catchup_bins + script.slow_bins + 3) * grain
+    random = np.random.default_rng([seed, 7])
+    apart_s = [back_s + 12 * grain + 12 + float(random.uniform(0, 3 * grain)) for _ in range(KILLS)]
+    later = [run.fault_at_s + sum(apart_s[: number + 1]) for number in range(KILLS - 1)]
+    end_s = math.ceil((later[-1] + apart_s[-1]) / run.interval_s) * run.interval_s
+    return script, replace(run, duration_s=end_s - run.warmup_s), later
+
+
+def measured_of(made: Simulated) -> Measured:
+    """The run as the judge has it once it has read the files."""
+    config: Any = SimpleNamespace(
+        injections=KILLS,
+        paced=True,
+        checkpoint_interval_s=made.run.interval_s,
+        recovered_within=RECOVERED_WITHIN,
+        kind=SimpleNamespace(carries_ids=True),
+    )
+    raw: Any = SimpleNamespace(
+        attempt=SimpleNamespace(config=config),
+        planned=[SimpleNamespace(fault=SimpleNamespace(victim="driver"))] * KILLS,
+        traces=made.traces,
+        engine=ENGINE,
+        services=(),
+        generator=(),
+        conductor=(),
+        not_measured={},
+    )
+    injected = tuple(
+        Injected(
+            number, t0_ns, ({"pid": number, "role": "driver"},), made.end_offsets(number), (), Settled("effective")
+        )
+        for number, t0_ns in enumerate(made.kills_ns)
+    )
+    schedule, tuples, nothing = Schedule(made.records()), fold([made.tuples()], made.window), dict[str, Any]()
+    assert not is_sparse(tuples.production, made.window)
+    reference = between(made.bins, made.window.start_ns, made.kills_ns[0])
+    audit: Any = None
+    return Measured(raw, made.window, schedule, tuples, made.bins, reference, False, injected, nothing, audit, [], None)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_each_recovery_is_found_where_it_was_planted(seed: int) -> None:
+    script, run, later = repeated(seed)
+    made = simulate(script, run, seed, later)
+    truth = read_off(script, run, made.course, primer=PRIMER * run.partitions)
+    found = recoveries_of(measured_of(made))
+    assert len(found) == len(truth.recoveries) == KILLS
+    for number, (one, planted) in enumerate(zip(found, truth.recoveries, strict=True), start=1):
+        assert one.problems == () and planted.recovered
+        assert (one.recovery.injection, one.recovery.recovered) == (number, True), one.recovery.note
+        for part in PARTS:
+            assert getattr(one.recovery, part) == pytest.approx(planted.seconds[part], abs=made.resolution_s), part
+        t7 = next(event.wall_ns for event in one.events if event.name.partition("#")[0] == "t7")
+        assert planted.over_ns is not None
+        assert abs(t7 - made.window.t0_ns - planted.over_ns) <= made.resolution_s * 1e9
+    assert [outage.t0_ns for outage in made.course.outages] == [at - made.window.t0_ns for at in made.kills_ns]
+    assert made.course.outages[-1] == Outage.of(script, made.course.outages[-1].t0_ns)
