@@ -11,7 +11,7 @@ import random
 from dataclasses import asdict
 from typing import Any
 
-from faultline.base.text import Say
+from faultline.system.text import Say
 from benchmarks.installation import own_home
 from benchmarks.slowdowns import (
     FIGURES,
@@ -23,7 +23,7 @@ from benchmarks.slowdowns import (
     measure,
     verdict_text,
 )
-from faultline.cluster.supervision import OPEN
+from faultline.installation.supervision import OPEN
 
 PAIRS, QUICK_PAIRS = 10, 1
 SEED = 2031

@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import Say, suggest
+from faultline.system.errors import ConfigError
+from faultline.system.text import Say, suggest
 
 Figures = Mapping[str, Mapping[str, Any]]
 
@@ -63,10 +63,10 @@ def _module(name: str) -> Callable[[Say, bool], Figures]:
 
 
 def _generator(say: Say, quick: bool) -> Figures:
-    from faultline.base.settings import load_settings
+    from faultline.system.settings import load_settings
     from benchmarks.speed.generator import run
-    from faultline.client.operations import bring_up, require
-    from faultline.cluster.jars import classpath
+    from faultline.cli.operations import bring_up, require
+    from faultline.installation.jars import classpath
 
     java = require(load_settings())
     settings = bring_up(say, airflow=False)
@@ -76,14 +76,14 @@ def _generator(say: Say, quick: bool) -> Figures:
 
 def _fault_timing(say: Say, quick: bool) -> Figures:
     from benchmarks.fault_timing import run
-    from faultline.client.operations import bring_up
+    from faultline.cli.operations import bring_up
 
     return run(bring_up(say, airflow=False), say, quick)
 
 
 def _harvest(say: Say, quick: bool) -> Figures:
     from benchmarks.speed.harvest import run
-    from faultline.client.operations import bring_up
+    from faultline.cli.operations import bring_up
 
     return run(bring_up(say, airflow=False), say, quick)
 

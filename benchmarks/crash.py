@@ -17,10 +17,10 @@ from typing import Any
 
 import psutil
 
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import Settings
-from faultline.base.text import Say
-from faultline.base.waiting import wait_until
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
 from benchmarks.broken_sweeps import (
     Sweep,
     await_noted,
@@ -37,12 +37,12 @@ from benchmarks.diary import Diary
 from benchmarks.figure import Figure
 from benchmarks.installation import MATRIX, await_run, own_services
 from benchmarks.kills import SERVICES, Kill, find_victim, is_due, plan_kills
-from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.cluster.daemon import Supervisor
-from faultline.cluster.services import airflow_health, kafka_ready
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.installation.daemon import Supervisor
+from faultline.installation.services import airflow_health, kafka_ready
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.sweep_id import sweep_id_of
-from faultline.runner.progress import current_attempt
+from faultline.lifecycle.progress import current_attempt
 
 # Address of an empty PostgreSQL that Airflow's tables lie in, instead of SQLite.
 BENCH_DATABASE = "FAULTLINE_BENCH_DATABASE"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from faultline.base.journal import Journal, read_journal
+from faultline.system.journal import Journal, read_journal
 
 
 class Diary:

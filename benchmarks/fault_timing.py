@@ -23,14 +23,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fault.identity import EXECUTOR
-from faultline.base.attempt import Attempt, new_attempt_id, write_json
-from faultline.base.errors import InfrastructureError
-from faultline.base.journal import JournalReader, events, last
-from faultline.base.kafka_login import kafka_client
-from faultline.base.processes import Entry, process_of, send, spawn_detached, victim_of
-from faultline.base.settings import Settings
-from faultline.base.text import Say
-from faultline.base.waiting import wait_until
+from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import JournalReader, events, last
+from faultline.system.kafka_login import kafka_client
+from faultline.system.processes import Entry, process_of, send, spawn_detached, victim_of
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
 from benchmarks.figure import Figure
 from faultline.experiment.common import SECONDS_AFTER_FAULT
 from faultline.experiment.config import parse_configuration
@@ -148,7 +148,7 @@ def errors_ms(lines: Sequence[dict[str, Any]], faults: int) -> list[float]:
 def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: int) -> list[dict[str, Any]]:
     """Runs a conductor until the last fault is settled; returns its journal. It is ended also when that fails."""
     entry = spawn_detached(
-        [sys.executable, "-m", "faultline.runner.conductor", "--attempt-dir", str(attempt.folder)],
+        [sys.executable, "-m", "faultline.lifecycle.conductor", "--attempt-dir", str(attempt.folder)],
         role="conductor",
         attempt=attempt.id,
         ledger=attempt.ledger,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from faultline.base.text import Say
+from faultline.system.text import Say
 from benchmarks.figure import Figure
 from benchmarks.verdicts import share
 from faultline.comparison.compare import metrics_named

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from faultline.base.attempt import write_json
-from faultline.base.errors import ConfigError
-from faultline.base.quiet.window_lock import taken
-from faultline.base.settings import DEFAULT_PORTS, Settings, choose_ports, load_settings
-from faultline.base.text import Say
-from faultline.base.waiting import wait_until
-from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.operations import bring_up
-from faultline.client.sweeping import await_dags
-from faultline.cluster.airflow_home import DATABASE
-from faultline.cluster.supervision import down
+from faultline.experiment.attempt import write_json
+from faultline.system.errors import ConfigError
+from faultline.system.quiet.window_lock import taken
+from faultline.system.settings import DEFAULT_PORTS, Settings, choose_ports, load_settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.cli.operations import bring_up
+from faultline.cli.sweeping import await_dags
+from faultline.installation.airflow_home import DATABASE
+from faultline.installation.supervision import down
 from faultline.experiment.cell import EXPERIMENT
 
 # An axis of its own, so that a sweep has as many cells as are wanted.

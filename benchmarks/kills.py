@@ -11,12 +11,12 @@ from typing import Any
 
 import psutil
 
-from faultline.base.attempt import Attempt
-from faultline.base.processes import read_ledger, victim_of
-from faultline.base.settings import Settings
-from faultline.cluster.daemon import Supervisor
-from faultline.cluster.scheduler_start import TITLE
-from faultline.cluster.supervision import marked_processes
+from faultline.experiment.attempt import Attempt
+from faultline.system.processes import read_ledger, victim_of
+from faultline.system.settings import Settings
+from faultline.installation.daemon import Supervisor
+from faultline.installation.scheduler_start import TITLE
+from faultline.installation.supervision import marked_processes
 
 # The tasks of an experiment, in order.
 STEPS = (

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import psutil
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import FaultlineError, InfrastructureError
-from faultline.base.kafka_login import kafka_client
-from faultline.base.marks import RUN_MARK
-from faultline.base.processes import marked
-from faultline.base.settings import Settings, port_is_free
-from faultline.cluster.daemon import Supervisor
-from faultline.cluster.supervision import marked_processes
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import FaultlineError, InfrastructureError
+from faultline.system.kafka_login import kafka_client
+from faultline.system.marks import RUN_MARK
+from faultline.system.processes import marked
+from faultline.system.settings import Settings, port_is_free
+from faultline.installation.daemon import Supervisor
+from faultline.installation.supervision import marked_processes
 from faultline.experiment.cell import Cell
 from faultline.records.manifest import ManifestCell, Manifests
 from faultline.records.record import Record

@@ -17,15 +17,15 @@ from typing import Any
 
 import psutil
 
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import Settings
-from faultline.base.text import Say
-from faultline.base.waiting import wait_until
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import MATRIX, form, own_services
 from benchmarks.leftovers import attempts_of, series_tally, sweep_of
-from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.cluster.daemon import Supervisor
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.installation.daemon import Supervisor
 from faultline.experiment.sweep_id import sweep_id_of
 
 RATES = [100.0, 150.0]

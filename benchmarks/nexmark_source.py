@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from faultline.base.settings import Settings
+from faultline.system.settings import Settings
 from benchmarks.figure import Figure, summarise
 from benchmarks.speed.spark_job import run_job, submit_command
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from faultline.base.errors import InfrastructureError
-from faultline.base.text import Say
+from faultline.system.errors import InfrastructureError
+from faultline.system.text import Say
 from benchmarks.figure import Figure
-from faultline.client.run_one import run_single
+from faultline.cli.run_one import run_single
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.effects import interval_of
 from faultline.comparison.gate.nights import change_text

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from faultline.base.text import Say
+from faultline.system.text import Say
 from benchmarks.figure import Figure
 from benchmarks.shapes import draw, load_shapes, variation
 from faultline.comparison.statistics.changes import change_points

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "include"), str(ROOT)]
 
-from faultline.base.settings import load_settings
+from faultline.system.settings import load_settings
 
 TARGET = ROOT / "NOTICE"
 HEAD = """\

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from fault.identity import VICTIMS
 from fault.registry import ACTIONS
-from faultline.base.text import counted
+from faultline.system.text import counted
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.limits import limits

@@ -39,7 +39,7 @@ LABELS = [
     f"config_{name}"
     for name in ("workload", "fault", "fault_action", "commit_mode", "checkpoint_interval_s", "state_mb")
 ]
-# Thousandths, as `faultline.analysis.latency` has them.
+# Thousandths, as `faultline.records.judge.latency` has them.
 PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 _ATTEMPT = r"/attempts/([^/]+)/(?:series\.json|harvest/)"
 PLAIN = ["attempt", "repetition", "status", "sweep_id", "logical_date", "measured_at"]

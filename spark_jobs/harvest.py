@@ -2,7 +2,7 @@
 
 One Spark job per harvest: starting Spark costs seconds, so per-tuple latency, the audit's batch
 recomputation and the record table are all made here. What can be summed up from these tables in
-memory is left to `faultline.analysis.judge`. Definitions: docs/reference/metrics.md.
+memory is left to `faultline.records.judge.judge`. Definitions: docs/reference/metrics.md.
 
     spark-submit harvest.py --config FILE
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from faultline.client.testing.suite import COUNTED, TALLY
+from faultline.cli.testing.suite import COUNTED, TALLY
 
 # A hook: that it is here makes pytest call it.
 from tests.support.needs import pytest_runtest_makereport as pytest_runtest_makereport

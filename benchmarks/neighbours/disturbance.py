@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from faultline.analysis.validity import UNMET
-from faultline.base.errors import InfrastructureError
-from faultline.base.text import Say
+from faultline.records.judge.validity import UNMET
+from faultline.system.errors import InfrastructureError
+from faultline.system.text import Say
 from benchmarks.diary import Diary
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import alone
 from benchmarks.neighbours.neighbour import KINDS, neighbour
-from faultline.client.operations import bring_up
-from faultline.client.run_one import run_single
+from faultline.cli.operations import bring_up
+from faultline.cli.run_one import run_single
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.metrics import CPU_PER_MILLION, MACRO, value_of
 from faultline.records.record import Record

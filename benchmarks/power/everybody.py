@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import psutil
 
-from faultline.base.errors import InfrastructureError
-from faultline.base.marks import INSTANCE_MARK, RUN_MARK
-from faultline.base.processes import Entry, is_own, read_ledger, send, victim_of
-from faultline.base.settings import Settings, instance
+from faultline.system.errors import InfrastructureError
+from faultline.system.marks import INSTANCE_MARK, RUN_MARK
+from faultline.system.processes import Entry, is_own, read_ledger, send, victim_of
+from faultline.system.settings import Settings, instance
 from benchmarks.leftovers import attempts_of
 
 _END_S = 20.0

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.base.settings import Settings
+from faultline.system.settings import Settings
 from faultline.records.index import Index
 from faultline.records.store import Store
 

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import Settings
-from faultline.base.text import Say
-from faultline.base.waiting import wait_until
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
 from benchmarks.broken_sweeps import (
     Sweep,
     await_noted,
@@ -43,8 +43,8 @@ from benchmarks.leftovers import attempts_of, sweep_of
 from benchmarks.power.disk import Disk, own_boots, own_disk
 from benchmarks.power.everybody import Everybody
 from benchmarks.power.kept import Kept, broken_databases, broken_tables, index_differences, look_at_index
-from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.cluster.airflow_home import installation_environment
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.installation.airflow_home import installation_environment
 from faultline.experiment.sweep_id import sweep_id_of
 
 NAME = "power_cut"

@@ -17,17 +17,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from faultline.analysis.latency import PERMILLES, nearest_rank
-from faultline.base.attempt import write_json
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import Settings, load_settings
-from faultline.base.text import Say
-from faultline.base.window import NS
+from faultline.records.judge.latency import PERMILLES, nearest_rank
+from faultline.experiment.attempt import write_json
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings, load_settings
+from faultline.system.text import Say
+from faultline.system.window import NS
 from benchmarks.records import made_record, write_record
 from benchmarks.speed.growth import HUGE, QUICK_SIZES, REPETITIONS, SIZES, Size, growth_figures, huge_figures
 from benchmarks.speed.spark_job import Cost, run_job, submit_command
-from faultline.client.operations import require
-from faultline.cluster.services import prepare_spark
+from faultline.cli.operations import require
+from faultline.installation.services import prepare_spark
 from faultline.records.harvested import is_large
 from faultline.records.record import Record, TimelineEvent
 

@@ -35,8 +35,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 import generators
-from faultline.base.errors import InfrastructureError
-from faultline.base.kafka_login import kafka_client
+from faultline.system.errors import InfrastructureError
+from faultline.system.kafka_login import kafka_client
 from benchmarks.figure import Figure, summarise
 from generators.producer import BATCH_BYTES, LINGER_MS
 from generators.spec import GeneratorSpec

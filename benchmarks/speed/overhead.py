@@ -11,16 +11,16 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from faultline.base.attempt import Attempt
-from faultline.base.journal import last, read_journal
-from faultline.base.settings import Settings
-from faultline.base.text import Say
-from faultline.base.waiting import wait_until
+from faultline.experiment.attempt import Attempt
+from faultline.system.journal import last, read_journal
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
 from benchmarks.figure import Figure, summarise
 from benchmarks.leftovers import attempts_of, sweep_of
-from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.operations import bring_up
-from faultline.client.sweeping import await_dags
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.cli.operations import bring_up
+from faultline.cli.sweeping import await_dags
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.sweep_id import sweep_id_of
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from faultline.base.text import Say
+from faultline.system.text import Say
 from benchmarks.figure import summarise
 from benchmarks.records import MATRIX, made_record, write_record
 from faultline.records.index import Index

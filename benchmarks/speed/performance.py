@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from faultline.base.errors import FaultlineError
-from faultline.base.text import Say, one_line
+from faultline.system.errors import FaultlineError
+from faultline.system.text import Say, one_line
 
 Outcome = Mapping[str, Any]
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import psutil
 
-from faultline.analysis.hosts import processes_of
-from faultline.base.attempt import Attempt
-from faultline.base.errors import InfrastructureError
-from faultline.base.journal import Line, read_journal
-from faultline.base.roles import SERVICES
-from faultline.base.settings import Settings
-from faultline.base.text import Say
+from faultline.records.judge.hosts import processes_of
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import Line, read_journal
+from faultline.system.roles import SERVICES
+from faultline.system.settings import Settings
+from faultline.system.text import Say
 from benchmarks.figure import Figure, summarise
 from benchmarks.speed.overhead import sweep
-from faultline.client.operations import bring_up
-from faultline.cluster.daemon import Supervisor
+from faultline.cli.operations import bring_up
+from faultline.installation.daemon import Supervisor
 from faultline.records.record import Record
 from faultline.records.store import Store
 

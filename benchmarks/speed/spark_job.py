@@ -12,12 +12,12 @@ from pathlib import Path
 
 import psutil
 
-from faultline.base.environment import clean_environment
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import Settings
-from faultline.cluster.class_data import archive_here
-from faultline.cluster.java import find_java
-from faultline.cluster.services import spark_submit
+from faultline.system.environment import clean_environment
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.installation.class_data import archive_here
+from faultline.installation.java import find_java
+from faultline.installation.services import spark_submit
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
 
 TIMEOUT_S = 1800.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from faultline.analysis.latency import nearest_rank
+from faultline.records.judge.latency import nearest_rank
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Outage, Run
 from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.experiment.workloads.known_truth_script import Script

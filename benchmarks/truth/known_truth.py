@@ -18,18 +18,18 @@ from typing import Any
 
 import pandas as pd
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import Settings
-from faultline.base.text import Say
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.text import Say
 from benchmarks.figure import Figure
 from benchmarks.speed.spark_job import run_job, submit_command
 from benchmarks.topics import delete_topics
 from benchmarks.truth.end import Watch
 from benchmarks.truth.scenarios import QUICK, SCENARIOS, Scenario
 from benchmarks.truth.truth import Comparison, compare, planted
-from faultline.client.operations import bring_up
-from faultline.client.run_one import run_single
+from faultline.cli.operations import bring_up
+from faultline.cli.run_one import run_single
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.record import Record
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from faultline.base.text import Say
+from faultline.system.text import Say
 from benchmarks.figure import Figure
 from faultline.comparison.statistics.intervals import CONFIDENCE
 from faultline.comparison.statistics.pairs import Between, Row, estimate

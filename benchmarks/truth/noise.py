@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from faultline.analysis.recovery.end import End, end_of, limits_of
-from faultline.analysis.recovery.limits import Limits
-from faultline.analysis.recovery.on_time import cells_of
-from faultline.base.text import Say
-from faultline.base.window import NS
+from faultline.records.judge.recovery.end import End, end_of, limits_of
+from faultline.records.judge.recovery.limits import Limits
+from faultline.records.judge.recovery.on_time import cells_of
+from faultline.system.text import Say
+from faultline.system.window import NS
 from benchmarks.figure import Figure
 from benchmarks.truth.noisy_engine import Case, Noise, Seen, scattered
 from benchmarks.truth.noisy_engine import run as run_engine

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.analysis.production import CELL_NS, PRODUCED_COLUMNS
-from faultline.base.window import NS
+from faultline.records.judge.production import CELL_NS, PRODUCED_COLUMNS
+from faultline.system.window import NS
 
 Floats = npt.NDArray[np.float64]
 

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.analysis.bins import BIN_COLUMNS, SHORTEST_SPAN_NS
-from faultline.analysis.latency import Tuples
-from faultline.analysis.production import fold_produced, is_sparse
-from faultline.analysis.recovery.end import limits_of
-from faultline.analysis.recovery.evidence import Evidence
-from faultline.analysis.recovery.limits import Limits
-from faultline.base.window import Window
+from faultline.records.judge.bins import BIN_COLUMNS, SHORTEST_SPAN_NS
+from faultline.records.judge.latency import Tuples
+from faultline.records.judge.production import fold_produced, is_sparse
+from faultline.records.judge.recovery.end import limits_of
+from faultline.records.judge.recovery.evidence import Evidence
+from faultline.records.judge.recovery.limits import Limits
+from faultline.system.window import Window
 from faultline.engines.base import Commit, Life, Seen, Traces
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Run, lay_out
 from faultline.engines.known_truth.engine import ENGINE
@@ -73,7 +73,7 @@ class Simulated:
 
     @cached_property
     def bins(self) -> pd.DataFrame:
-        """What `faultline.analysis.bins` makes of this run (a test compares the two)."""
+        """What `faultline.records.judge.bins` makes of this run (a test compares the two)."""
         return pd.DataFrame(self._columns)
 
     @cached_property
@@ -113,7 +113,7 @@ class Simulated:
 
     @cached_property
     def production(self) -> pd.DataFrame:
-        """What `faultline.analysis.latency` makes of the tuples."""
+        """What `faultline.records.judge.latency` makes of the tuples."""
         found = fold_produced([self.tuples()], self.window)
         return fold_produced([self.tuples()], self.window, MS) if is_sparse(found, self.window) else found
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from faultline.analysis.latency import PERMILLES, nearest_rank
-from faultline.analysis.recovery.parts import PARTS
+from faultline.records.judge.latency import PERMILLES, nearest_rank
+from faultline.records.judge.recovery.parts import PARTS
 from benchmarks.truth.end import PlantedEnd, Watch, planted_end
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Outage, Run, lay_out
 from faultline.experiment.workloads.known_truth_script import Script

@@ -1,5 +1,5 @@
 """Entry point of `./faultline`."""
 
-from faultline.cli import main
+from faultline.cli.main import main
 
 main()

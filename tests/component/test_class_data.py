@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 
-from faultline.base.settings import load_settings
-from faultline.cluster.class_data import archive_path
-from faultline.cluster.java import find_java
-from faultline.cluster.rehearsal import LEAST_BYTES, make_archive
-from faultline.cluster.services import prepare_spark, spark_home
+from faultline.system.settings import load_settings
+from faultline.installation.class_data import archive_path
+from faultline.installation.java import find_java
+from faultline.installation.rehearsal import LEAST_BYTES, make_archive
+from faultline.installation.services import prepare_spark, spark_home
 from faultline.engines.spark.settings import kafka_classes, spark_environment
 
 

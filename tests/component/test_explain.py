@@ -7,8 +7,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 
-from faultline.analysis.judge import judge
-from faultline.base.settings import load_settings
+from faultline.records.judge.judge import judge
+from faultline.system.settings import load_settings
 from faultline.records.store import Store
 from faultline.reports.explain import explain
 from tests.component.test_report import FAULT_RGB, opened

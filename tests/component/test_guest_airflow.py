@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from faultline.base.settings import Settings
+from faultline.system.settings import Settings
 from faultline.orchestration.guest.conductor import listening
 from faultline.orchestration.guest.description import describe, guest_dags
 from faultline.orchestration.guest.folder import Guest, install, uninstall

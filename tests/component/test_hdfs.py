@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from faultline.base.endpoints import Endpoints
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.files import write_private
-from faultline.cluster.targets.storage import looked_at
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import write_private
+from faultline.installation.targets.storage import looked_at
 from faultline.engines.spark.checkpoint import committed_batches, latest_offsets, state_document
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
 from faultline.engines.spark.progress import CheckpointProgress

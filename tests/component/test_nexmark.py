@@ -13,10 +13,10 @@ import duckdb
 import pandas as pd
 import pytest
 
-from faultline.base.settings import ROOT
-from faultline.base.waiting import wait_until
-from faultline.cluster.java import find_java
-from faultline.cluster.services import spark_home
+from faultline.system.settings import ROOT
+from faultline.system.waiting import wait_until
+from faultline.installation.java import find_java
+from faultline.installation.services import spark_home
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS
 from faultline.experiment.workloads.nexmark_events import QUERIES
 from tests.support.choice import chosen

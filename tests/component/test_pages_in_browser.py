@@ -13,8 +13,8 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from faultline.base.settings import ROOT, load_settings
-from faultline.client.publishing import publish
+from faultline.system.settings import ROOT, load_settings
+from faultline.cli.publishing import publish
 from faultline.records.record import Record
 from faultline.reports.report import write_report
 from tests.support.airflow_ui import STEP_MS

@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.attempt import write_json
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.files import make_folder
-from faultline.base.journal import Journal, read_journal
-from faultline.base.marks import INSTANCE_MARK, RUN_MARK
-from faultline.base.processes import live_process
-from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings, free_port, load_settings
+from faultline.experiment.attempt import write_json
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import make_folder
+from faultline.system.journal import Journal, read_journal
+from faultline.system.marks import INSTANCE_MARK, RUN_MARK
+from faultline.system.processes import live_process
+from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port, load_settings
 from benchmarks.power.disk import Disk, own_disk
 from benchmarks.power.everybody import Everybody
 from benchmarks.power.kept import Kept, broken_databases, broken_tables, index_differences
-from faultline.cluster.java import find_java
-from faultline.cluster.services.kafka import prepare_kafka
-from faultline.cluster.supervision import _claim_ports
+from faultline.installation.java import find_java
+from faultline.installation.services.kafka import prepare_kafka
+from faultline.installation.supervision import _claim_ports
 from faultline.records.index import Index
 from faultline.records.store import Store
 from spark_jobs.aggregate import swap

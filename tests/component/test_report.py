@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from faultline.analysis.judge import judge
+from faultline.records.judge.judge import judge
 from faultline.records.record import Record
 from faultline.reports.report import write_report
 from faultline.reports.time_series import FAULT_COLOUR

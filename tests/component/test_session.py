@@ -18,11 +18,11 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from faultline.base.marks import INSTANCE_MARK
-from faultline.base.processes import birth, end_processes
-from faultline.base.settings import Settings
-from faultline.base.waiting import wait_until
-from faultline.cluster.services.spark import prepare_spark, session_listens
+from faultline.system.marks import INSTANCE_MARK
+from faultline.system.processes import birth, end_processes
+from faultline.system.settings import Settings
+from faultline.system.waiting import wait_until
+from faultline.installation.services.spark import prepare_spark, session_listens
 from faultline.engines.spark.session import NoSession, run_in_session
 from faultline.records.store import Store
 from tests.support.installation import Installation, make_installation
@@ -46,7 +46,7 @@ def started(installation: Installation) -> Iterator[psutil.Process]:
     log = installation.home / "session.log"
     with log.open("ab") as out:
         process = psutil.Popen(
-            [sys.executable, "-P", "-m", "faultline.cluster.session_start"],
+            [sys.executable, "-P", "-m", "faultline.installation.session_start"],
             env=installation.environment, cwd=installation.home, stdout=out, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:

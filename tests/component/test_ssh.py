@@ -40,7 +40,7 @@ from fault.registry import ALLOWED
 from fault.remote import RemoteInjector
 from fault.shipping import boot_command
 from fault.victims import find_victims
-from faultline.base.settings import free_port
+from faultline.system.settings import free_port
 from tests.support.needs import needed
 from tests.support.processes import EVENT_S
 

@@ -19,20 +19,20 @@ from typing import Any
 
 import pytest
 
-from faultline.base.endpoints import Endpoints
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.files import write_private
-from faultline.base.settings import ROOT, Settings, load_settings
-from faultline.base.target import Target, keep
-from faultline.base.waiting import wait_until
-from faultline.cluster.airflow_home import airflow_environment
-from faultline.cluster.java import find_java
-from faultline.cluster.targets import kafka, spark
-from faultline.cluster.targets.logins import write_target
-from faultline.cluster.targets.look import look
-from faultline.cluster.targets.said import Said
-from faultline.cluster.targets.turn import Turn, holder_of
-from faultline.cluster.topics import delete_own_topics
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import write_private
+from faultline.system.settings import ROOT, Settings, load_settings
+from faultline.system.target import Target, keep
+from faultline.system.waiting import wait_until
+from faultline.installation.airflow_home import airflow_environment
+from faultline.installation.java import find_java
+from faultline.installation.targets import kafka, spark
+from faultline.installation.targets.logins import write_target
+from faultline.installation.targets.look import look
+from faultline.installation.targets.said import Said
+from faultline.installation.targets.turn import Turn, holder_of
+from faultline.installation.topics import delete_own_topics
 from tests.support.certificates import Authority
 from tests.support.installation import Installation
 from tests.support.others_cluster import (
@@ -151,7 +151,7 @@ def test_a_port_that_is_no_brokers_is_told(settings: Settings) -> None:
 # Holds a target until its end, and says when it has it.
 HOLDER = """
 import pickle, select, sys
-from faultline.cluster.targets.turn import Turn
+from faultline.installation.targets.turn import Turn
 broker, what = pickle.loads(bytes.fromhex(sys.argv[1]))
 turn = Turn(broker, what, session_s=6.0)
 turn.take(wait_s=60.0)

@@ -10,7 +10,7 @@ import pytest
 from fault.errors import ActRefused, NobodyStandsBy
 from fault.host_acts import BALLAST
 from fault.this_host import ThisHost
-from faultline.base.waiting import wait_until
+from faultline.system.waiting import wait_until
 from tests.support.small_disk import small_disk
 
 NAME = "20261126t061500z_3fa9c1_0"

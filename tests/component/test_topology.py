@@ -14,8 +14,8 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from faultline.base.settings import port_is_free
-from faultline.base.waiting import wait_until
+from faultline.system.settings import port_is_free
+from faultline.system.waiting import wait_until
 from faultline.experiment.workloads.topology_services import MEMCACHED
 from spark_jobs.dynamic.stores import SqliteStore
 from tests.support.chain import ChainRun

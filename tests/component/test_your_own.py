@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 from faultline.experiment.job_file import KEYS, REFLECTS, TOLD
 from faultline.experiment.workloads.program import TOLD as TOLD_PROGRAMS
 from tests.support.installation import Installation, make_installation

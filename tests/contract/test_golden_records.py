@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fault.registry import ACTIONS
-from faultline.analysis.judge import judge
+from faultline.records.judge.judge import judge
 from faultline.experiment.common import Common
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.registry import WORKLOADS

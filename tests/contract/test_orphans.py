@@ -15,18 +15,18 @@ import psutil
 import pytest
 
 from fault.action import UndoSpec
-from faultline.base.attempt import Attempt, unhealed_attempts, write_json
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.journal import Journal
-from faultline.base.processes import birth, end_ledger, process_of, read_ledger, spawn_detached
-from faultline.base.settings import Settings
+from faultline.experiment.attempt import Attempt, unhealed_attempts, write_json
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.journal import Journal
+from faultline.system.processes import birth, end_ledger, process_of, read_ledger, spawn_detached
+from faultline.system.settings import Settings
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration.spark import generator_command
 from faultline.records.store import Store
-from faultline.runner.healing import as_line
-from faultline.runner.orphans import LOCAL_RUN, SETTLED_S, close_ownerless, owner_here, sweep_orphans
-from faultline.runner.steps import start_generator
-from faultline.runner.teardown import close, refuse_closed
+from faultline.lifecycle.healing import as_line
+from faultline.lifecycle.orphans import LOCAL_RUN, SETTLED_S, close_ownerless, owner_here, sweep_orphans
+from faultline.lifecycle.steps import start_generator
+from faultline.lifecycle.teardown import close, refuse_closed
 from tests.support.decoys import NOBODY, only_root
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(900)"]

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.base.errors import InfrastructureError
-from faultline.base.marks import RUN_MARK, run_token
-from faultline.base.processes import (
+from faultline.system.errors import InfrastructureError
+from faultline.system.marks import RUN_MARK, run_token
+from faultline.system.processes import (
     PUNCTUAL_NICENESS,
     Entry,
     append_entry,
@@ -28,7 +28,7 @@ from faultline.base.processes import (
     spawn_detached,
     victim_of,
 )
-from faultline.base.waiting import wait_until
+from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.support.processes import shown
 
@@ -38,7 +38,7 @@ SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep
 STARTER = """
 import sys
 from pathlib import Path
-from faultline.base.processes import spawn_detached
+from faultline.system.processes import spawn_detached
 folder = Path(sys.argv[1])
 spawn_detached([sys.executable, "-c", "import time; time.sleep(900)"], role="generator", attempt=folder.name,
     ledger=folder / "ledger.jsonl", stdout=folder / "out", stderr=folder / "err", cwd=folder)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from faultline.analysis.judge import judged
-from faultline.analysis.reduced import off_ms as one_off_ms
-from faultline.analysis.reduced import reduced
+from faultline.records.judge.judge import judged
+from faultline.records.judge.reduced import off_ms as one_off_ms
+from faultline.records.judge.reduced import reduced
 from tests.contract.test_golden_records import GOLDEN
 
 

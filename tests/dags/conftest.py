@@ -21,6 +21,6 @@ def bag() -> Any:
     """All DAG files of the project, parsed by Airflow."""
     from airflow.dag_processing.dagbag import DagBag
 
-    from faultline.base.settings import ROOT
+    from faultline.system.settings import ROOT
 
     return DagBag(str(ROOT / "dags"))

@@ -13,8 +13,8 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.settings import Settings
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings
 from faultline.experiment.alert_plan import parse_alerts
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.orchestration import sweep

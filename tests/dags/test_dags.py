@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import ROOT, Settings
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT, Settings
 from benchmarks.kills import STEPS
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
@@ -237,7 +237,7 @@ def test_measuring_anew_counts_nothing_from_before_and_a_resumed_sweep_keeps_to_
 def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:
     from airflow.sdk import RetryAction
 
-    from faultline.base.errors import InfrastructureError, InvalidMeasurement
+    from faultline.system.errors import InfrastructureError, InvalidMeasurement
 
     policy = retry_policy()
     actions = {

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import INSTANCE, load_settings
-from faultline.client import operations
-from faultline.cluster import supervision
-from faultline.cluster.conductor_lock import only_conductor
-from faultline.cluster.daemon import Supervisor
-from faultline.cluster.users import are_for_runs, using
+from faultline.system.errors import ConfigError
+from faultline.system.settings import INSTANCE, load_settings
+from faultline.cli import operations
+from faultline.installation import supervision
+from faultline.installation.conductor_lock import only_conductor
+from faultline.installation.daemon import Supervisor
+from faultline.installation.users import are_for_runs, using
 from faultline.orchestration.guest.commands import conductor
 
 

@@ -24,14 +24,14 @@ from hypothesis import given
 from hypothesis import settings as bounds
 from hypothesis import strategies as some
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.errors import ConfigError
-from faultline.base.processes import birth, live_process
-from faultline.base.settings import Settings
-from faultline.base.target import Target, keep
-from faultline.base.waiting import wait_until
-from faultline.client import connections
-from faultline.cluster.targets.said import Said
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.errors import ConfigError
+from faultline.system.processes import birth, live_process
+from faultline.system.settings import Settings
+from faultline.system.target import Target, keep
+from faultline.system.waiting import wait_until
+from faultline.cli import connections
+from faultline.installation.targets.said import Said
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration.guest import thin_dags
 from faultline.orchestration.guest import work as real

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as bounds
 from hypothesis import strategies as some
 
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.settings import Settings
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings
 from faultline.experiment.matrices import MATRICES
 from faultline.orchestration.guest.description import describe, guest_dags
 from faultline.orchestration.guest.folder import DAG_FILE, PLACE_FILE, Guest, install, uninstall

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from pathlib import Path
 
-from faultline.base.endpoints import Endpoints
-from faultline.base.placement import Placement
-from faultline.base.settings import Settings
+from faultline.system.endpoints import Endpoints
+from faultline.system.placement import Placement
+from faultline.system.settings import Settings
 from faultline.orchestration.local_run import with_own_airflow
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import ROOT, Settings
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT, Settings
 from faultline.comparison.compare import metrics_named
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration, parse_configuration
@@ -25,7 +25,7 @@ from faultline.orchestration.nights import night_plan, nightly
 from faultline.orchestration.nights.night_plan import night_cells, primary_of
 from faultline.orchestration.nights.nightly import DEFAULT_SET, nightly_dags, no_regression
 from faultline.records.record import Record
-from faultline.runner import environment
+from faultline.lifecycle import environment
 from tests.unit.night_records import night_of, night_records, scheduled
 from tests.unit.pages_store import put, record
 

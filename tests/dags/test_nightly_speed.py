@@ -12,8 +12,8 @@ import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from faultline.base.errors import ConfigError
-from faultline.base.waiting import wait_until
+from faultline.system.errors import ConfigError
+from faultline.system.waiting import wait_until
 from benchmarks.catalogue import BENCHMARKS as KNOWN
 from benchmarks.figure import summarise
 from benchmarks.speed.performance import SPEED as OF_SPEED

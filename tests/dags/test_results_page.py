@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 from tests.unit.pages_store import ask
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
-from faultline.base.errors import ConfigError, InfrastructureError, InvalidMeasurement
-from faultline.base.settings import Settings
+from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.system.settings import Settings
 from faultline.comparison.question import pose
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import parse_configuration

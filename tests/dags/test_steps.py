@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.errors import InfrastructureError
-from faultline.base.journal import read_journal
-from faultline.base.processes import Entry, append_entry
-from faultline.base.waiting import wait_until
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import read_journal
+from faultline.system.processes import Entry, append_entry
+from faultline.system.waiting import wait_until
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration import experiment as subject
 from faultline.orchestration.experiment import experiment_dag, judge, step
 from faultline.orchestration.step import ALONE
-from faultline.runner.prepare import Order
+from faultline.lifecycle.prepare import Order
 from tests.unit.sample_records import sample
 
 ID = "20261121T061500Z-3fa9c1"
@@ -96,8 +96,8 @@ def test_what_a_machine_left_that_went_down_is_refused_for_good(
             act()
     assert [name for name, _, _ in noted(attempt)] == ["<lambda>", "harvest", "judge"]
     # It had its record by then.
-    monkeypatch.setattr("faultline.runner.teardown.has_record", lambda attempt, settings: True)
-    monkeypatch.setattr("faultline.analysis.verdict.judge_attempt", lambda attempt, settings: sample(attempt=ID))
+    monkeypatch.setattr("faultline.lifecycle.teardown.has_record", lambda attempt, settings: True)
+    monkeypatch.setattr("faultline.records.judge.verdict.judge_attempt", lambda attempt, settings: sample(attempt=ID))
     monkeypatch.setattr(subject, "tell", lambda record: None)
     assert judge.function(ID).endswith(f"{ID}.json")
 
@@ -106,7 +106,7 @@ def test_a_judge_that_breaks_says_why(attempt: Attempt, monkeypatch: pytest.Monk
     def broken(attempt: Attempt, settings: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("faultline.analysis.verdict.judge_attempt", broken)
+    monkeypatch.setattr("faultline.records.judge.verdict.judge_attempt", broken)
     with pytest.raises(OSError, match="No space"):
         judge.function(ID)
     assert noted(attempt) == [("judge", "OSError", "[Errno 28] No space left on device")]

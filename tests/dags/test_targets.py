@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.endpoints import EMBEDDED
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.settings import ROOT, Settings
-from faultline.base.target import Target, keep
-from faultline.cluster.targets.said import Said
+from faultline.system.endpoints import EMBEDDED
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import ROOT, Settings
+from faultline.system.target import Target, keep
+from faultline.installation.targets.said import Said
 from faultline.orchestration.targets import connections
 from faultline.orchestration.targets.connections import look_before
 

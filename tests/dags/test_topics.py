@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from faultline.base.attempt import Attempt
-from faultline.base.settings import load_settings
+from faultline.experiment.attempt import Attempt
+from faultline.system.settings import load_settings
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration import kafka as subject
 

@@ -13,7 +13,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 
 FILE = Path(__file__).with_name("advisories.json")
 # What came out since the file was made it cannot know.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")

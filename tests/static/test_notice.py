@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faultline.base.settings import ROOT, load_settings
+from faultline.system.settings import ROOT, load_settings
 from scripts.notice import HEAD, TARGET, jars, made, python_lines
 
 AGAIN = "run .faultline/venv/bin/python scripts/notice.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 
 NAMED = re.compile(r"`(?P<file>tests/[\w/]+\.py)(?:::(?P<test>\w+))?`")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.settings import ROOT, load_settings
+from faultline.system.settings import ROOT, load_settings
 
 
 @pytest.mark.timeout(900)

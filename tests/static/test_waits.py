@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 
 # Seconds. A shorter bound than the first is a look at whether anything came, and no wait for it.
 LOOK_S, EVENT_S, TEST_S = 1.0, 60.0, 600.0

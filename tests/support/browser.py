@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from faultline.client.airflow_api import AirflowApi
-from faultline.client.sweeping import await_dags
+from faultline.orchestration.airflow_api import AirflowApi
+from faultline.cli.sweeping import await_dags
 from faultline.experiment.matrices import MATRICES
 from tests.support.airflow_ui import STEP_MS, Ui, window
 from tests.support.installation import Installation

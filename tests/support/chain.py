@@ -14,14 +14,14 @@ import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.journal import read_journal
-from faultline.base.kafka_login import kafka_options
-from faultline.base.secrets import HARNESS, jaas_file, login_file
-from faultline.base.settings import ROOT
-from faultline.base.waiting import wait_until
-from faultline.cluster.java import find_java
-from faultline.cluster.services import spark_home
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.journal import read_journal
+from faultline.system.kafka_login import kafka_options
+from faultline.system.secrets import HARNESS, jaas_file, login_file
+from faultline.system.settings import ROOT
+from faultline.system.waiting import wait_until
+from faultline.installation.java import find_java
+from faultline.installation.services import spark_home
 from faultline.engines.spark.checkpoint import latest_offsets
 from faultline.engines.spark.settings import kafka_classes
 from faultline.experiment.config import parse_configuration

@@ -26,8 +26,8 @@ from typing import Any
 import pytest
 import yaml
 
-from faultline.base.settings import ROOT
-from faultline.base.waiting import wait_until
+from faultline.system.settings import ROOT
+from faultline.system.waiting import wait_until
 from tests.support.needs import needed
 
 FILE = ROOT / "docker-compose.yaml"

@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 
 FOLDER = ROOT / "docs" / "how-to"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.md"))

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faultline.base.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, free_port, load_settings
+from faultline.system.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, free_port, load_settings
 
 # What a busy machine can make of a measurement: invalid, but complete and exact all the same.
 OF_A_BUSY_MACHINE = (

@@ -6,8 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from faultline.cluster.java import find_java
-from faultline.cluster.services import spark_home
+from faultline.installation.java import find_java
+from faultline.installation.services import spark_home
 
 
 def compile_for_spark(source: Path, into: Path) -> None:

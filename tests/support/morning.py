@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from faultline.base.attempt import write_json
+from faultline.experiment.attempt import write_json
 from faultline.comparison.gate.nights import as_json, paired_nights
 from faultline.comparison.gate.verdict import judge_gate
 from faultline.comparison.limits import parse_limits, promises

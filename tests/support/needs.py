@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from faultline.client.testing import debian
+from faultline.cli.testing import debian
 
 
 class Missing(pytest.skip.Exception):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from faultline.client.airflow_api import AirflowApi
-from faultline.client.sweeping import await_dags
+from faultline.orchestration.airflow_api import AirflowApi
+from faultline.cli.sweeping import await_dags
 from faultline.experiment.nightly_schedule import NIGHTLY
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import uvicorn
 
-from faultline.base.waiting import wait_until
+from faultline.system.waiting import wait_until
 from faultline.records.index import Index
 from faultline.reports.pages.app import build_app
 from faultline.reports.pages.site import Site

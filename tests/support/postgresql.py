@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.base.settings import HOST
+from faultline.system.settings import HOST
 from tests.support.installation import free_ports
 from tests.support.needs import needed
 

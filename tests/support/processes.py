@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import psutil
 
-from faultline.base.waiting import wait_until
+from faultline.system.waiting import wait_until
 
 # Seconds for any event that a test waits for. A busy machine is slow and not wrong, so none is shorter than a minute.
 EVENT_S = 120.0

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from faultline.base.settings import ROOT
-from faultline.cluster.java import find_java
+from faultline.system.settings import ROOT
+from faultline.installation.java import find_java
 from faultline.engines.spark.settings import engine_settings
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.base.kafka_login import kafka_client
-from faultline.base.settings import Settings
+from faultline.system.kafka_login import kafka_client
+from faultline.system.settings import Settings
 from generators.producer import PHASE
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.waiting import wait_until
+from faultline.system.waiting import wait_until
 from benchmarks.installation import await_run
-from faultline.client.airflow_api import AirflowApi
+from faultline.orchestration.airflow_api import AirflowApi
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.store import Store
 from tests.support.installation import Installation

@@ -11,9 +11,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from faultline.base.processes import PUNCTUAL_NICENESS
-from faultline.base.settings import load_settings
-from faultline.cluster.airflow_home import USER
+from faultline.system.processes import PUNCTUAL_NICENESS
+from faultline.system.settings import load_settings
+from faultline.installation.airflow_home import USER
 from faultline.records.record import committed_schema
 from tests.support.containers import Containers, new_containers, require_podman
 from tests.support.installation import OF_A_BUSY_MACHINE
@@ -32,9 +32,9 @@ SWEEP_S = 3600.0
 PROGRAM = """
 import json, sys, time
 import psutil
-from faultline.base.settings import load_settings
-from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.sweeping import await_dags
+from faultline.system.settings import load_settings
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.cli.sweeping import await_dags
 from faultline.records.store import Store
 
 dag, run_id, form = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
@@ -57,10 +57,10 @@ print(json.dumps({"records": records, "nice": sorted(nice)}))
 TARGET = """
 import json, subprocess, sys
 from pathlib import Path
-from faultline.base.files import write_private
-from faultline.base.kafka_login import kafka_client
-from faultline.base.secrets import read_secrets
-from faultline.base.settings import load_settings
+from faultline.system.files import write_private
+from faultline.system.kafka_login import kafka_client
+from faultline.system.secrets import read_secrets
+from faultline.system.settings import load_settings
 from faultline.engines.spark.settings import AUTHENTICATED
 
 settings = load_settings()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from faultline.base.journal import read_journal
-from faultline.base.processes import process_of, read_ledger
-from faultline.base.settings import HOST, free_port
-from faultline.base.waiting import wait_until
+from faultline.system.journal import read_journal
+from faultline.system.processes import process_of, read_ledger
+from faultline.system.settings import HOST, free_port
+from faultline.system.waiting import wait_until
 from benchmarks.truth.scenarios import SCENARIOS
 from faultline.records.record import Record
 from tests.support.installation import Installation

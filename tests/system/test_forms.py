@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from faultline.base.target import Target, forget, keep
-from faultline.base.waiting import wait_until
-from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.system.target import Target, forget, keep
+from faultline.system.waiting import wait_until
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.nightly_schedule import NIGHTLY

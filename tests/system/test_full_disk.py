@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import FaultlineError
-from faultline.base.settings import Settings
-from faultline.base.waiting import wait_until
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import FaultlineError
+from faultline.system.settings import Settings
+from faultline.system.waiting import wait_until
 from faultline.records.store import Store
-from faultline.runner.progress import phase_of
+from faultline.lifecycle.progress import phase_of
 from tests.support.installation import Installation, make_installation
 from tests.support.small_disk import SmallDisk, small_disk
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.base.http import fetch_json
-from faultline.base.processes import end_processes
-from faultline.base.waiting import wait_until
+from faultline.system.http import fetch_json
+from faultline.system.processes import end_processes
+from faultline.system.waiting import wait_until
 from benchmarks.installation import MATRIX, form
 from faultline.records.store import Store
 from tests.component.test_guest_airflow import COMMAND, Theirs

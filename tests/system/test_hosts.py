@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from faultline.base.journal import read_journal
+from faultline.system.journal import read_journal
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, make_installation
 from tests.support.machines import NEEDS_HOSTS
 

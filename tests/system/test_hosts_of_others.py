@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.files import write_private
-from faultline.base.settings import ssh_hosts
+from faultline.system.files import write_private
+from faultline.system.settings import ssh_hosts
 from faultline.records.store import Store
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, make_installation
 from tests.support.machines import NEEDS_HOSTS, Machines, machines_at

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.installation import await_run
-from faultline.client.airflow_api import AirflowApi
+from faultline.orchestration.airflow_api import AirflowApi
 from faultline.experiment.cell import Cell
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.store import Store

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from faultline.base.attempt import Attempt
-from faultline.base.settings import ROOT
-from faultline.cluster.services import spark_home
+from faultline.experiment.attempt import Attempt
+from faultline.system.settings import ROOT
+from faultline.installation.services import spark_home
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.java import compile_for_spark, pack_jar
 from tests.support.postgresql import Cluster, new_cluster

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from faultline.base.processes import end_processes
-from faultline.base.settings import instance
-from faultline.base.waiting import wait_until
+from faultline.system.processes import end_processes
+from faultline.system.settings import instance
+from faultline.system.waiting import wait_until
 from benchmarks.installation import form
-from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.sweeping import await_dags
-from faultline.cluster.airflow_home import DATABASE, PASSWORD, password, present_database
-from faultline.cluster.java import find_java
-from faultline.cluster.serve import services
-from faultline.cluster.supervision import marked_processes
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.cli.sweeping import await_dags
+from faultline.installation.airflow_home import DATABASE, PASSWORD, password, present_database
+from faultline.installation.java import find_java
+from faultline.installation.serve import services
+from faultline.installation.supervision import marked_processes
 from faultline.experiment.cell import EXPERIMENT
 from faultline.records.store import Store
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
@@ -49,7 +49,7 @@ def serve(installation: Installation) -> Iterator[Callable[[str], subprocess.Pop
     started: list[subprocess.Popen[str]] = []
 
     def begin(name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-P", "-m", "faultline.cluster.serve", name]
+        command = [sys.executable, "-P", "-m", "faultline.installation.serve", name]
         with (installation.home / f"{name}.log").open("w") as log:
             started.append(
                 subprocess.Popen(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import load_settings
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
 from benchmarks.power.disk import own_disk
 from benchmarks.power.power_cut import cut_through, plan_cuts
 

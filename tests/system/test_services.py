@@ -8,12 +8,12 @@ import signal
 import psutil
 import pytest
 
-from faultline.base.settings import port_is_free
-from faultline.base.waiting import wait_until
-from faultline.cluster.daemon import Supervisor
-from faultline.cluster.services import kafka_ready, master_state
-from faultline.cluster.services.spark import worker_registered
-from faultline.cluster.supervision import marked_processes
+from faultline.system.settings import port_is_free
+from faultline.system.waiting import wait_until
+from faultline.installation.daemon import Supervisor
+from faultline.installation.services import kafka_ready, master_state
+from faultline.installation.services.spark import worker_registered
+from faultline.installation.supervision import marked_processes
 from tests.support.installation import Installation
 
 pytestmark = pytest.mark.timeout(900)
@@ -85,8 +85,8 @@ def check_end(installation: Installation) -> None:
 def test_a_busy_port_is_replaced_unless_it_was_asked_for(installation: Installation) -> None:
     import socket
 
-    from faultline.base.errors import ConfigError
-    from faultline.base.settings import choose_ports
+    from faultline.system.errors import ConfigError
+    from faultline.system.settings import choose_ports
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from faultline.base.journal import Journal
+from faultline.system.journal import Journal
 from faultline.engines.known_truth.traces import Ends
 
 APPLICATION = "known_truth"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from faultline.base.window import NS
+from faultline.system.window import NS
 from faultline.experiment.config import Configuration
 
 T0_NS = 1_795_241_700_250_000_000

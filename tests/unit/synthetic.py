@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from faultline.analysis.bins import Schedule, bins_of_batches
-from faultline.analysis.latency import TUPLE_COLUMNS, fold
-from faultline.analysis.recovery.end import limits_of
-from faultline.analysis.recovery.evidence import Evidence
-from faultline.base.journal import write_lines
-from faultline.base.window import NS, Window
+from faultline.records.judge.bins import Schedule, bins_of_batches
+from faultline.records.judge.latency import TUPLE_COLUMNS, fold
+from faultline.records.judge.recovery.end import limits_of
+from faultline.records.judge.recovery.evidence import Evidence
+from faultline.system.journal import write_lines
+from faultline.system.window import NS, Window
 from faultline.engines.base import Commit, Seen, Traces
 from faultline.engines.batches import write_batches
 from faultline.engines.spark.driver_log import parse_driver_log

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from faultline.base.window import NS
+from faultline.system.window import NS
 from tests.unit.scenario import T0_NS, Hit, Row, Scenario, spark_time
 
 CORES = {"driver": 0.25, "executors": 0.4, "kafka": 0.1, "generator": 0.05, "python_workers": 0.0}

@@ -12,10 +12,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from faultline import cli
-from faultline.base.errors import ConfigError
-from faultline.base.settings import ROOT
-from faultline.client import run_one
+from faultline.cli import main as cli
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT
+from faultline.cli import run_one
 from tests.unit.sample_records import sample
 
 # A command as a benchmark is one: it has begun something, and must end it.
@@ -24,7 +24,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background has it ignored
 from typer.testing import CliRunner
 
-from faultline import cli
+from faultline.cli import main as cli
 
 @cli.app.command()
 def slow():
@@ -114,11 +114,11 @@ def test_tests_come_with_what_they_need_and_pass_arguments_on(
         done.append(command)
         raise SystemExit(0)
 
-    monkeypatch.setattr("faultline.client.testing.development.add_packages", lambda root, venv: done.append(venv))
-    monkeypatch.setattr("faultline.client.testing.debian.install_missing", lambda log, say, **_: done.append(log))
-    monkeypatch.setattr("faultline.cluster.rehearsal.make_archive", lambda settings, say: done.append("archive"))
+    monkeypatch.setattr("faultline.cli.testing.development.add_packages", lambda root, venv: done.append(venv))
+    monkeypatch.setattr("faultline.cli.testing.debian.install_missing", lambda log, say, **_: done.append(log))
+    monkeypatch.setattr("faultline.installation.rehearsal.make_archive", lambda settings, say: done.append("archive"))
     monkeypatch.setattr(
-        "faultline.client.testing.suite.run_layers", lambda layers, rest, say: done.append((layers, rest)) or 0
+        "faultline.cli.testing.suite.run_layers", lambda layers, rest, say: done.append((layers, rest)) or 0
     )
     monkeypatch.setattr("os.execv", execute)
     monkeypatch.chdir("/")

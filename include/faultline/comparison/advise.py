@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.comparison.candidates import COSTS, Candidate, Choice, Drawn, draw
 from faultline.comparison.statistics import LEAST
 from faultline.comparison.statistics.sample import Floats

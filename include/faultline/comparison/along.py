@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from faultline.base.text import sortable
+from faultline.system.text import sortable
 from faultline.comparison.cells import Axis, Point, apart
 
 

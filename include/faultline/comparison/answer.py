@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
+from faultline.system.text import suggest
 from faultline.comparison.advise import Advice, Wish, advise
 from faultline.comparison.allocation import Allocation, allocation_of
 from faultline.comparison.candidates import COSTS, Choice, choice_of

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from faultline.base.text import sortable
+from faultline.system.text import sortable
 from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of
 from faultline.comparison.effects import P50, P99, repetitions_of
 from faultline.comparison.statistics.intervals import SEED

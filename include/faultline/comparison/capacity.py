@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from faultline.analysis.validity import DISTURBED_CORES, INTERVAL_EXCESS, LOST_CORES
-from faultline.base.errors import InfrastructureError
+from faultline.records.judge.validity import DISTURBED_CORES, INTERVAL_EXCESS, LOST_CORES
+from faultline.system.errors import InfrastructureError
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.workloads.base import MAX_RATE

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from faultline.base.text import sortable
+from faultline.system.text import sortable
 from faultline.experiment.common import INSTALLED
 from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, split_name, spread

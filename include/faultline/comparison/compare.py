@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import load_settings
-from faultline.base.text import finite, suggest
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
+from faultline.system.text import finite, suggest
 from faultline.comparison.cells import Axis, Point, axes_of, in_order, points_of
 from faultline.comparison.selection import Side, require_apart, side_of
 from faultline.comparison.statistics.comparison import Comparison, Verdict, between, compare

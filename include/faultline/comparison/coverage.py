@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
+from faultline.system.text import suggest
 from faultline.comparison.decisions import settled_in
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import DEFAULT, MATRICES
@@ -28,7 +28,7 @@ from faultline.records.index import Index
 from faultline.records.manifest import Manifest, Manifests, Missing, cells_of, missing_of
 from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
-from faultline.runner.environment import installed_build
+from faultline.lifecycle.environment import installed_build
 
 
 @dataclass(frozen=True)

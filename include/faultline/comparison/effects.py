@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from faultline.base.text import sortable
+from faultline.system.text import sortable
 from faultline.comparison.along import Step, steps_along
 from faultline.comparison.cells import Axis, Point
 from faultline.comparison.statistics import LEAST

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 from faultline.comparison.cells import axes_of, in_order, points_of
 from faultline.comparison.compare import sample_of
 from faultline.comparison.statistics.intervals import Interval, median_interval

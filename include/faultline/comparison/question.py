@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.comparison.along import Step, steps_along
 from faultline.comparison.cells import Axis, Point, axes_of
 from faultline.comparison.statistics.sequential import LEAST_ERROR, MOST_PAIRS, Method, bounds, fewest

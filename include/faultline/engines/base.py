@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from faultline.base.attempt import Attempt
-from faultline.base.endpoints import Endpoints
-from faultline.base.settings import Settings
-from faultline.base.window import CLOCK_RESOLUTION_NS
+from faultline.experiment.attempt import Attempt
+from faultline.system.endpoints import Endpoints
+from faultline.system.settings import Settings
+from faultline.system.window import CLOCK_RESOLUTION_NS
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 
 if TYPE_CHECKING:  # recorder and supervisor ask their engine, and need nothing of a configuration
@@ -355,7 +355,7 @@ class Engine(Witness, Protocol):
         """
 
     def harvester(self, plan: AttemptPlan) -> Callable[[Path], None] | None:
-        """Who makes the three tables, as the file says that `faultline.runner.collect.gather` writes.
+        """Who makes the three tables, as the file says that `faultline.lifecycle.collect.gather` writes.
 
         None: the program `harvest`, which reads both topics on a Spark of its own, whoever wrote them.
         """

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from faultline.base.attempt import write_json
-from faultline.base.documents import read_document
-from faultline.base.errors import InfrastructureError
+from faultline.experiment.attempt import write_json
+from faultline.system.documents import read_document
+from faultline.system.errors import InfrastructureError
 from faultline.engines.base import Commit, Offsets, offsets_by_partition
 
 BATCHES = "batches.json"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from faultline.base.errors import InfrastructureError
+from faultline.system.errors import InfrastructureError
 from faultline.engines.base import ROW
 from faultline.engines.tables import COUNTS, RECORDS, TUPLES, write_tables
 
@@ -21,7 +21,7 @@ MS = 1_000_000
 
 
 def harvest(config: Path) -> None:
-    """Writes the three tables of a harvest, as the configuration of `faultline.runner.collect.gather` says.
+    """Writes the three tables of a harvest, as the configuration of `faultline.lifecycle.collect.gather` says.
 
     Records and counts stay empty: nothing is kept of single events. Batches that filled the state are gone, but for the
     last of them. Raises InfrastructureError when batches after the gate are gone, too: nobody could say how large the

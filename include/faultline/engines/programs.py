@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faultline.base.attempt import Attempt, write_json
+from faultline.experiment.attempt import Attempt, write_json
 
 if TYPE_CHECKING:
     from faultline.experiment.plan import AttemptPlan

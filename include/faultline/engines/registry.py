@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from faultline import engines
-from faultline.base.attempt import Attempt
-from faultline.base.documents import read_document
-from faultline.base.errors import InfrastructureError
-from faultline.base.text import suggest
+from faultline.experiment.attempt import Attempt
+from faultline.system.documents import read_document
+from faultline.system.errors import InfrastructureError
+from faultline.system.text import suggest
 from faultline.engines.base import Engine
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from fault.sampling import RoleRule
-from faultline.base.journal import Journal, Line
+from faultline.system.journal import Journal, Line
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from faultline.base.journal import Line, events
+from faultline.system.journal import Line, events
 from faultline.engines.base import Epoch, Hit, Life, Seen, Traces
 
 FILE = "supervisor.jsonl"

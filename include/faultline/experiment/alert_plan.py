@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from faultline.base.errors import ConfigError
-from faultline.base.secrets import require_private
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.secrets import require_private
+from faultline.system.text import suggest
 
 # What a night may be worth telling. `broken`: nothing valid, cells missing, a gate that cannot tell, or not begun.
 KINDS = ("worse", "better", "broken")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, require_known
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import require_keys, suggest
+from faultline.system.errors import ConfigError
+from faultline.system.text import require_keys, suggest
 from faultline.experiment.named_settings import setting_text
 
 EXAMPLE = '{"revision": "v1.3", "settings": {"spark.sql.adaptive.enabled": "false"}}'

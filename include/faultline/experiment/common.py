@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fault.identity import VICTIMS
 from fault.plan import FaultPlan, PlannedFault
 from fault.registry import ACTIONS, in_words
-from faultline.base.endpoints import EMBEDDED
+from faultline.system.endpoints import EMBEDDED
 from faultline.experiment.faults import short_form
 from generators.data_times import Unit
 

@@ -17,9 +17,9 @@ from pydantic import Field, ValidationError, model_validator
 from fault.errors import PlanError
 from fault.plan import PlannedFault, require_window
 from fault.registry import REFUSED
-from faultline.base.errors import ConfigError
-from faultline.base.settings import WORKERS
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.settings import WORKERS
+from faultline.system.text import suggest
 from faultline.experiment.common import (
     BUILT_IN_CORPUS,
     INSTALLED,

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import require_keys, suggest
+from faultline.system.errors import ConfigError
+from faultline.system.text import require_keys, suggest
 
 ERROR = 0.05
 # More than a year of measuring is a slip of the pen.

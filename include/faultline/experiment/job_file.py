@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from faultline.base.settings import ROOT
-from faultline.base.text import suggest
+from faultline.system.settings import ROOT
+from faultline.system.text import suggest
 
 QUERY, TUPLES, SINK, OUTPUTS = "query", "tuples", "sink", "outputs"
 # What of an output tells which input it is of.

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 from faultline.experiment.axes import parse_axes, parse_axis
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrix import Matrix

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import require_known

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fault.parameters import RULES
-from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 SPARK_CONF, TOPIC_CONF, JVM_OPTIONS = "spark_conf", "topic_conf", "jvm_options"
 # What a job of the user's is told.

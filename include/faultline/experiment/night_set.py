@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.named_settings import require_known

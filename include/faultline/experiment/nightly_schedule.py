@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from croniter import croniter
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 
 NIGHTLY = "nightly_regression"
 VARIABLE = "FAULTLINE_NIGHTLY_SCHEDULE"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fault.errors import PlanError
 from fault.plan import Fault, PlannedFault
-from faultline.base.attempt import Attempt
-from faultline.base.documents import read_document
-from faultline.base.endpoints import Endpoints
-from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.experiment.attempt import Attempt
+from faultline.system.documents import read_document
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.experiment.common import (
     MAX_WAIT_S,
     RECOVERED_WITHIN,

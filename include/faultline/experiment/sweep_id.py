@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 
 # A run of Airflow is named after the sweep, a cell and a build, in 250 characters; a file in 255 bytes.
 MOST = 200

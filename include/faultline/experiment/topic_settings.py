@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from faultline.base.text import suggest
+from faultline.system.text import suggest
 
 _WHOLE = re.compile(r"-?\d+")
 WHOLE, SWITCH, TEXT = "a whole number", "true or false", "a text"

@@ -14,10 +14,10 @@ import os
 from airflow.executors.local_executor import LocalExecutor
 from airflow.sdk.api.client import Client
 
-from faultline.base.loaded_code import LoadedCode
-from faultline.base.quiet.window_lock import is_measured
-from faultline.base.settings import load_settings
-from faultline.cluster.proof import keep_tokens
+from faultline.system.loaded_code import LoadedCode
+from faultline.system.quiet.window_lock import is_measured
+from faultline.system.settings import load_settings
+from faultline.installation.proof import keep_tokens
 from faultline.orchestration.forms import configuration_params
 
 # What the tasks of this project import, beside what the scheduler has of it. Workers are forked from the scheduler, and
@@ -46,14 +46,14 @@ OWN = (
     "faultline.orchestration.provision",
     "faultline.orchestration.spark",
     "faultline.orchestration.sweep",
-    "faultline.analysis.verdict",
+    "faultline.records.judge.verdict",
     "faultline.records.store",
     "faultline.reports.headline",
-    "faultline.runner.collect",
-    "faultline.runner.orphans",
-    "faultline.runner.prepare",
-    "faultline.runner.steps",
-    "faultline.runner.teardown",
+    "faultline.lifecycle.collect",
+    "faultline.lifecycle.orphans",
+    "faultline.lifecycle.prepare",
+    "faultline.lifecycle.steps",
+    "faultline.lifecycle.teardown",
 )
 # How long work that comes from elsewhere (a run that somebody triggers, a trigger that fires) may go unseen.
 IDLE_S = 0.8

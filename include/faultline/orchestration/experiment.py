@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, TriggerRule, chain, get_current_context, task
 
-from faultline.base.errors import ConfigError, FaultlineError, InvalidMeasurement
-from faultline.base.quiet.window_lock import beside_windows
-from faultline.base.settings import load_settings
-from faultline.base.waiting import seldom
+from faultline.system.errors import ConfigError, FaultlineError, InvalidMeasurement
+from faultline.system.quiet.window_lock import beside_windows
+from faultline.system.settings import load_settings
+from faultline.system.waiting import seldom
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.experiment_form import experiment_params, order_of
 from faultline.orchestration.local_spark import LocalSparkJob
@@ -23,9 +23,9 @@ from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, UNFINISHED, s
 from faultline.orchestration.step import attempt_of, refuse_lost, step
 
 if TYPE_CHECKING:
-    from faultline.base.attempt import Attempt
+    from faultline.experiment.attempt import Attempt
     from faultline.records.record import Record
-    from faultline.runner.prepare import Order
+    from faultline.lifecycle.prepare import Order
 
 # How often a running experiment asks whether its sweep was stopped; each time is a call to the API server.
 PARENT_CHECK_S = 5.0
@@ -116,7 +116,7 @@ def say_in_note(note: str) -> None:
 
 
 def java_version() -> str:
-    from faultline.cluster.java import find_java
+    from faultline.installation.java import find_java
 
     return find_java(load_settings().home / "java.json").version
 
@@ -134,9 +134,9 @@ def is_measured(order: Order) -> bool:
 
 def await_twin(order: Order) -> None:
     """Waits while another run measures the order's cell, perhaps of another sweep: it need not be measured twice."""
-    from faultline.base.waiting import wait_until
-    from faultline.runner.orphans import unclosed
-    from faultline.runner.steps import TURN_S
+    from faultline.system.waiting import wait_until
+    from faultline.lifecycle.orphans import unclosed
+    from faultline.lifecycle.steps import TURN_S
 
     if order.series is None:
         return
@@ -170,8 +170,8 @@ def prepare() -> str:
     from faultline.experiment.sweep_id import sweep_id_of
     from faultline.orchestration.kafka import delete_topics
     from faultline.reports.headline import refused_headline
-    from faultline.runner.orphans import sweep_orphans
-    from faultline.runner.prepare import prepare as make
+    from faultline.lifecycle.orphans import sweep_orphans
+    from faultline.lifecycle.prepare import prepare as make
 
     context = get_current_context()
     settings, params = load_settings(), dict(context["params"])
@@ -233,8 +233,8 @@ def provision_topics(attempt: Attempt) -> None:
 @task
 @step
 def start_recorder(attempt: Attempt) -> int:
-    from faultline.runner import steps
-    from faultline.runner.progress import holder_text
+    from faultline.lifecycle import steps
+    from faultline.lifecycle.progress import holder_text
 
     settings = load_settings()
     if holder := holder_text(settings):
@@ -247,7 +247,7 @@ def start_recorder(attempt: Attempt) -> int:
 @step
 def start_generator(attempt: Attempt) -> int | None:
     from faultline.orchestration.spark import generator_command
-    from faultline.runner import steps
+    from faultline.lifecycle import steps
 
     entry = steps.start_generator(attempt, load_settings(), generator_command)
     return None if entry is None else entry.pid
@@ -257,7 +257,7 @@ def start_generator(attempt: Attempt) -> int | None:
 @step
 def submit_workload(attempt: Attempt) -> int:
     from faultline.orchestration.spark import command_of
-    from faultline.runner import steps
+    from faultline.lifecycle import steps
 
     return steps.submit_workload(attempt, load_settings(), command_of).pid
 
@@ -265,7 +265,7 @@ def submit_workload(attempt: Attempt) -> int:
 @task
 @step
 def inject_fault(attempt: Attempt) -> dict[str, Any]:
-    from faultline.runner import steps
+    from faultline.lifecycle import steps
 
     return steps.inject_fault(attempt, load_settings())
 
@@ -273,7 +273,7 @@ def inject_fault(attempt: Attempt) -> dict[str, Any]:
 @task
 @step
 def await_end(attempt: Attempt) -> dict[str, Any]:
-    from faultline.runner import steps
+    from faultline.lifecycle import steps
 
     return steps.await_end(attempt, load_settings(), cancelled=seldom(parent_stopped, PARENT_CHECK_S))
 
@@ -288,12 +288,12 @@ class HarvestOperator(LocalSparkJob):
         self.attempt_id = attempt_id
 
     def execute(self, context: Any) -> None:
-        from faultline.base.marks import RUN_MARK
-        from faultline.base.processes import end_processes, marked
+        from faultline.system.marks import RUN_MARK
+        from faultline.system.processes import end_processes, marked
         from faultline.engines.registry import engine_at
         from faultline.experiment.plan import configuration_of, plan_of
-        from faultline.runner.collect import gather, is_large, require_whole, sent_records
-        from faultline.runner.teardown import note_failure
+        from faultline.lifecycle.collect import gather, is_large, require_whole, sent_records
+        from faultline.lifecycle.teardown import note_failure
 
         attempt = attempt_of(self.attempt_id)
         refuse_lost(attempt, "harvest")
@@ -323,8 +323,8 @@ def judge(attempt_id: str) -> str:
     """Writes the record, then fails the run unless it is valid. Returns the record's path."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.analysis.verdict import judge_attempt, require_valid
-    from faultline.runner.teardown import has_record, note_failure
+    from faultline.records.judge.verdict import judge_attempt, require_valid
+    from faultline.lifecycle.teardown import has_record, note_failure
 
     settings, attempt = load_settings(), attempt_of(attempt_id)
     if not has_record(attempt, settings):
@@ -349,7 +349,7 @@ def teardown(attempt_id: str) -> dict[str, Any]:
     from faultline.orchestration.kafka import delete_topics
     from faultline.orchestration.notes import note_stopped
     from faultline.records.store import Store
-    from faultline.runner.teardown import close
+    from faultline.lifecycle.teardown import close
 
     settings, attempt = load_settings(), attempt_of(attempt_id)
     outcome = close(attempt, settings, delete_topics)

@@ -12,7 +12,7 @@ from faultline.experiment.sweep_id import MOST, PATTERN
 from faultline.orchestration.forms import configuration_params, label_param, refuse_unknown
 
 if TYPE_CHECKING:
-    from faultline.runner.prepare import Order
+    from faultline.lifecycle.prepare import Order
 
 BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
 BUILD_SPEC = "build_spec"
@@ -62,7 +62,7 @@ def order_of(params: dict[str, Any], run_id: str | None = None) -> Order:
     """The order that the params of the run `run_id` stand for. Raises ConfigError naming the key."""
     from faultline.experiment.build import parse_build
     from faultline.experiment.config import parse_configuration
-    from faultline.runner.prepare import Order
+    from faultline.lifecycle.prepare import Order
 
     known = Configuration.model_fields
     refuse_unknown(params, [*known, *BOOKKEEPING, BUILD_SPEC, *SWITCHES])

@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 from faultline.experiment.axes import EXAMPLE, axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.limits import limits

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import is_open, load_settings
-from faultline.cluster.topics import TIMEOUTS, admin_of, let_workload_in
-from faultline.cluster.topics import delete_topics as delete
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import is_open, load_settings
+from faultline.installation.topics import TIMEOUTS, admin_of, let_workload_in
+from faultline.installation.topics import delete_topics as delete
 from faultline.experiment.plan import configuration_of, plan_of
 
 if TYPE_CHECKING:
-    from faultline.base.attempt import Attempt
+    from faultline.experiment.attempt import Attempt
 
 
 def create_topics(attempt: Attempt) -> None:

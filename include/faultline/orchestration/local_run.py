@@ -14,10 +14,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from faultline.base.settings import Settings, load_settings
-from faultline.cluster.airflow_home import write_airflow_home
+from faultline.system.settings import Settings, load_settings
+from faultline.installation.airflow_home import write_airflow_home
 from faultline.experiment.cell import EXPERIMENT
-from faultline.runner.orphans import LOCAL_RUN
+from faultline.lifecycle.orphans import LOCAL_RUN
 
 
 def run(settings: Settings, conf: dict[str, Any]) -> bool:

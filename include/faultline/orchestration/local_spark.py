@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from faultline.base.endpoints import Endpoints
-from faultline.base.quiet.window_lock import beside_windows
-from faultline.base.settings import load_settings
+from faultline.system.endpoints import Endpoints
+from faultline.system.quiet.window_lock import beside_windows
+from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
-    from faultline.base.attempt import Attempt
+    from faultline.experiment.attempt import Attempt
     from faultline.experiment.config import Configuration
 
 
@@ -68,9 +68,9 @@ class LocalSparkJob(SparkSubmitOperator):
         return True
 
     def _submit(self, context: Any) -> None:
-        from faultline.base.marks import RUN_MARK
-        from faultline.cluster.class_data import archive_here
-        from faultline.cluster.java import find_java
+        from faultline.system.marks import RUN_MARK
+        from faultline.installation.class_data import archive_here
+        from faultline.installation.java import find_java
         from faultline.engines.spark.settings import batch_settings, properties_file, spark_environment
 
         settings = load_settings()

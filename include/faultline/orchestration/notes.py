@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.base.errors import FaultlineError
-from faultline.base.settings import Settings
-from faultline.client.airflow_api import AirflowApi
+from faultline.system.errors import FaultlineError
+from faultline.system.settings import Settings
+from faultline.orchestration.airflow_api import AirflowApi
 from faultline.orchestration.guest.guest_run import is_guest_run
 from faultline.reports.headline import MAX_NOTE, STOPPED
 

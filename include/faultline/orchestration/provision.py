@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from faultline.base.errors import ConfigError
-from faultline.base.kafka_login import kafka_client
-from faultline.base.settings import Settings, check_ssh_host, load_settings, ssh_hosts
-from faultline.cluster.airflow_home import present_database
+from faultline.system.errors import ConfigError
+from faultline.system.kafka_login import kafka_client
+from faultline.system.settings import Settings, check_ssh_host, load_settings, ssh_hosts
+from faultline.installation.airflow_home import present_database
 from faultline.orchestration.spark import spark_connections
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from faultline.base.attempt import new_attempt_id
-from faultline.base.errors import FaultlineError
-from faultline.base.settings import Settings
+from faultline.experiment.attempt import new_attempt_id
+from faultline.system.errors import FaultlineError
+from faultline.system.settings import Settings
 from faultline.records.record import Record
 from faultline.records.store import Store
-from faultline.runner.prepare import Order, describe_order
-from faultline.runner.teardown import refused_record
+from faultline.lifecycle.prepare import Order, describe_order
+from faultline.lifecycle.teardown import refused_record
 
 
 def record_refusal(order: Order, settings: Settings, java: str, error: FaultlineError) -> Record:

@@ -52,9 +52,9 @@ class ProofApp:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         from urllib.parse import parse_qs
 
-        from faultline.base.secrets import read_secrets
-        from faultline.base.settings import load_settings
-        from faultline.cluster.proof import answer
+        from faultline.system.secrets import read_secrets
+        from faultline.system.settings import load_settings
+        from faultline.installation.proof import answer
 
         if scope["type"] != "http":
             return
@@ -87,7 +87,7 @@ def results_app() -> FastAPI:
 
 
 def _site(request: Request) -> Site:
-    from faultline.base.settings import load_settings
+    from faultline.system.settings import load_settings
     from faultline.reports.pages.site import Site
 
     # Where the app is mounted, which is below Airflow's own path when its base URL has one.
@@ -97,7 +97,7 @@ def _site(request: Request) -> Site:
 
 @cache
 def _index() -> Index:
-    from faultline.base.settings import load_settings
+    from faultline.system.settings import load_settings
     from faultline.records.index import Index
 
     settings = load_settings()

@@ -10,8 +10,8 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.sdk import DagRunState, ExceptionRetryPolicy, RetryAction, RetryRule
 
-from faultline.base.errors import ConfigError, InfrastructureError, InvalidMeasurement
-from faultline.base.settings import load_settings
+from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.system.settings import load_settings
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 
@@ -111,7 +111,7 @@ class RunExperiment(TriggerDagRunOperator):
         """Reads the record of the run that has ended. Raises the kind of error that its outcome means."""
         from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-        from faultline.analysis.verdict import error_of
+        from faultline.records.judge.verdict import error_of
 
         if self._done(context):
             return

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param, TriggerRule, get_current_context, task
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import load_settings
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.run_experiment import POLL_S
 
@@ -56,7 +56,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
     from faultline.comparison.capacity import highest_sustained, search_capacity
     from faultline.experiment.matrices import MATRICES
     from faultline.experiment.sweep_id import sweep_id_of
-    from faultline.runner.environment import installed_build
+    from faultline.lifecycle.environment import installed_build
 
     context = get_current_context()
     spec, given = MATRICES[context["dag"].dag_id], context["params"]
@@ -100,8 +100,8 @@ def _measure(config: Configuration, labels: Mapping[str, str]) -> Record:
     """
     from datetime import UTC, datetime
 
-    from faultline.base.errors import InfrastructureError
-    from faultline.client.airflow_api import FINISHED, AirflowApi
+    from faultline.system.errors import InfrastructureError
+    from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 
     api = AirflowApi(load_settings())
     prefix = f"{labels['sweep_id']}__{config.config_id}-search-"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import Settings
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
 from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.engines.spark.submission import SparkSubmission
@@ -44,7 +44,7 @@ def generator_command(
     attempt: Attempt, settings: Settings, arguments: Sequence[str]
 ) -> tuple[list[str], Mapping[str, str]]:
     """Command and environment of a generator with these arguments that is a job on the cluster."""
-    from faultline.cluster.java import find_java
+    from faultline.installation.java import find_java
     from faultline.engines.spark.generator_job import generator_job
 
     runtime = Runtime(find_java(settings.home / "java.json").home)

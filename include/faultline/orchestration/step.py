@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.base.settings import load_settings
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
-    from faultline.base.attempt import Attempt
+    from faultline.experiment.attempt import Attempt
 
 ALONE = "Airflow's process beside the task was ended, and the task with it; nothing of the experiment failed"
 
@@ -23,7 +23,7 @@ def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
     def body(attempt_id: str) -> Any:
         from airflow.sdk.exceptions import AirflowFailException
 
-        from faultline.runner.teardown import note_failure, refuse_closed
+        from faultline.lifecycle.teardown import note_failure, refuse_closed
 
         attempt, told = attempt_of(attempt_id), os.getppid()
         try:
@@ -52,7 +52,7 @@ def refuse_lost(attempt: Attempt, step: str) -> None:
     """Fails a step for good on what a machine left that went down, and keeps the reason."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.runner.teardown import note_failure, refuse_unfinished
+    from faultline.lifecycle.teardown import note_failure, refuse_unfinished
 
     try:
         refuse_unfinished(attempt)
@@ -62,6 +62,6 @@ def refuse_lost(attempt: Attempt, step: str) -> None:
 
 
 def attempt_of(attempt_id: str) -> Attempt:
-    from faultline.base.attempt import Attempt
+    from faultline.experiment.attempt import Attempt
 
     return Attempt(load_settings().attempts / attempt_id)

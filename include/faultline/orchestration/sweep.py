@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import load_settings
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
+from faultline.system.text import suggest
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.decide import EXAMPLE
@@ -148,7 +148,7 @@ def plan() -> list[dict[str, Any]]:
 
     from faultline.orchestration.forms import refuse_unknown
     from faultline.reports.headline import plan_headline
-    from faultline.runner.environment import installed_build
+    from faultline.lifecycle.environment import installed_build
 
     context = get_current_context()
     spec, settings = MATRICES[context["dag"].dag_id], load_settings()
@@ -176,7 +176,7 @@ def resume_sweep(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     from faultline.experiment.matrix import PlannedCell
     from faultline.records.manifest import Manifests
     from faultline.reports.headline import resumed_headline
-    from faultline.runner.environment import installed_build
+    from faultline.lifecycle.environment import installed_build
 
     name, matrix = params["resume"], get_current_context()["dag"].dag_id
     filled = [key for key, value in params.items() if value not in (None, "") and key in Configuration.model_fields]

@@ -21,7 +21,7 @@ from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.records.record import Record, content_problem, place_problem
 
 SUFFIX = ".tar.xz"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from faultline.base.attempt import open_attempts
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings
-from faultline.base.text import nearest
+from faultline.experiment.attempt import open_attempts
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
+from faultline.system.text import nearest
 from faultline.records.bundle import SUFFIX, read_bundle
 from faultline.records.record import Record, content_problem
 

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from faultline.base.attempt import write_json
-from faultline.base.errors import ConfigError, FaultlineError
-from faultline.base.files import make_folder
+from faultline.experiment.attempt import write_json
+from faultline.system.errors import ConfigError, FaultlineError
+from faultline.system.files import make_folder
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import SweepId, is_sweep_id, require_sweep_id

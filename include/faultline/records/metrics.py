@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from faultline.base.roles import ROLES
+from faultline.system.roles import ROLES
 from faultline.records.format import NONE, cores, count, few_batches, milliseconds, seconds, share
 from faultline.records.summary import Entry
 

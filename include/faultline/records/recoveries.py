@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.base.window import NS
+from faultline.system.window import NS
 from faultline.records.record import Record, RecoveryPart
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import jsonschema
 from pydantic import ValidationError
 
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.files import make_folder, sync_folder
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import make_folder, sync_folder
 from faultline.experiment.cell import Cell
 from faultline.records.record import SCHEMA, Record, Status, committed_schema, content_problem, place_problem
 

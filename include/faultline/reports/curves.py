@@ -36,6 +36,6 @@ def curves_of(folder: Path) -> Any:
 @functools.lru_cache(maxsize=_KEPT)
 def _made(folder: Path, mtime_ns: int) -> Any:
     # Most pages need nothing that judges.
-    from faultline.analysis.judge import course
+    from faultline.records.judge.judge import course
 
     return course(folder)

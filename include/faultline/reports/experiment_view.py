@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.base.errors import FaultlineError
+from faultline.system.errors import FaultlineError
 from faultline.experiment.workloads.registry import offered_rate, workload_of
 from faultline.records.event_names import EDGES, label, split_name
 from faultline.records.format import (

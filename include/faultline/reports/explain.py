@@ -16,9 +16,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings
-from faultline.base.targets import check_target
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
+from faultline.system.targets import check_target
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.find import find_record

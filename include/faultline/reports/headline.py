@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import counted
+from faultline.system.errors import ConfigError
+from faultline.system.text import counted
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fault.plan import Fault, PlannedFault
-from faultline.base.attempt import Attempt
-from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.base.journal import Line, events, last, read_journal
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.system.journal import Line, events, last, read_journal
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import EDGES, WORDS, split_name
 from faultline.records.format import fault_of, recovered_since, seconds
@@ -22,7 +22,7 @@ from faultline.records.record import Record, RecoveryPart
 from faultline.reports.curves import FILE, curves_of
 from faultline.reports.out_of_bound import last_out_text, plateau_text
 from faultline.reports.parts_figure import PARTS, part_lengths
-from faultline.runner.progress import victim_name
+from faultline.lifecycle.progress import victim_name
 
 NS = 1e9
 # The words of the journal for how an act ended.

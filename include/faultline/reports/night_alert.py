@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.base.text import counted
+from faultline.system.text import counted
 
 # A message is read on a phone: what is beyond stands on the page.
 MOST_LINES = 12

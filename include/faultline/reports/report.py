@@ -21,7 +21,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
-from faultline.base.text import counted
+from faultline.system.text import counted
 from faultline.comparison.answer import answer_of
 from faultline.comparison.exactness import miscounts, tells_tuples
 from faultline.comparison.unsound import unsound_of

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from faultline.base.text import sortable
+from faultline.system.text import sortable
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.format import (
     CONTROL,

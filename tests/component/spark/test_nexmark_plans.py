@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as F
 
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.nexmark_events import AWAITING_TIME, KINDS, QUERIES, pieces, reads
 from generators.curve import parse_curve

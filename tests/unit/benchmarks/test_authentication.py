@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from faultline.base.settings import DEFAULT_PORTS, load_settings
+from faultline.system.settings import DEFAULT_PORTS, load_settings
 from benchmarks import authentication, installation, slowdowns
 from benchmarks.authentication import PAIRS, run
-from faultline.cluster.supervision import OPEN
+from faultline.installation.supervision import OPEN
 from faultline.records.record import Record
 from tests.unit.bench.test_slowdowns import slowed
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.settings import ROOT, Settings
-from faultline.base.text import Say
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import ROOT, Settings
+from faultline.system.text import Say
 from benchmarks import crash
 from benchmarks.broken_sweeps import require_none, total
 from benchmarks.crash import figures

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from faultline.base.errors import InfrastructureError
+from faultline.system.errors import InfrastructureError
 from benchmarks.diary import Diary
 from benchmarks.neighbours import disturbance
 from benchmarks.neighbours.disturbance import (

@@ -11,10 +11,10 @@ import pytest
 
 from fault.identity import Tokens
 from fault.victims import find_victims
-from faultline.base.errors import InfrastructureError
+from faultline.system.errors import InfrastructureError
 from benchmarks import fault_timing
 from benchmarks.fault_timing import EVERY_S, FIRST_S, FULL, QUICK, description, errors_ms, figures, percentile
-from faultline.runner.assignment import read_assignment
+from faultline.lifecycle.assignment import read_assignment
 
 ATTEMPT = "20261121T061500Z-fa9c1b"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faultline.base.errors import InfrastructureError
+from faultline.system.errors import InfrastructureError
 from benchmarks.speed.generator import parse_jvm_rate, summarise
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from faultline.analysis.latency import nearest_rank
-from faultline.base.settings import Settings
+from faultline.records.judge.latency import nearest_rank
+from faultline.system.settings import Settings
 from benchmarks.speed import aggregate
 from benchmarks.speed.growth import Size, exponent, growth_figures, power
 from benchmarks.speed.harvest import SUBJECTS, wrong

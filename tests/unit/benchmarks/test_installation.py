@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import ROOT, Settings
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT, Settings
 from benchmarks import installation
 from benchmarks.installation import alone, own_home, own_services
 from benchmarks.power.disk import own_disk

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.attempt import Attempt
+from faultline.experiment.attempt import Attempt
 from benchmarks.speed.overhead import STEPS, figures, gate_s, steps_of
 
 BEGAN_S = 1_795_241_000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from faultline.base.errors import InfrastructureError
+from faultline.system.errors import InfrastructureError
 from benchmarks.catalogue import BENCHMARKS
 from benchmarks.speed.performance import SPEED, Failure, page, run_all
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import InfrastructureError
-from faultline.base.journal import Journal
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import Journal
 from benchmarks.speed.recorder import figures
 from faultline.records.record import CpuBesides, Record, TimelineEvent, WaitedPart
 from tests.unit.sample_records import sample

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faultline.analysis.bins import Schedule, between
-from faultline.analysis.latency import fold
-from faultline.analysis.observations import Measured
-from faultline.analysis.production import is_sparse
-from faultline.analysis.recovery.injected import Injected
-from faultline.analysis.recovery.parts import PARTS
-from faultline.analysis.recovery.recoveries import recoveries_of
-from faultline.analysis.validity import Settled
+from faultline.records.judge.bins import Schedule, between
+from faultline.records.judge.latency import fold
+from faultline.records.judge.observations import Measured
+from faultline.records.judge.production import is_sparse
+from faultline.records.judge.recovery.injected import Injected
+from faultline.records.judge.recovery.parts import PARTS
+from faultline.records.judge.recovery.recoveries import recoveries_of
+from faultline.records.judge.validity import Settled
 from benchmarks.truth.simulation import PRIMER, Simulated, simulate
 from benchmarks.truth.truth import read_off
 from faultline.engines.known_truth.course import Outage, Run

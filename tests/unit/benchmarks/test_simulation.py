@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from faultline.analysis import audit as auditing
-from faultline.analysis.bins import Schedule, bins_of_batches, bins_of_seconds
-from faultline.analysis.latency import fold, summarise, summarise_within
-from faultline.analysis.production import hit_from_ns
-from faultline.analysis.recovery.parts import PARTS, measure
-from faultline.analysis.recovery.timeline import read_timeline
-from faultline.analysis.steady_state import drift_interval
+from faultline.records.judge import audit as auditing
+from faultline.records.judge.bins import Schedule, bins_of_batches, bins_of_seconds
+from faultline.records.judge.latency import fold, summarise, summarise_within
+from faultline.records.judge.production import hit_from_ns
+from faultline.records.judge.recovery.parts import PARTS, measure
+from faultline.records.judge.recovery.timeline import read_timeline
+from faultline.records.judge.steady_state import drift_interval
 from benchmarks.truth.simulation import PRIMER, Simulated, simulate
 from benchmarks.truth.truth import Truth, read_off
 from faultline.engines.known_truth.course import Run

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from faultline.base.errors import InfrastructureError
+from faultline.system.errors import InfrastructureError
 from benchmarks import slowdowns
 from benchmarks.slowdowns import BLOCKS, PLANTED, figures, run
 from faultline.experiment.build import BUSY, parse_build

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.comparison.advise import SURE, Advice, Wish, advise
 from faultline.comparison.candidates import Choice, choice_of
 from faultline.comparison.cells import points_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.errors import InfrastructureError
+from faultline.system.errors import InfrastructureError
 from faultline.comparison.capacity import (
     PRECISION,
     at_rate,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
 from faultline.comparison import compare as comparing
 from faultline.comparison.compare import (
     as_json,

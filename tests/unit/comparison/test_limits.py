@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.comparison.limits import NOTHING_PROMISED, parse_limits, promises
 from faultline.records.summary import Entry
 from tests.unit.pages_store import record

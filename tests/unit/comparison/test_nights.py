@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.nights import (
     Night,

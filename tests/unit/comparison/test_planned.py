@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from faultline.base.settings import Settings
+from faultline.system.settings import Settings
 from faultline.comparison.answer import answer_named, wish_of
 from faultline.comparison.coverage import gap_of
 from faultline.comparison.planned import entries_of_sweep

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.comparison.question import FIGURES, method_of, pose
 from faultline.comparison.statistics.sequential import Method, bounds, fewest
 from faultline.experiment.decide import Decide

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.base.attempt import Attempt
-from faultline.base.rights import may_raise_priority
-from faultline.base.waiting import wait_until
+from faultline.experiment.attempt import Attempt
+from faultline.system.rights import may_raise_priority
+from faultline.system.waiting import wait_until
 from faultline.engines.spark import compilers as subject
 from faultline.engines.spark.compilers import COMPILER, LAST_NICENESS, HeldBack
 from tests.support.decoys import NOBODY, decoy, only_root

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import ConfigError
-from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings, free_port
-from faultline.cluster.services import data_services
-from faultline.cluster.supervision import _claim_ports
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import ConfigError
+from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port
+from faultline.installation.services import data_services
+from faultline.installation.supervision import _claim_ports
 from faultline.engines.spark import distributions as own
 from faultline.engines.spark.distributions import Distribution, distribution, distributions, examined, keep
 from faultline.engines.spark.engine import Spark

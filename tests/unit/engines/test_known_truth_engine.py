@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from faultline.base.errors import InfrastructureError
+from faultline.system.errors import InfrastructureError
 from faultline.engines.known_truth.course import MS, NS, Course, Run, lay_out
 from faultline.engines.known_truth.incarnation import Arrival, Incarnation
 from faultline.engines.known_truth.traces import Ends, Restored

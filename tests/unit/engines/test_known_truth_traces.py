@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.analysis.judge import judge
-from faultline.analysis.recovery.timeline import reloads
-from faultline.base.attempt import Attempt
-from faultline.base.errors import InfrastructureError
-from faultline.base.journal import Line, read_journal, write_lines
-from faultline.base.settings import load_settings
+from faultline.records.judge.judge import judge
+from faultline.records.judge.recovery.timeline import reloads
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import Line, read_journal, write_lines
+from faultline.system.settings import load_settings
 from faultline.engines.base import Commit, Life, Traces
 from faultline.engines.batches import BATCHES
 from faultline.engines.known_truth.engine import ENGINE

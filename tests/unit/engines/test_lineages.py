@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from faultline.base.attempt import Attempt
-from faultline.base.journal import Journal, read_journal
+from faultline.experiment.attempt import Attempt
+from faultline.system.journal import Journal, read_journal
 from faultline.engines.spark import checkpoint, lineages, throwaway
 from faultline.engines.spark.lineages import LineageKeeper, lineage_files
 from faultline.engines.spark.progress import CheckpointProgress

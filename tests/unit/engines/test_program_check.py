@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import InfrastructureError
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
 from faultline.engines.spark import program_check
 from faultline.engines.spark.collect import running_settings
 from faultline.engines.spark.program_check import LOOK_S, PATIENCE_S, ProgramCheck, set_otherwise

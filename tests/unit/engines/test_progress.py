@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from faultline.base.journal import write_lines
+from faultline.system.journal import write_lines
 from faultline.engines.spark.progress import CheckpointProgress
 
 

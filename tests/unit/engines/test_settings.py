@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.endpoints import Endpoints
-from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.endpoints import Endpoints
+from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings
 from faultline.engines.running import Runtime
 from faultline.engines.spark.settings import jvms, workload_settings
 from faultline.engines.spark.submission import submit

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.attempt import Attempt
-from faultline.base.endpoints import Endpoints
-from faultline.base.settings import Settings
+from faultline.experiment.attempt import Attempt
+from faultline.system.endpoints import Endpoints
+from faultline.system.settings import Settings
 from faultline.engines.spark.collect import copy_executor_logs, discard, keep_logs
 from faultline.engines.spark.hdfs import HdfsFolder
 from faultline.engines.spark.settings import workload_settings

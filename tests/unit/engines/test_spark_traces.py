@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.window import NS
+from faultline.system.window import NS
 from faultline.engines.base import Batch, Epoch, Hit, Life, Span, Traces
 from faultline.engines.batches import batches_document, read_batches, write_batches
 from faultline.engines.spark.detection import detect, identity_of

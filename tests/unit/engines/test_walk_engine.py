@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.analysis.judge import judge
-from faultline.base.attempt import Attempt
-from faultline.base.settings import ROOT
+from faultline.records.judge.judge import judge
+from faultline.experiment.attempt import Attempt
+from faultline.system.settings import ROOT
 from faultline.engines.registry import engine_at
 from tests.unit.scenario import Scenario
 from tests.unit.synthetic import Synthetic
@@ -72,7 +72,7 @@ def test_what_it_left_is_judged_as_what_spark_left_of_the_same_course(tree: Path
     question = """
 import json, sys
 from pathlib import Path
-from faultline.analysis.judge import judge
+from faultline.records.judge.judge import judge
 print(json.dumps(judge(Path(sys.argv[1])).as_dict()))
 """
     (said,) = ask(tree, question, folder)
@@ -86,18 +86,18 @@ def test_it_is_prepared_submitted_supervised_and_cleaned_up(tree: Path, tmp_path
 import json, sys
 from dataclasses import replace
 from pathlib import Path
-from faultline.base.attempt import write_json
-from faultline.base.endpoints import Endpoints
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.journal import read_journal
-from faultline.base.settings import DEFAULT_PORTS, Settings, ROOT
+from faultline.experiment.attempt import write_json
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.journal import read_journal
+from faultline.system.settings import DEFAULT_PORTS, Settings, ROOT
 from faultline.engines.registry import engine_at, engine_of
 from faultline.engines.running import Runtime
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import plan_of
-from faultline.runner import collect, prepare, steps, workload_supervisor
-from faultline.runner.daemons import workload_trouble
-from faultline.runner.environment import describe
+from faultline.lifecycle import collect, prepare, steps, workload_supervisor
+from faultline.lifecycle.daemons import workload_trouble
+from faultline.lifecycle.environment import describe
 
 folder = Path(sys.argv[1])
 settings = Settings(ROOT, folder / "home", folder / "results")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.common import baseline_bins
 from faultline.experiment.config import FIRST_FIELDS, Configuration, parse_configuration
 from faultline.experiment.injections import expected_duration_s

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.decide import ERROR, EXAMPLE, Decide, parse_decide
 
 FIGURES = ("cpu_cores.total", "latency_ms.p50")

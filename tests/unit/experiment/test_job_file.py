@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.hashes import file_hash
+from faultline.system.hashes import file_hash
 from faultline.experiment import job_file
 from faultline.experiment.job_file import EVENT_TIMES, OUTPUT_MODES, REFLECTS, is_job, read_job
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import ROOT
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT
 from benchmarks.truth.known_truth import figures
 from benchmarks.truth.scenarios import QUICK, SCENARIOS, Scenario
 from benchmarks.truth.truth import planted
-from faultline.client.run_one import parse_parameters
+from faultline.cli.run_one import parse_parameters
 from faultline.engines.known_truth.course import GUARD_NS, NS, Outage, lay_out
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.known_truth_script import Script, parse_script, require_fit

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import plan

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import Matrix, PlannedCell, control_of, plan, plan_pairs

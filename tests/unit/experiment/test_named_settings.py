@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.comparison.cells import Point, axes_of
 from faultline.experiment.axes import parse_axes
 from faultline.experiment.config import parse_configuration

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.endpoints import Endpoints
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import DEFAULT_PORTS, ROOT
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import DEFAULT_PORTS, ROOT
 from faultline.experiment import config as configurations
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.plan import (

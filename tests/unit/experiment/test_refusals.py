@@ -10,7 +10,7 @@ import gzip
 import json
 from pathlib import Path
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.config import parse_configuration
 
 KNOWN = Path(__file__).with_name("refusals.json.gz")

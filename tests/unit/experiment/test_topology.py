@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.errors import ConfigError
-from faultline.client.run_one import describe_faults
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.errors import ConfigError
+from faultline.cli.run_one import describe_faults
 from faultline.engines.spark.settings import configured_settings
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads import topology_services

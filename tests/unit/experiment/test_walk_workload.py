@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 
 TOYS = ROOT / "tests" / "unit" / "toys"
 ADDED = {"include/faultline/experiment/workloads/echo.py": "echo_workload.py", "spark_jobs/echo.py": "echo.py"}
@@ -55,7 +55,7 @@ def test_nothing_else_is_touched(tree: Path) -> None:
 
 def test_its_parameter_is_one_of_the_configuration(tree: Path) -> None:
     question = """
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.config import parse_configuration
 print(parse_configuration({}).config_id)
 config = parse_configuration({"workload": "echo", "echoes": 2})
@@ -95,10 +95,10 @@ print([line for line in table(Configuration).splitlines() if "echoes" in line])
 def test_generator_spark_and_harvest_are_told_of_it(tree: Path) -> None:
     question = """
 from pathlib import Path
-from faultline.base.settings import load_settings
+from faultline.system.settings import load_settings
 from faultline.engines.spark.settings import configured_settings, workload_program
 from faultline.experiment.config import parse_configuration
-from faultline.runner.environment import programs
+from faultline.lifecycle.environment import programs
 from generators.spec import GeneratorSpec
 config = parse_configuration({"workload": "echo", "fault": "none"})
 spec = GeneratorSpec(bootstrap="x", topic="x", partitions=2, rate=1, seconds=1, **config.input_source())

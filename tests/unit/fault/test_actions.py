@@ -25,7 +25,7 @@ from fault.plan import Fault, FaultPlan
 from fault.proxy_control import ProxyControl
 from fault.registry import ACTIONS
 from fault.signals import Signals
-from faultline.base.settings import free_port
+from faultline.system.settings import free_port
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(900)"
 # Those on hosts are in test_on_hosts.py.

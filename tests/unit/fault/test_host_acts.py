@@ -18,7 +18,7 @@ import pytest
 from fault import host_acts
 from fault.errors import ActRefused, NobodyStandsBy
 from fault.host_acts import BALLAST, HOST_ACTS, HostAct, name_of, neighbour_mark, undo_later
-from faultline.base.waiting import wait_until
+from faultline.system.waiting import wait_until
 from tests.support.processes import shown
 
 FULL = host_acts._FULL

@@ -41,7 +41,7 @@ from fault.injector import Delivery, Presence
 from fault.procfs import read_process
 from fault.remote import RemoteInjector
 from fault.shipping import boot_command
-from faultline.base.waiting import wait_until
+from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.support.processes import EVENT_S
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fault import sampling
 from fault.sampling import SETTLED_S, Delays, Key, RoleRule, Short, Table, Usage, counts_delay, machine
-from faultline.base.waiting import wait_until
+from faultline.system.waiting import wait_until
 from tests.support.decoys import only_root
 
 RULE = RoleRule("executors", "Main", "mark-of-run")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fault.registry import ACTIONS
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 
 PACKAGES = ("fault", "generators", "include", "scripts")
 TOY = ROOT / "tests" / "unit" / "toys" / "fill.py"
@@ -21,7 +21,7 @@ TOY = ROOT / "tests" / "unit" / "toys" / "fill.py"
 PLAN = """
 from fault.errors import PlanError
 from fault.plan import FaultPlan
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.config import parse_configuration
 
 fault = {"victim": "executor", "action": "fill", "at_s": 45, "duration_s": 4}
@@ -51,7 +51,7 @@ print("`fill` fills the attempt's folder (`executor` only)" in schema["descripti
 print(action_table().splitlines()[-1])
 """
 DRY_RUN = """
-from faultline.client.run_one import describe_faults
+from faultline.cli.run_one import describe_faults
 
 print(*describe_faults("word_count", ["fault_action=fill", "fault_at_s=41"]))
 """
@@ -60,12 +60,12 @@ import json, sys
 from pathlib import Path
 from fault.local import LocalInjector
 from fault.plan import Fault, FaultPlan
-from faultline.base.attempt import Attempt
-from faultline.base.journal import Journal, read_journal
+from faultline.experiment.attempt import Attempt
+from faultline.system.journal import Journal, read_journal
 from faultline.experiment.config import parse_configuration
-from faultline.runner.assignment import Assignment
-from faultline.runner.conductor import Conductor
-from faultline.runner.healing import heal
+from faultline.lifecycle.assignment import Assignment
+from faultline.lifecycle.conductor import Conductor
+from faultline.lifecycle.healing import heal
 
 class Offsets:
     def read(self, timeout_s):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.records import bundle
 from faultline.records.bundle import LISTING, Member, read_bundle, sha256, write_bundle
 from tests.unit.sample_records import sample

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings, load_settings
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings, load_settings
 from faultline.records.find import find_record, still_running
 from faultline.records.record import Record
 from tests.unit.pages_store import put

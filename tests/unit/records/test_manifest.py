@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
 from faultline.comparison import coverage as missing_cells
 from faultline.comparison.coverage import Gap, as_json, cell_text, gaps_of, missed_nights, print_gaps
 from faultline.comparison.question import pose

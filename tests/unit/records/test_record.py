@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from faultline.analysis.judge import failed_record
-from faultline.analysis.raw_files import AttemptFile
-from faultline.analysis.validity import RULES
+from faultline.records.judge.judge import failed_record
+from faultline.records.judge.raw_files import AttemptFile
+from faultline.records.judge.validity import RULES
 from faultline.records.record import Metrics, Record, committed_schema, generate_schema
 from tests.unit.synthetic import Scenario, Synthetic
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.analysis.judge import failed_record
-from faultline.analysis.raw_files import AttemptFile
-from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.records.judge.judge import failed_record
+from faultline.records.judge.raw_files import AttemptFile
+from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.experiment.cell import Cell
 from faultline.records.record import Record, Status, generate_schema
 from faultline.records.store import Store

@@ -12,9 +12,9 @@ import typer.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline import cli
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings
+from faultline.cli import main as cli
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
 from faultline.comparison.advise import Wish
 from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, wish_of
 from faultline.comparison.effects import LEAST_FREEDOM, Verdict

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from faultline import cli
-from faultline.base.errors import ConfigError
-from faultline.client.judging import judge_sweep
+from faultline.cli import main as cli
+from faultline.system.errors import ConfigError
+from faultline.cli.judging import judge_sweep
 from faultline.comparison.findings.catalogue import CLAIMS
 from faultline.experiment.matrices import MATRICES
 from faultline.records.bundle import SUFFIX

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from faultline.analysis.recovery.timeline import CHAIN
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings, load_settings
+from faultline.records.judge.recovery.timeline import CHAIN
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings, load_settings
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import LABELS, WORDS, label, split_name
 from faultline.records.record import Record

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.settings import Settings
-from faultline.client.airflow_api import AirflowApi
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings
+from faultline.orchestration.airflow_api import AirflowApi
 from faultline.orchestration.guest.guest_run import GUEST_RUN
 from faultline.orchestration.notes import note_stopped, write_note
 from faultline.records.record import AuditPart

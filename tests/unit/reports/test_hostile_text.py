@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from faultline.base.settings import ROOT, Settings
-from faultline.client.publishing import crawl
+from faultline.system.settings import ROOT, Settings
+from faultline.cli.publishing import crawl
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.record import Record
 from faultline.reports.document.page import results_page

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.analysis.judge import judge
+from faultline.records.judge.judge import judge
 from faultline.records.record import CpuBesides, Record
 from faultline.reports.curves import curves_of
 from faultline.reports.pages.download import as_parquet

@@ -58,7 +58,7 @@ def measure(folder: Path, seconds: int, *, killed_at: int | None = None) -> None
 
 @pytest.fixture(autouse=True)
 def _half_a_minute_after_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faultline.runner.progress.time.time_ns", lambda: GATE + 40 * 10**9)
+    monkeypatch.setattr("faultline.lifecycle.progress.time.time_ns", lambda: GATE + 40 * 10**9)
 
 
 def test_the_overview_says_what_is_measured_what_waits_and_how_far_the_sweep_is(tmp_path: Path) -> None:

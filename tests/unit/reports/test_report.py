@@ -15,7 +15,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
-from faultline.analysis.judge import judge
+from faultline.records.judge.judge import judge
 from faultline.records.record import AuditPart, Record
 from faultline.reports.html import figures_json
 from faultline.reports.report import render, write_report

@@ -9,8 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from faultline.analysis.judge import judge
-from faultline.base.window import NS
+from faultline.records.judge.judge import judge
+from faultline.system.window import NS
 from faultline.records.record import Record
 from faultline.reports.parts_figure import parts_figure
 from faultline.reports.sweep_figures import overview_figures

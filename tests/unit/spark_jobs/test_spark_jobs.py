@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from faultline.base.settings import ROOT
+from faultline.system.settings import ROOT
 from faultline.engines.spark.settings import configured_settings
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.base import WARM_UP_BATCHES

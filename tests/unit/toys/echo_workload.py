@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from faultline.base.attempt import Attempt
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import Common
 from faultline.experiment.workloads.base import Parameters, Workload
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from faultline.base.journal import read_ended
+from faultline.system.journal import read_ended
 from faultline.engines.base import Batch, Capabilities, Commit, Epoch, Life, Seen, Totals, Traces
 from faultline.engines.batches import write_batches
 from faultline.engines.running import NoSampler, Submission
@@ -71,7 +71,7 @@ class Slate:
         return {}
 
     def check(self, config: Any) -> None:
-        from faultline.base.errors import ConfigError
+        from faultline.system.errors import ConfigError
 
         if config.executors > 2:
             raise ConfigError("executors: a slate has room for two hands; lower it")

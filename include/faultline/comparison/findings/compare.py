@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from faultline.base.text import sortable
+from faultline.system.text import sortable
 from faultline.comparison.findings.finding import Outcome, Verdict
 from faultline.comparison.findings.measures import Measure
 from faultline.comparison.statistics.intervals import RESAMPLES, SEED, change_interval

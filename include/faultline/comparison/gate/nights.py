@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from faultline.base.text import finite
+from faultline.system.text import finite
 from faultline.comparison.cells import Point, axes_of
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.decisions import percent

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from faultline.analysis.levels import level_begins
+from faultline.records.judge.levels import level_begins
 from faultline.comparison.statistics.ranks import p_value
 from faultline.comparison.statistics.sample import Sample
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from faultline.base.errors import ConfigError, FaultlineError
-from faultline.base.journal import events, last, read_journal
+from faultline.system.errors import ConfigError, FaultlineError
+from faultline.system.journal import events, last, read_journal
 from faultline.engines.known_truth.course import Course, Run, lay_out
 from faultline.engines.known_truth.incarnation import Incarnation
 from faultline.engines.known_truth.kafka import KafkaTransport

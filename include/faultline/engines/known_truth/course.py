@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.workloads.known_truth_script import SLOW_EVERY, WOBBLE, Script
 from generators.pacing import Schedule
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faultline.base.attempt import Attempt
-from faultline.base.endpoints import Endpoints
-from faultline.base.errors import ConfigError
-from faultline.base.journal import JournalReader, Line, read_journal
-from faultline.base.marks import run_token
-from faultline.base.settings import Settings
-from faultline.base.target import endpoints_at
+from faultline.experiment.attempt import Attempt
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError
+from faultline.system.journal import JournalReader, Line, read_journal
+from faultline.system.marks import run_token
+from faultline.system.settings import Settings
+from faultline.system.target import endpoints_at
 from faultline.engines.base import Capabilities, Commit, Engine, Hit, Offsets, Progress, Seen, Traces
 from faultline.engines.batches import write_batches
 from faultline.engines.known_truth import traces as own

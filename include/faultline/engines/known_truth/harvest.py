@@ -26,7 +26,7 @@ Output = tuple[str, str, int, int]
 
 
 def harvest(config: Path) -> None:
-    """Reads both topics as the configuration of `faultline.runner.collect.gather` says, and writes the three tables.
+    """Reads both topics as the configuration of `faultline.lifecycle.collect.gather` says, and writes the three tables.
 
     Raises InfrastructureError when a topic cannot be read.
     """

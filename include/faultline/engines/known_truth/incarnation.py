@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from faultline.base.errors import InfrastructureError
+from faultline.system.errors import InfrastructureError
 from faultline.engines.known_truth.course import MS, Course, Ints
 from faultline.engines.known_truth.traces import Ends, Restored
 

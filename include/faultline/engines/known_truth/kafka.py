@@ -9,9 +9,9 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from faultline.base.errors import InfrastructureError
-from faultline.base.kafka_login import kafka_client
-from faultline.base.secrets import WORKLOAD
+from faultline.system.errors import InfrastructureError
+from faultline.system.kafka_login import kafka_client
+from faultline.system.secrets import WORKLOAD
 from faultline.engines.known_truth.incarnation import Arrival
 from generators.producer import PHASE
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from faultline.base.errors import InfrastructureError
+from faultline.system.errors import InfrastructureError
 from faultline.engines.base import Commit
 
 # Of state stores. The in-memory one has names of its own for both.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import InfrastructureError
-from faultline.base.private import make_apart, remove_apart
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
+from faultline.system.private import make_apart, remove_apart
 
 
 def make_on_disk(attempt: Attempt, disk: Path) -> Path:

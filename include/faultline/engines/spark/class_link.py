@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faultline.base.attempt import Attempt
+from faultline.experiment.attempt import Attempt
 from faultline.engines.running import Runtime
 
 # Within a Java: what a JVM starts from that was told nothing.

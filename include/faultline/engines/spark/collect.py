@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.documents import read_document
-from faultline.base.journal import events, read_journal
-from faultline.base.settings import Settings
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.documents import read_document
+from faultline.system.journal import events, read_journal
+from faultline.system.settings import Settings
 from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.checkpoint_disk import lies_on_disk, remove_from_disk

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psutil
 
-from faultline.base.attempt import Attempt
-from faultline.base.marks import run_option
-from faultline.base.processes import is_own
-from faultline.base.rights import may_raise_priority
+from faultline.experiment.attempt import Attempt
+from faultline.system.marks import run_option
+from faultline.system.processes import is_own
+from faultline.system.rights import may_raise_priority
 
 # As Linux shows the names of such threads of HotSpot, which it cuts at 15 characters. A compiler may start others of
 # either kind, which then have its priority.

@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from faultline.base.errors import ConfigError
-from faultline.base.marks import RUN_MARK
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.marks import RUN_MARK
+from faultline.system.text import suggest
 from faultline.experiment.build import OWN_PREFIX
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import JVM_OPTIONS, SPARK_CONF

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from faultline.base.processes import option_of
-from faultline.base.window import CLOCK_RESOLUTION_NS
+from faultline.system.processes import option_of
+from faultline.system.window import CLOCK_RESOLUTION_NS
 from faultline.engines.base import Hit, Seen, Traces
 from faultline.engines.supervised import FILE, driver_exited
 

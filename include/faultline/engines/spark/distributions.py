@@ -17,12 +17,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from faultline.base.attempt import write_json
-from faultline.base.endpoints import Endpoints
-from faultline.base.errors import ConfigError
-from faultline.base.hashes import list_hash
-from faultline.base.settings import WORKERS, Settings, free_port
-from faultline.base.text import suggest
+from faultline.experiment.attempt import write_json
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError
+from faultline.system.hashes import list_hash
+from faultline.system.settings import WORKERS, Settings, free_port
+from faultline.system.text import suggest
 from faultline.experiment.common import INSTALLED
 
 FILE = "spark-builds.json"

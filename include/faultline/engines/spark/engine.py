@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faultline.base.attempt import Attempt
-from faultline.base.documents import read_document
-from faultline.base.endpoints import EMBEDDED, Endpoints
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings, free_port, workers_of
-from faultline.base.target import endpoints_at
+from faultline.experiment.attempt import Attempt
+from faultline.system.documents import read_document
+from faultline.system.endpoints import EMBEDDED, Endpoints
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings, free_port, workers_of
+from faultline.system.target import endpoints_at
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.engines.spark import class_link, collect, detection, standalone
@@ -69,7 +69,7 @@ class Spark:
 
         check_conf(config)
         if config.spark_build is not None:
-            from faultline.base.settings import load_settings
+            from faultline.system.settings import load_settings
             from faultline.engines.spark.distributions import distribution, require_unchanged
 
             own = distribution(load_settings(), config.spark_build)

@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import generators
-from faultline.base.attempt import Attempt
-from faultline.base.marks import RUN_MARK, load_option
-from faultline.base.secrets import HARNESS, login_file
-from faultline.base.settings import Settings
+from faultline.experiment.attempt import Attempt
+from faultline.system.marks import RUN_MARK, load_option
+from faultline.system.secrets import HARNESS, login_file
+from faultline.system.settings import Settings
 from faultline.engines.running import Runtime
 from faultline.engines.spark.settings import (
     driver_settings,

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.text import one_line
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.text import one_line
 from faultline.engines.spark.checkpoint import ARCHIVE, CHANGES, SNAPSHOTS, version_of
 
 SCHEME = "hdfs://"

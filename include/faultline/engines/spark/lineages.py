@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.journal import Journal
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.journal import Journal
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.rest import fetch_list
 from faultline.engines.spark.throwaway import make_throwaway

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import InfrastructureError
-from faultline.base.journal import JournalReader, Line
-from faultline.base.settings import Settings
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import JournalReader, Line
+from faultline.system.settings import Settings
 from faultline.engines.base import Commit, Traces
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.collect import application_folders, input_topic

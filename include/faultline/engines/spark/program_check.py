@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.documents import read_document
-from faultline.base.errors import InfrastructureError
-from faultline.base.http import fetch
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.documents import read_document
+from faultline.system.errors import InfrastructureError
+from faultline.system.http import fetch
 from faultline.engines.spark.checkpoint import initial_offsets
 from faultline.engines.spark.collect import APPLICATION
 from faultline.engines.spark.conf_rules import own_settings

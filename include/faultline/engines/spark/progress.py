@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.base.journal import events, read_journal
+from faultline.system.journal import events, read_journal
 from faultline.engines.base import Commit, Offsets
 from faultline.engines.spark import checkpoint as on_disk
 from faultline.engines.spark.cycles import SNAPSHOTS_OF, await_cycle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.base.http import fetch
+from faultline.system.http import fetch
 
 
 def fetch_list(url: str) -> list[dict[str, Any]]:

@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 
 from fault.procfs import start_ticks
-from faultline.base.errors import FaultlineError
-from faultline.base.marks import INSTANCE_MARK
-from faultline.base.processes import end_processes, is_marked
-from faultline.base.settings import Settings, instance
+from faultline.system.errors import FaultlineError
+from faultline.system.marks import INSTANCE_MARK
+from faultline.system.processes import end_processes, is_marked
+from faultline.system.settings import Settings, instance
 
 # A session that is there answers in milliseconds; one that is starting, or held up, is not waited for.
 GREETING_S = 2.0

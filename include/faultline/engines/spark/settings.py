@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from faultline.base.attempt import Attempt
-from faultline.base.marks import run_option
-from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
-from faultline.base.settings import HOST, Settings, is_open, load_settings
+from faultline.experiment.attempt import Attempt
+from faultline.system.marks import run_option
+from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
+from faultline.system.settings import HOST, Settings, is_open, load_settings
 from faultline.engines.spark.conf_rules import OWNED, changed, megabytes, options_of
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option

@@ -12,9 +12,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.documents import read_document
-from faultline.base.endpoints import Endpoints
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.documents import read_document
+from faultline.system.endpoints import Endpoints
 from faultline.engines.spark.gc_log import EXECUTOR_FILE, gc_option
 from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from faultline.base.endpoints import Endpoints
-from faultline.base.errors import ConfigError
-from faultline.base.http import fetch_json
-from faultline.base.settings import load_settings
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError
+from faultline.system.http import fetch_json
+from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration

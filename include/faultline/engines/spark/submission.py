@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faultline.base.attempt import Attempt
-from faultline.base.kafka_login import kafka_options
-from faultline.base.marks import RUN_MARK, run_token
-from faultline.base.settings import Settings
+from faultline.experiment.attempt import Attempt
+from faultline.system.kafka_login import kafka_options
+from faultline.system.marks import RUN_MARK, run_token
+from faultline.system.settings import Settings
 from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.checkpoint_disk import make_on_disk

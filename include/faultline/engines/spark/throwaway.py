@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from faultline.base.attempt import Attempt
-from faultline.base.private import make_apart, remove_apart
+from faultline.experiment.attempt import Attempt
+from faultline.system.private import make_apart, remove_apart
 
 RAM = Path("/dev/shm")
 

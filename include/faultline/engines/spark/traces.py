@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from faultline.base.documents import read_document
-from faultline.base.journal import Line, events, read_ended
+from faultline.system.documents import read_document
+from faultline.system.journal import Line, events, read_ended
 from faultline.engines.base import Batch, Seen, Totals, Traces
 from faultline.engines.batches import read_batches
 from faultline.engines.spark import driver_log, executor_log

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from fault.plan import PlannedFault
-from faultline.base.attempt import Attempt
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import WITH_DATA, Common
 from faultline.experiment.preparations import Application, Companion, Filling
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from fault.plan import PlannedFault
-from faultline.base.attempt import Attempt
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import Common
 from faultline.experiment.workloads.base import Parameters, Workload
 from faultline.experiment.workloads.known_truth_script import parse_script, require_fit

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Protocol, get_args
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import nearest
+from faultline.system.errors import ConfigError
+from faultline.system.text import nearest
 
 Style = Literal["batch", "record"]
 STYLES: tuple[str, ...] = get_args(Style)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import ConfigError
-from faultline.base.settings import ROOT
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT
 from faultline.experiment.common import HIGHEST_RATE, Common
 from faultline.experiment.preparations import Filling
 from faultline.experiment.workloads.base import MAX_RATE, Workload

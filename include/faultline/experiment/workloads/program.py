@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import Field
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 from faultline.experiment.common import Common
 from faultline.experiment.job_file import HEADER, NOTHING, JobFile, files_of, read_job
 from faultline.experiment.preparations import Application

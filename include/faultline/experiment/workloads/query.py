@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import Field
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import ConfigError
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import ConfigError
 from faultline.experiment.common import Common
 from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, NOTHING, JobFile, read_job
 from faultline.experiment.workloads.base import Parameters, Workload

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from fault.plan import PlannedFault
-from faultline.base.attempt import Attempt
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import Common, same_path_everywhere
 from faultline.experiment.workloads.base import Workload
 from faultline.experiment.workloads.event_time import EventTime

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fault.registry import ACTIONS
-from faultline.base.attempt import Attempt
-from faultline.base.settings import load_settings
+from faultline.experiment.attempt import Attempt
+from faultline.system.settings import load_settings
 from faultline.experiment.common import Common
 from faultline.experiment.preparations import Companion
 from faultline.experiment.workloads.base import Workload, primer_records

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from faultline.base.text import nearest
+from faultline.system.text import nearest
 from faultline.experiment.workloads.base import Parameters
 
 STAGES = ("source", "split", "count", "persist")

@@ -6,7 +6,7 @@ import getpass
 import os
 import shutil
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.preparations import Companion
 from faultline.experiment.workloads.topology_rules import TopologyParameters, mechanisms_of, parallelism, rules_of
 

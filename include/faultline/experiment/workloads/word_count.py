@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.base.attempt import Attempt
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import Common
 from faultline.experiment.workloads.base import Parameters, Workload
 

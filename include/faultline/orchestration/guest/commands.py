@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings, load_settings
-from faultline.base.text import say
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings, load_settings
+from faultline.system.text import say
 
 Into = Annotated[Path, typer.Option("--into", help="The folder of DAGs of that Airflow.")]
 Prefix = Annotated[str, typer.Option(help="What the ids of DAGs, pool and Connections begin with.")]
@@ -62,11 +62,11 @@ def conductor() -> None:
     Stays in the foreground, for systemd or supervisord. At its end the services that it started end too, or with the
     last `run` that uses them.
     """
-    from faultline.client.operations import bring_up, close_what_ended, require
-    from faultline.cluster.conductor_lock import keep_services, keeps_services
-    from faultline.cluster.daemon import Supervisor
-    from faultline.cluster.supervision import airflow_runs, down
-    from faultline.cluster.users import note_for_runs, using
+    from faultline.cli.operations import bring_up, close_what_ended, require
+    from faultline.installation.conductor_lock import keep_services, keeps_services
+    from faultline.installation.daemon import Supervisor
+    from faultline.installation.supervision import airflow_runs, down
+    from faultline.installation.users import note_for_runs, using
     from faultline.orchestration.guest.conductor import listening
 
     settings = load_settings()
@@ -99,7 +99,7 @@ def conductor() -> None:
 
 
 def _refuse_airflow(settings: Settings) -> None:
-    from faultline.cluster.supervision import airflow_runs
+    from faultline.installation.supervision import airflow_runs
 
     if airflow_runs(settings):
         raise ConfigError(
@@ -117,10 +117,10 @@ def _stop(number: int, frame: object) -> None:
 
 def _become_service(settings: Settings) -> None:
     """Gives what this process starts the environment that the tasks of Faultline's own Airflow have."""
-    from faultline.base.environment import passed_on
-    from faultline.cluster.airflow_home import write_airflow_home
-    from faultline.cluster.java import find_java
-    from faultline.cluster.supervision import service_environment
+    from faultline.system.environment import passed_on
+    from faultline.installation.airflow_home import write_airflow_home
+    from faultline.installation.java import find_java
+    from faultline.installation.supervision import service_environment
 
     if not (settings.airflow_home / "airflow.cfg").exists():
         write_airflow_home(settings)

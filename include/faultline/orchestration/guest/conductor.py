@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import Settings
-from faultline.cluster.conductor_lock import only_conductor
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.installation.conductor_lock import only_conductor
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.guest.job import Job, write
-from faultline.runner.teardown import note_failure
+from faultline.lifecycle.teardown import note_failure
 
 WORK = "faultline.orchestration.guest.work"
 # Done once an attempt: what is begun twice would be measured twice. The others give the same when they are done again.

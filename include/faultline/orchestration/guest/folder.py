@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.base.files import write_whole
-from faultline.base.settings import Settings
-from faultline.base.text import Say
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.system.files import write_whole
+from faultline.system.settings import Settings
+from faultline.system.text import Say
 
 DAG_FILE, PLACE_FILE = "faultline_dags.py", "faultline.json"
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import psutil
 
-from faultline.base.processes import birth, end_processes, live_process
+from faultline.system.processes import birth, end_processes, live_process
 
 # Lines that are kept for a task that comes later; of more, the oldest are left out.
 MOST_UNHEARD = 2000

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.files import write_private
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import write_private
 
 LONGEST_S = 180
 

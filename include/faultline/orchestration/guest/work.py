@@ -20,7 +20,7 @@ from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.definitions._internal import contextmanager
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException, TaskDeferred
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration import experiment, sweep
 from faultline.orchestration.guest.guest_run import GUEST_RUN

@@ -14,8 +14,8 @@ from urllib.parse import quote
 from airflow.sdk import BaseNotifier
 from tenacity import Retrying, stop_after_attempt, wait_fixed
 
-from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.text import one_line
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.text import one_line
 from faultline.experiment.alert_plan import mail_server, password_file
 
 if TYPE_CHECKING:

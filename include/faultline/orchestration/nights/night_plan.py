@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import load_settings
-from faultline.base.text import counted, suggest
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
+from faultline.system.text import counted, suggest
 from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.statistics import LEAST
 from faultline.experiment.night_set import night_configurations
@@ -43,7 +43,7 @@ def planned_night(params: Mapping[str, Any]) -> tuple[list[Configuration], list[
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.limits import parse_limits
     from faultline.experiment.build import parse_build
-    from faultline.runner.builds import check_builds, commit_of
+    from faultline.lifecycle.builds import check_builds, commit_of
 
     configs, cells = night_configurations(params["set"]), night_cells(params, "a night")
     metrics_named(params["metrics"])
@@ -80,8 +80,8 @@ def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
     from faultline.comparison.nights import BASELINE
     from faultline.experiment.build import parse_build
     from faultline.records.manifest import Baseline
-    from faultline.runner.builds import build_of, check_builds
-    from faultline.runner.environment import installed_build
+    from faultline.lifecycle.builds import build_of, check_builds
+    from faultline.lifecycle.environment import installed_build
 
     settings, configs = load_settings(), night_configurations(params["set"])
     spec = parse_build(params["baseline"], "baseline")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.sensors.time_delta import TimeDeltaSensor
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.base.errors import ConfigError
-from faultline.base.settings import load_settings
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
 from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.statistics import LEAST
 from faultline.experiment.build import EXAMPLE
@@ -190,7 +190,7 @@ def plan_night() -> list[dict[str, Any]]:
     from faultline.comparison.limits import parse_limits
     from faultline.experiment.night_set import night_configurations
     from faultline.orchestration.forms import refuse_unknown
-    from faultline.runner.environment import installed_build
+    from faultline.lifecycle.environment import installed_build
 
     context = get_current_context()
     params, file = context["params"], file_of(context["dag"].dag_id)
@@ -298,7 +298,7 @@ def gate_of(plan: Manifest, entries: Sequence[Entry], promised: Promises) -> tup
 
 def tell(sweep_id: str, kept: Mapping[str, Any], note: str) -> None:
     """Keeps a verdict in `results/nights/`, prints it, and puts it into the note of the run."""
-    from faultline.base.attempt import write_json
+    from faultline.experiment.attempt import write_json
     from faultline.orchestration.notes import note_run
 
     context, settings = get_current_context(), load_settings()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import counted, say, suggest
+from faultline.system.errors import ConfigError
+from faultline.system.text import counted, say, suggest
 
 if TYPE_CHECKING:
     from faultline.experiment.night_file import NightFile
@@ -51,7 +51,7 @@ def test_alert(
     ] = "test",
 ) -> None:
     """Send an alert that is marked as a try-out to everybody whom a night's file names."""
-    from faultline.base.settings import load_settings
+    from faultline.system.settings import load_settings
     from faultline.experiment.alert_plan import KINDS
     from faultline.orchestration.nights.alerts import TEST, Alert, results_link, send
 
@@ -83,7 +83,7 @@ def _made_up(night: NightFile, kind: str, now: str) -> Told | None:
     from faultline.orchestration.nights.night_plan import planned_night, primary_of
     from faultline.orchestration.nights.nightly import form_problem, nightly_params
     from faultline.reports.night_alert import alert_of
-    from faultline.runner.progress import describe
+    from faultline.lifecycle.progress import describe
 
     params = nightly_params()
     if problem := form_problem(params, night):
@@ -100,11 +100,11 @@ def explained(night: NightFile) -> list[str]:
     """A night in words. Raises ConfigError naming the file and the key."""
     from croniter import croniter
 
-    from faultline.client.following import minutes_text
+    from faultline.cli.following import minutes_text
     from faultline.orchestration.nights.night_plan import planned_night
     from faultline.orchestration.nights.nightly import form_problem, nightly_params
-    from faultline.runner.prepare import check_here
-    from faultline.runner.progress import budget_s, describe
+    from faultline.lifecycle.prepare import check_here
+    from faultline.lifecycle.progress import budget_s, describe
 
     where = night.path.name if night.path else night.dag_id
     params = nightly_params()
@@ -138,7 +138,7 @@ def _who(night: NightFile) -> list[str]:
 
 def _chosen(name: str | None) -> list[NightFile]:
     """The nights that are asked for. Raises ConfigError for one that there is not."""
-    from faultline.base.settings import ROOT
+    from faultline.system.settings import ROOT
     from faultline.experiment.night_file import PREFIX, night_files
     from faultline.experiment.nightly_schedule import NIGHTLY
 

@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from faultline.base.errors import InfrastructureError
-from faultline.base.settings import Settings
-from faultline.base.target import Target, target
-from faultline.client.connections import at_work, look_ahead, take_in
-from faultline.cluster.targets.logins import check_said, write_target
-from faultline.cluster.targets.look import require_well
-from faultline.cluster.targets.said import Said
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.target import Target, target
+from faultline.orchestration.connections import at_work, look_ahead, take_in
+from faultline.installation.targets.logins import check_said, write_target
+from faultline.installation.targets.look import require_well
+from faultline.installation.targets.said import Said
 from faultline.orchestration.guest.guest_run import is_guest_run
-from faultline.runner.orphans import LOCAL_RUN
+from faultline.lifecycle.orphans import LOCAL_RUN
 
 
 def prepare_target(settings: Settings, name: str) -> None:

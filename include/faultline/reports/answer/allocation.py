@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from faultline.base.text import finite
+from faultline.system.text import finite
 from faultline.comparison.allocation import Allocation, allocation_of
 from faultline.comparison.cells import points_of
 from faultline.comparison.decisions import Decision, counted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faultline.base.text import counted
+from faultline.system.text import counted
 from faultline.comparison.effects import Verdict
 from faultline.comparison.unsound import Unsound
 from faultline.reports.answer.words import by_step, trade_text, traded, uncapital

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from faultline.base.text import finite
+from faultline.system.text import finite
 from faultline.comparison.advise import SURE, Advice
 from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from faultline.base.text import counted
+from faultline.system.text import counted
 from faultline.comparison.advise import Advice
 from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from faultline.base.text import natural
+from faultline.system.text import natural
 from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of, in_order, is_number, points_of
 from faultline.records.format import CONTROL, NONE
 from faultline.records.record import Record

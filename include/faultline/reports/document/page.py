@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 from faultline.comparison.answer import answer_of
 from faultline.comparison.cells import FAULT, Axis, Point, label
 from faultline.comparison.findings.catalogue import PAPERS, findings

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from faultline.base.roles import ROLES
+from faultline.system.roles import ROLES
 from faultline.comparison.cells import Axis, Point
 from faultline.records.format import NONE, cores
 from faultline.records.metrics import KNOWN, TAIL, Metric, metrics_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.base.text import counted
+from faultline.system.text import counted
 from faultline.comparison.cells import Axis, Figure, Point, apart, is_number, label, seen_value
 from faultline.records.metrics import MACRO, Metric
 from faultline.records.summary import Entry

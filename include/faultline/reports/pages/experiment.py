@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 from pydantic import ValidationError
 
-from faultline.base.errors import FaultlineError
+from faultline.system.errors import FaultlineError
 from faultline.records.format import NONE, count, plain, seconds, share, signed, window_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry

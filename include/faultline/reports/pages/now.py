@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from faultline.base.attempt import Attempt
-from faultline.base.errors import FaultlineError
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import FaultlineError
 from faultline.experiment.cell import Cell
 from faultline.records.format import title_of
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.record import SCHEMA
 from faultline.reports.pages.site import Site
-from faultline.runner.progress import is_waiting, phase_of
+from faultline.lifecycle.progress import is_waiting, phase_of
 
 # Of attempts, the newest first: two are in work at most, and an older one that is not closed is nobody's any more.
 LOOKED_AT = 6

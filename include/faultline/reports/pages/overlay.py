@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.base.errors import FaultlineError
+from faultline.system.errors import FaultlineError
 from faultline.comparison.cells import FAULT, axes_of, label, points_of
 from faultline.records.format import NONE
 from faultline.records.metrics import KNOWN, MACRO, Metric, by_group, value_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.base.errors import ConfigError
+from faultline.system.errors import ConfigError
 from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
 from faultline.comparison.coverage import cell_text, gap_of
 from faultline.comparison.decisions import settled_in

@@ -1,0 +1,142 @@
+"""What one asks of records: `./faultline compare` and `./faultline advise`, as the command line offers them.
+
+Heavy modules are imported inside, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from faultline.system.errors import ConfigError
+
+# What `compare --measure` finds out, unless it is told otherwise: a tenth, for as many experiments at most.
+SMALLEST, MOST_EXPERIMENTS = 0.1, 60
+
+
+def compare(
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="A",
+            help="A sweep, a day (2026-11-21), a git revision or a file of records; NAME@BUILD for one build of it.",
+        ),
+    ],
+    after: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="What it is held against, named likewise; not with --along.")
+    ] = None,
+    cell: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]…", help="With --measure: the experiment, as for `run`, and its axes."),
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="A and B are builds of Spark (or `installed`): measure both, in pairs.")
+    ] = False,
+    along: Annotated[
+        str | None, typer.Option(help="Hold the values of this axis of A against each other: checkpoint_interval_s.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="A figure's path in the record, such as latency_ms.p99. Repeatable.")
+    ] = None,
+    matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="An array of comparisons.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 when a figure of B is worse.")] = False,
+) -> None:
+    """Compare two sides: for each configuration that both have measured, better, worse, same or cannot tell.
+
+    With --along, the values of one axis within A: what each step does, how sure that is, and what would tell.
+    With --measure, two builds of Spark are measured against each other until that can be told.
+    Needs five repetitions a side. What the verdicts rest on stands in docs/explanation/comparing.md.
+    """
+    if measure:
+        if after is None or along is not None or matrix is not None or strict or as_json or len(metric or []) > 1:
+            raise ConfigError("--measure: takes two builds, KEY=VALUE words and one --metric; leave out the rest")
+        raise typer.Exit(_measure(before, after, cell or [], (metric or ["latency_ms.p50"])[0]))
+    if cell:
+        raise ConfigError(f"{cell[0]}: only --measure takes an experiment; leave it out")
+    if along is not None:
+        if after is not None or metric or matrix is not None or strict:
+            raise ConfigError("--along: holds one side against itself; leave out B, --metric, --matrix and --strict")
+        _compare_along(before, along, as_json)
+        return
+    if after is None:
+        raise ConfigError(f"B: is missing; name what {before} is held against, or an axis of it with --along")
+    from faultline.comparison.compare import as_json as rows_of
+    from faultline.comparison.compare import compare_named, print_comparison
+    from faultline.comparison.statistics.comparison import Verdict
+
+    compared = compare_named(before, after, metric or [], matrix=matrix)
+    if as_json:
+        print(json.dumps(rows_of(compared), indent=2))
+    else:
+        print_comparison(compared, before, after)
+    raise typer.Exit(1 if strict and compared.of(Verdict.WORSE) else 0)
+
+
+def _measure(before: str, after: str, words: list[str], figure: str) -> int:
+    """A sweep over both builds that ends once it can be told which has less of the figure."""
+    from faultline.system.text import say
+    from faultline.cli.sweeping import run_sweep
+
+    if before == after:
+        raise ConfigError(f"B: is {after}, too; name another build, or register it under a second name")
+    decide = {"figure": figure, "along": "spark_build", "smallest": SMALLEST, "experiments": MOST_EXPERIMENTS}
+    given = {word.partition("=")[0] for word in words}
+    asked = [] if "decide" in given else [f"decide={json.dumps(decide)}"]
+    # Without a fault pairs differ least; whoever asks for recoveries names one.
+    usual = [] if "fault" in given else ["fault=none"]
+    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], say, dry_run=False, again=False)
+
+
+def _compare_along(sweep: str, axis: str, as_json: bool) -> None:
+    from faultline.system.settings import load_settings
+    from faultline.comparison.answer import along_named
+    from faultline.reports.answer.output import effects_json, print_effects
+
+    settings = load_settings()
+    effects = along_named(sweep, axis, settings)
+    if as_json:
+        print(json.dumps(effects_json(effects), indent=2))
+    else:
+        print_effects(effects)
+
+
+def advise(
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep; NAME@BUILD for one build of it.")],
+    minimise: Annotated[
+        str | None, typer.Option(help="What to have least of: cpu, recovery, latency or latency_p50 (default: cpu).")
+    ] = None,
+    recovery_under: Annotated[float | None, typer.Option(help="Longest macro recovery, in seconds.")] = None,
+    latency_p99_under: Annotated[float | None, typer.Option(help="Highest latency p99, in milliseconds.")] = None,
+    latency_p50_under: Annotated[float | None, typer.Option(help="Highest latency p50, in milliseconds.")] = None,
+    cpu_under: Annotated[float | None, typer.Option(help="Most CPU of all roles, in cores.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Say which configuration of a sweep to choose, how sure that is, and what comes second.
+
+    Or that nobody can tell, with the number of experiments that would tell. Without options: the least CPU among
+    those that recover. What it rests on stands in docs/explanation/comparing.md.
+    """
+    from faultline.system.settings import load_settings
+    from faultline.comparison.answer import answer_named, wish_of
+    from faultline.reports.answer.output import answer_json, print_advice
+    from faultline.reports.answer.words import miss_text
+
+    limits = {
+        "recovery": ("--recovery-under", recovery_under),
+        "latency": ("--latency-p99-under", latency_p99_under),
+        "latency_p50": ("--latency-p50-under", latency_p50_under),
+        "cpu": ("--cpu-under", cpu_under),
+    }
+    settings = load_settings()
+    answer = answer_named(sweep, settings, wish_of(minimise, limits))
+    if answer.advice is None:
+        raise ConfigError(f"{sweep}: {answer.why}")
+    if answer.advice.best is None:
+        raise ConfigError(f"{sweep}: {miss_text(answer.advice)}")
+    if as_json:
+        print(json.dumps(answer_json(answer), indent=2))
+    else:
+        print_advice(answer)

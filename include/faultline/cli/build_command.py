@@ -1,0 +1,104 @@
+"""`./faultline build add`, `list` and `remove`: other Sparks to measure on, each with a master and workers of its own.
+
+Heavy modules are imported inside, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.system.text import say
+
+if TYPE_CHECKING:
+    from faultline.system.settings import Settings
+    from faultline.engines.spark.distributions import Distribution
+
+app = typer.Typer(help="Other builds of Spark to measure on; spark_build=NAME is an axis.", no_args_is_help=True)
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="What experiments call it, such as snapshot.")],
+    spark_home: Annotated[Path, typer.Option(help="Its folder, which has bin/spark-submit; or a wheel's pyspark/.")],
+    java: Annotated[Path | None, typer.Option(help="The Java that runs it. Empty: that of everything else.")] = None,
+    conf: Annotated[Path | None, typer.Option(help="Settings that belong to it, as a spark-defaults.conf.")] = None,
+) -> None:
+    """Register a Spark: its version, its connector to Kafka and its Python are looked at, and its jars hashed."""
+    from importlib.metadata import version
+
+    from faultline.system.errors import ConfigError
+    from faultline.system.machine_lock import machine_holder
+    from faultline.system.settings import load_settings
+    from faultline.installation.daemon import Supervisor
+    from faultline.engines.spark.conf_rules import check_settings
+    from faultline.engines.spark.distributions import distributions, examined, keep, read_conf
+
+    settings = load_settings()
+    if (holder := machine_holder(settings.machine)) and holder.own:
+        raise ConfigError(f"{name}: an experiment is measured ({holder.text}); add it when that is over")
+    told = {} if conf is None else read_conf(conf)
+    check_settings(told, "--conf")
+    made = examined(settings, name, spark_home, java, told, version("pyspark"))
+    before = distributions(settings).get(name)
+    keep(settings, made)
+    say(f"{name}: Spark {made.version} in {made.spark_home}, jars {made.sha256[:12]}, Python {made.python}")
+    supervisor = Supervisor(settings)
+    if supervisor.running():
+        if before is not None and before != made:
+            _stop(settings, before)
+        _start(settings)
+    say(f"use it as spark_build={name}; ./faultline compare --measure installed {name} holds it against the installed")
+
+
+@app.command("list")
+def show() -> None:
+    """Show the registered builds, and whether they are still what they were."""
+    from faultline.system.errors import ConfigError
+    from faultline.system.settings import load_settings
+    from faultline.engines.spark.distributions import distributions, require_unchanged
+
+    known = distributions(load_settings())
+    for one in known.values():
+        try:
+            require_unchanged(one)
+            state = "as registered"
+        except ConfigError as error:
+            state = str(error)
+        print(f"{one.name}  Spark {one.version}  {one.spark_home}  {state}")
+    if not known:
+        say("no other build of Spark is registered; ./faultline build add --help")
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(help="The build to forget; its folder stays.")]) -> None:
+    """Forget a build and end its master and workers. Records that were measured on it stay."""
+    from faultline.system.errors import ConfigError
+    from faultline.system.machine_lock import machine_holder
+    from faultline.system.settings import load_settings
+    from faultline.installation.daemon import Supervisor
+    from faultline.engines.spark.distributions import forget
+
+    settings = load_settings()
+    if (holder := machine_holder(settings.machine)) and holder.own:
+        raise ConfigError(f"{name}: an experiment is measured ({holder.text}); remove it when that is over")
+    gone = forget(settings, name)
+    if Supervisor(settings).running():
+        _stop(settings, gone)
+    say(f"{name} is forgotten; {gone.spark_home} stays")
+
+
+def _start(settings: Settings) -> None:
+    from faultline.cli.operations import bring_up
+    from faultline.installation.daemon import Supervisor
+
+    airflow = any(name.startswith("airflow-") for name in Supervisor(settings).states())
+    bring_up(say, airflow=airflow, settings=settings)
+
+
+def _stop(settings: Settings, gone: Distribution) -> None:
+    from faultline.installation.daemon import Supervisor
+
+    Supervisor(settings).drop([name for name in Supervisor(settings).states() if name.endswith(f"@{gone.name}")])

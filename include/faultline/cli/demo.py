@@ -1,0 +1,116 @@
+"""`./faultline demo`: the main job from one command, and its progress."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from faultline.system.errors import InfrastructureError
+from faultline.system.rights import as_caller
+from faultline.system.settings import Settings
+from faultline.system.targets import check_target
+from faultline.system.text import Say, counted
+from faultline.orchestration.airflow_api import AirflowApi
+from faultline.cli.following import Followed, follow, minutes_text
+from faultline.cli.operations import bring_up
+from faultline.cli.sweeping import await_dags, newest_records, print_outcome, say_times
+from faultline.installation.airflow_home import login_words
+from faultline.experiment.cell import EXPERIMENT, Cell
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import Matrix, PlannedCell
+from faultline.experiment.preset_parts import DEMO, DEMO_MEASUREMENTS
+from faultline.experiment.sweep_id import sweep_id_of
+from faultline.records.record import JUDGED, Record
+from faultline.reports.report import write_report
+from faultline.lifecycle.environment import installed_build
+from faultline.lifecycle.progress import budget_s, describe
+
+DAG_ID = "state_size_x_checkpoint_interval"
+
+
+def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
+    """Runs the demo; returns the exit code: 0 when every cell was measured and judged, whether or not it is sound."""
+    started = datetime.now(UTC)
+    if output is not None:
+        check_target(output, "--output")
+    settings = bring_up(say)
+    up = datetime.now(UTC)
+    say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
+    cells = demo_matrix().cells(installed_build(settings))
+    api = AirflowApi(settings)
+    missing = cells if again else newest_records(settings, cells)[1]
+    await_dags(api, DAG_ID, EXPERIMENT)  # until then Airflow does not know its runs
+    run_id = _running(api)
+    if run_id:
+        say(f"resuming {run_id}")
+    elif missing:
+        minutes = minutes_text(sum(budget_s(cell.config) for cell in missing))
+        say(f"{len(missing)} of {counted(len(cells), 'experiment')} to measure, about {minutes}")
+        run_id = api.trigger(DAG_ID, _form(again), run_id=_new_run_id())
+    else:
+        say("all experiments have valid records; `--again` measures them again")
+    watched = Followed("success")
+    if run_id:
+        typical_s = max(budget_s(cell.config) for cell in cells)
+        watched = follow(
+            api, settings, DAG_ID, run_id, cells, say,
+            budget_s=typical_s, most=DEMO_MEASUREMENTS, keep_unsound=True,
+        )  # fmt: skip
+    records, missing = newest_records(settings, cells, sweep_id_of(run_id) if again and run_id else None)
+    if records:
+        show(settings, records, started, output, say)
+    elif watched:
+        raise InfrastructureError("demo: not one experiment left a record; see the failed tasks in the UI")
+    if not watched:
+        return 1
+    _say_lacking(records, missing, again, say)
+    if watched.first_recovery_s is not None:
+        first = [(watched.first_recovery_s - since.timestamp()) / 60 for since in (started, up)]
+        say(f"first recovery: after {first[0]:.1f} min, {first[1]:.1f} min after the services were up")
+    say(f"done in {(datetime.now(UTC) - started).total_seconds() / 60:.1f} min; `./faultline down` ends the services")
+    judged = {Cell.of(record) for record in records if record.status in JUDGED}
+    return 0 if watched.state == "success" and all(cell.cell in judged for cell in cells) else 1
+
+
+def show(settings: Settings, records: list[Record], started: datetime, output: Path | None, say: Say) -> None:
+    """Prints the answer, the table, where the time of what was measured since `started` went, and where report and UI
+    are."""
+    print_outcome(records)
+    say_times(settings, records, started, say)
+    target = output or settings.results / "reports" / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html"
+    with as_caller():
+        print(f"report: {write_report(records, settings.results, target, title='Word count under a kill')}")
+    print(f"airflow: {settings.endpoints.airflow} ({login_words(settings, sys.stdout)})")
+
+
+def _say_lacking(records: Sequence[Record], missing: Sequence[PlannedCell], again: bool, say: Say) -> None:
+    """Names the experiments without a usable record, a line for all runs of a configuration, and what measures them."""
+    command = f"./faultline demo{' --again' * again}"
+    last = {Cell.of(record): record.status for record in records}
+    lacking = Counter((describe(cell.config), last.get(cell.cell, "no record")) for cell in missing)
+    for (name, status), runs in lacking.items():
+        say(f"no usable record for {counted(runs, 'run')} of {name} ({status}); `{command}` measures them again")
+
+
+def _running(api: AirflowApi) -> str | None:
+    """A run of the demo's matrix that has not ended, such as after an interrupted demo."""
+    runs = [run["dag_run_id"] for run in api.runs(DAG_ID, "running", "queued")]
+    return next((run_id for run_id in runs if run_id.startswith("demo_")), None)
+
+
+def _form(again: bool) -> dict[str, object]:
+    return {
+        "preset": DEMO, "only_missing": not again, "max_measurements": DEMO_MEASUREMENTS, "keep_unsound": True,
+    }  # fmt: skip
+
+
+def demo_matrix() -> Matrix:
+    """What the demo measures: the preset `demo` of its matrix, as the DAG expands it."""
+    return MATRICES[DAG_ID].preset_matrix(DEMO)
+
+
+def _new_run_id() -> str:
+    return f"demo_{datetime.now(UTC):%Y%m%dT%H%M%SZ}"

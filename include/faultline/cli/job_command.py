@@ -1,0 +1,54 @@
+"""`./faultline job check` and `job new`: what of a job of the user's can be measured, and one to begin with.
+
+Heavy modules are imported inside, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from faultline.system.errors import ConfigError
+from faultline.system.text import say
+
+app = typer.Typer(help="Your own job: docs/your-own.md.", no_args_is_help=True)
+
+
+@app.command(context_settings={"ignore_unknown_options": False})
+def check(
+    file: Annotated[str, typer.Argument(help="A Python file with a function `query`, or a program: Python or jar.")],
+    parameters: Annotated[
+        list[str] | None, typer.Argument(help="KEY=VALUE …, as for `run`, such as rate=100 or arguments.window_s=5.")
+    ] = None,
+) -> None:
+    """Run a job for 20 s on the embedded services, and say in words what of it is measured, what is not, and why.
+
+    Exit code 0 when it ran soundly, 1 when it did not, 2 when it cannot be run.
+    """
+    from faultline.cli.job_check import check_job
+
+    outcome = check_job(file, parameters or [], say)
+    print("\n".join(outcome.lines))
+    raise typer.Exit(0 if outcome.sound else 1)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the job; the file NAME.py is made here.")],
+) -> None:
+    """Write a job that runs: a word count, with what there is to declare."""
+    from faultline.cli.job_check import TEMPLATE
+
+    path = Path(name if name.endswith(".py") else f"{name}.py")
+    if not path.stem.isidentifier():
+        raise ConfigError(f"NAME: {name!r} is no name of a Python module; use letters, digits and _")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE.read_text(encoding="utf-8").replace("examples/word_count.py", str(path)))
+    except FileExistsError:
+        raise ConfigError(f"{path}: is there already; choose another name") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    say(f"{path} is written; try it with ./faultline job check {path}")

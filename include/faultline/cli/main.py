@@ -1,0 +1,398 @@
+"""The command line. Results go to standard output, progress and messages to standard error.
+
+Exit codes: 0 done, 1 the work ran and failed, 2 refused (bad input, missing requirement). Heavy
+modules are imported inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from faultline.system.errors import ConfigError, FaultlineError
+from faultline.system.rights import let_nobody_write, meet_root
+from faultline.system.text import say
+from faultline.cli import build_command, job_command, service_command, target_command
+from faultline.cli.asking import advise, compare
+from faultline.cli.measuring import missing, sweep
+from faultline.orchestration.guest.commands import conductor, install, uninstall
+from faultline.orchestration.nights import nights_command as nights
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Benchmark stream processing under faults: Airflow runs it, Kafka feeds it, Spark is measured.",
+)
+
+
+def main() -> None:
+    """Runs the command line; every expected failure is one line on standard error."""
+    # Whoever asks it to end, a command ends what it has started for itself, such as a benchmark's own services.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    let_nobody_write()
+    try:
+        raise SystemExit(app(sys.argv[1:] or ["--help"], prog_name="./faultline", standalone_mode=False))
+    except TyperException as error:
+        # Of bad usage Typer knows in which command; of a group of commands without one it tells the help.
+        said, context = error.format_message(), getattr(error, "ctx", None)
+        if context is None or said != context.get_help():
+            _refuse(f"{said} See {getattr(context, 'command_path', './faultline')} --help", error.exit_code)
+        print(said)
+    except ConfigError as error:
+        _refuse(error, 2)
+    except FaultlineError as error:
+        _refuse(error, 1)
+    except Interrupted:
+        _refuse("interrupted; services and what Airflow measures go on, `./faultline down` ends them", 1)
+
+
+class Interrupted(BaseException):
+    """A signal asked for the end. Click would turn a KeyboardInterrupt into a word of its own."""
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise Interrupted
+
+
+@app.command()
+def demo(
+    again: Annotated[bool, typer.Option("--again", help="Measure all experiments again.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Where the HTML report goes (default: results/reports/).")] = None,
+) -> None:
+    """Main job: word count at two checkpoint intervals while executors are killed, measured through Airflow.
+
+    Brings the services up, reports each recovery as it happens, and ends with the answer, a table, an HTML report and
+    the address of the UI. A second call resumes: what has a usable record is not measured again. Exit code 0: all of
+    it was measured and judged; 1: something failed; 2: refused.
+    """
+    from faultline.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(say, again=again, output=output))
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def test(context: typer.Context) -> None:
+    """Run all tests, or some layers of them: static, unit, contract, component, system.
+
+    Other arguments go to pytest, such as `unit -k store`, `--thorough` for the long ones as well, or the path of a
+    file. First adds what only the tests need: Python packages, and Debian packages where it may.
+    """
+    from faultline.system.settings import ROOT, load_settings
+    from faultline.cli.testing.debian import install_missing
+    from faultline.cli.testing.development import add_packages
+    from faultline.cli.testing.suite import LAYERS, run_layers, split_arguments
+    from faultline.installation.rehearsal import make_archive
+
+    meet_root()
+    add_packages(ROOT, Path(sys.prefix))
+    install_missing(Path(sys.prefix).parent / "logs" / "debian.log", say, thorough="--thorough" in context.args)
+    os.chdir(ROOT)
+    layers, arguments = split_arguments(context.args)
+    if not layers:
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])
+    if any(LAYERS[name].spark for name in layers):
+        make_archive(load_settings(), say)
+    raise typer.Exit(run_layers(layers, arguments, say))
+
+
+@app.command()
+def up(
+    port: Annotated[
+        list[str] | None, typer.Option(help="NAME=NUMBER, such as airflow=18090; refused when it is busy. Repeatable.")
+    ] = None,
+    airflow: Annotated[bool, typer.Option(help="Also start Airflow.")] = True,
+    hosts: Annotated[
+        int | None,
+        typer.Option(help="So many hosts in network namespaces: the broker's, and one for each Spark worker; 0: none."),
+    ] = None,
+) -> None:
+    """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
+    from faultline.cli.operations import bring_up, close_what_ended, ports_named
+
+    settings = bring_up(say, airflow=airflow, ports=ports_named(port or []), hosts=hosts)
+    close_what_ended(settings, say)
+    say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
+    if airflow:
+        from faultline.cli.sweeping import say_what_goes_on
+        from faultline.installation.airflow_home import login_words
+
+        say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
+        say_what_goes_on(settings, say)
+
+
+@app.command()
+def password() -> None:
+    """Print the password of the one user of Airflow's page."""
+    from faultline.system.settings import load_settings
+    from faultline.installation.airflow_home import password as known
+
+    print(known(load_settings()))
+
+
+@app.command()
+def down() -> None:
+    """End every process of this installation, also after a crash. Data, logs and results stay."""
+    from faultline.system.settings import load_settings
+    from faultline.installation.supervision import down as stop
+
+    ended = stop(load_settings(), say)
+    say(f"down{f', {len(ended)} leftover processes ended' if ended else ''}")
+
+
+@app.command(context_settings={"ignore_unknown_options": False})
+def run(
+    workload: Annotated[str, typer.Argument(help="The workload, such as word_count.")],
+    parameters: Annotated[
+        list[str] | None, typer.Argument(help="KEY=VALUE …; see docs/reference/parameters.md.")
+    ] = None,
+    keep_topics: Annotated[bool, typer.Option(help="Keep the Kafka topics afterwards.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole record, on a terminal, too.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be broken and when; start nothing.")
+    ] = False,
+) -> None:
+    """Run one experiment and print its figures; in a pipe or a file, the whole record as JSON.
+
+    Example: ./faultline run word_count state_mb=8 checkpoint_interval_s=2 fault=executor
+
+    `run nexmark` without a query=, or with preset= or repetitions=, goes through the matrix and prints a line for each
+    query; a second call resumes.
+    """
+    from faultline.cli.run_one import describe_faults, page_of, run_single
+    from faultline.experiment.workloads.registry import workload_of
+    from faultline.reports.table import print_table
+
+    given = {one.partition("=")[0] for one in parameters or []}
+    whole = workload_of({"workload": workload}).whole
+    if whole is not None and (whole[1] not in given or given & {"preset", "repetitions"}):
+        from faultline.cli.nexmark_sweep import describe
+        from faultline.cli.nexmark_sweep import main as run_nexmark
+
+        if keep_topics:
+            raise ConfigError("--keep-topics: it is for one experiment; give query=, such as query=q5, and no preset")
+        if dry_run:
+            print("\n".join(describe(parameters or [])))
+            return
+        raise typer.Exit(run_nexmark(parameters or [], say))
+    if dry_run:
+        print("\n".join(describe_faults(workload, parameters or [])))
+        return
+    record = run_single(workload, parameters or [], say, keep_topics=keep_topics)
+    if as_json or not sys.stdout.isatty():
+        print(json.dumps(record.as_dict(), indent=2))
+    else:
+        print_table([record])
+    # The record's reasons are far up by now, if anybody reads it.
+    why = f": {record.reasons[0]}" if record.reasons else ""
+    say(f"{record.status}{why}; what happened, and when: ./faultline explain {record.attempt}")
+    if page := page_of(record.attempt):
+        say(f"page: {page}")
+    raise typer.Exit(0 if record.sound else 1)
+
+
+@app.command()
+def results(
+    as_json: Annotated[bool, typer.Option("--json", help="An array of records.")] = False,
+    matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="Only records of this sweep. Repeatable: a resumed sweep has two.")
+    ] = None,
+    status: Annotated[str | None, typer.Option(help="valid, unmet, unsound, failed or cancelled.")] = None,
+    saved: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", help="Read this bundle (.tar.xz), or what --json wrote (.gz too), not the store. Repeatable."
+        ),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Write records and the raw files that they were made of to this file, such as x.tar.xz."),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report of these records to this file.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write a matrix, with plots and the papers' findings, as Markdown to this file.")
+    ] = None,
+) -> None:
+    """Show the records in the store, as a table or as JSON."""
+    from faultline.system.targets import check_target
+    from faultline.cli.operations import select_records
+
+    for option, target in (("--bundle", bundle), ("--report", report), ("--page", page)):
+        if target is not None:
+            check_target(target, option)
+    records, problems = select_records(matrix, sweep or (), status, saved or ())
+    for problem in problems:
+        say(problem)
+    if bundle:
+        from faultline.cli.bundling import bundle_records
+
+        bundle_records(records, bundle, say, saved=saved or ())
+    if report:
+        from faultline.system.settings import load_settings
+        from faultline.reports.report import write_report
+
+        say(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
+    if page:
+        from faultline.records.bundle import SUFFIX
+        from faultline.reports.document.page import write_page
+
+        write_page(records, page, matrix=matrix, bundles=[path for path in saved or () if path.name.endswith(SUFFIX)])
+        say(f"page: {page}")
+    if as_json:
+        print(json.dumps([record.as_dict() for record in records], indent=2))
+        return
+    from faultline.reports.table import print_table
+
+    if not records:
+        found = "no record matches; what a sweep did not measure again, since it was there, is under the sweep that did"
+        say(found if matrix or sweep or status or saved else "no records yet")
+        return
+    print_table(records)
+
+
+_ROOMS = {"job": job_command, "build": build_command, "service": service_command, "target": target_command}
+for _name, _room in {"nightly": nights, **_ROOMS}.items():
+    app.add_typer(_room.app, name=_name)
+for command in (sweep, missing, compare, advise, conductor, install, uninstall):
+    app.command()(command)
+
+
+@app.command()
+def judge(
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep, the id of one attempt, or a bundle.")],
+    again: Annotated[
+        bool, typer.Option("--again", help="Let today's records take the place of those that stand.")
+    ] = False,
+    within: Annotated[
+        list[float] | None, typer.Option(help="A `recovered_within` to try, such as 0.5. Repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="An array of attempts.")] = False,
+) -> None:
+    """Judge the raw files of a sweep once more, and show what today's definitions make of its recoveries.
+
+    Nothing is written without --again; with it, a record that changes is moved to results/superseded/ first.
+    """
+    from faultline.cli.judging import judge_sweep
+
+    outcome = judge_sweep(sweep, tuple(within or ()), again=again)
+    if as_json:
+        print(json.dumps(outcome.rows(), indent=2))
+    else:
+        outcome.print()
+
+
+@app.command()
+def publish(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An empty folder, or a site that this command made.")],
+) -> None:
+    """Write the results as a static site: sweeps, nights and experiments with their plots, without a server."""
+    from faultline.system.settings import load_settings
+    from faultline.cli.publishing import publish as write_site
+
+    write_site(load_settings(), folder, say)
+
+
+@app.command()
+def record(
+    topic: Annotated[str, typer.Argument(help="The topic, such as orders.")],
+    to: Annotated[Path, typer.Option(help="The file to write, such as orders.parquet.")],
+    bootstrap: Annotated[str | None, typer.Option(help="HOST:PORT of its broker. Empty: the embedded one.")] = None,
+) -> None:
+    """Copy a topic into a file, once, with keys, headers and times; data=FILE replays it."""
+    from faultline.system.settings import load_settings
+    from faultline.cli.recording import record_topic
+
+    record_topic(bootstrap or load_settings().endpoints.kafka, topic, to, say)
+
+
+@app.command()
+def explain(
+    record: Annotated[str, typer.Argument(help="A record's file, an attempt's id or the start of it, or `last`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Where the HTML page goes (default: results/reports/).")] = None,
+) -> None:
+    """Tell one experiment: what happened, when, and by whose evidence; as text and as a plot."""
+    from faultline.system.settings import load_settings
+    from faultline.records.find import LAST, still_running
+    from faultline.reports import explain as explaining
+
+    settings = load_settings()
+    if record == LAST and (running := still_running(settings)):
+        say(running)
+    if as_json:
+        print(json.dumps(explaining.explain_json(record, settings, plot=plot), indent=2))
+    else:
+        print(explaining.explain(record, settings, plot=plot))
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(help="One of them. Empty: all of Faultline's own speed.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the benchmarks.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
+) -> None:
+    """Run a benchmark of Faultline itself and print its figures.
+
+    Without a name: those of its speed; they are written to docs/results/performance.md.
+    """
+    from benchmarks.catalogue import BENCHMARKS, print_figures, run_benchmark
+
+    if listed:
+        print("\n".join(BENCHMARKS))
+        return
+    if name is None:
+        _bench_all(as_json, quick)
+        return
+    outcome = run_benchmark(name, say, quick=quick)
+    if as_json:
+        print(json.dumps(outcome, indent=2))
+    else:
+        print_figures(outcome)
+
+
+def _bench_all(as_json: bool, quick: bool) -> None:
+    from faultline.system.settings import ROOT
+    from benchmarks.catalogue import print_figures, run_benchmark
+    from benchmarks.speed.performance import page, run_all
+    from faultline.lifecycle.environment import git_commit
+
+    outcomes, failures = run_all(lambda name: run_benchmark(name, say, quick=quick), say)
+    target = ROOT / "docs" / "results" / "performance.md"
+    target.write_text(page(outcomes, failures, build=git_commit(ROOT) or "unknown", quick=quick), encoding="utf-8")
+    if as_json:
+        print(json.dumps(outcomes, indent=2))
+    else:
+        for outcome in outcomes:
+            print_figures(outcome)
+    say(f"written to {target}")
+    raise typer.Exit(1 if failures else 0)
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
+    """Say what is installed, reachable and missing. Exit code 1 when something is missing."""
+    from faultline.installation.doctor import examine, print_examination
+
+    findings = examine()
+    if as_json:
+        print(json.dumps(findings, indent=2))
+    else:
+        print_examination(findings)
+    raise typer.Exit(0 if findings["ok"] else 1)
+
+
+def _refuse(message: object, code: int) -> None:
+    say(message)
+    raise SystemExit(code)

@@ -1,0 +1,105 @@
+"""`./faultline run nexmark` without a query: all queries through the matrix, and their table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from faultline.system.roles import WORKERS
+from faultline.system.text import Say, natural
+from faultline.cli.sweep_words import Wanted
+from faultline.cli.sweep_words import wanted_of as sweep_of
+from faultline.cli.sweeping import described, run_wanted
+from faultline.comparison.cells import Point, points_of
+from faultline.comparison.findings.nexmark import with_driver
+from faultline.experiment.workloads.registry import has_schedule
+from faultline.records.metrics import MACRO
+from faultline.records.record import Record
+from faultline.records.summary import Entry
+from faultline.reports.document.tables import Column, N, total
+
+DAG_ID = "nexmark"
+
+
+def wanted_of(given: Sequence[str]) -> Wanted:
+    """The sweep that the words ask for. Raises ConfigError for what this machine cannot run."""
+    return sweep_of([DAG_ID, *given])
+
+
+def describe(given: Sequence[str]) -> list[str]:
+    """The dry run: what would be measured."""
+    return described(wanted_of(given))
+
+
+def print_queries(records: Sequence[Record]) -> None:
+    """One line a query: medians of its valid repetitions."""
+    points = sorted(points_of([Entry.of(record) for record in records]), key=lambda one: natural(one.config["query"]))
+    broken = not all(point.control for point in points)
+    own_pace = any(not has_schedule(point.config) for point in points)
+    columns = _columns(broken=broken, own_pace=own_pace)
+    table = Table(title="Nexmark: medians of the valid repetitions")
+    for column in columns:
+        table.add_column(column.heading, justify="left" if column.heading == "query" else "right")
+    for point in points:
+        table.add_row(*(column.text(point) for column in columns))
+    Console(width=None if Console().is_terminal else 120).print(table)
+    print("cores: executors and Python workers")
+    if broken:
+        print(
+            "> n: not recovered within the n s watched, which is never seen where results are rare "
+            "(docs/reference/workloads.md)"
+        )
+    if own_pace:
+        print("with driver: events/s/core when the driver's cores count as well")
+        print("p50, p99: how long a result's batch took (docs/reference/workloads.md#nexmark)")
+
+
+def _columns(*, broken: bool, own_pace: bool) -> list[Column]:
+    """What is told of a query: with the driver where it ran as fast as it can, its recovery where it was broken."""
+    return [
+        Column("query", lambda point: str(point.config["query"])),
+        _median("events/s", "throughput_rps"),
+        Column("cores", _cores),
+        _median("events/s/core", "rps_per_core"),
+        *([Column("with driver", _with_driver)] if own_pace else []),
+        *([_median("recovery s", MACRO, digits=1)] if broken else []),
+        *([] if own_pace else [total("audit.lost", "lost"), total("audit.wrong", "wrong")]),
+        _median("p50 ms", "latency_ms.p50"),
+        _median("p99 ms", "latency_ms.p99"),
+        _median("state MB", "state_bytes.checkpoint", scale=1e-6, digits=1),
+        _median("GC s", "gc_s", digits=1),
+        N,
+    ]
+
+
+def _median(name: str, key: str, *, scale: float = 1.0, digits: int = 0) -> Column:
+    def text(point: Point) -> str:
+        figure = point.figure(key)
+        if figure.median is None:
+            return "—"
+        return f"{'> ' if figure.bound else ''}{figure.median * scale:,.{digits}f}"
+
+    return Column(name, text)
+
+
+def _cores(point: Point) -> str:
+    used = [point.figure(f"cpu_cores.{role}").median for role in WORKERS]
+    known = [cores for cores in used if cores is not None]
+    return f"{sum(known):.2f}" if known else "—"
+
+
+def _with_driver(point: Point) -> str:
+    if has_schedule(point.config):
+        return "—"
+    keys = ("throughput_rps", "rps_per_core", "cpu_cores.driver")
+    known = [with_driver(*(entry.metrics.get(key) for key in keys)) for entry in point.valid]
+    values = [value for value in known if value is not None]
+    return f"{statistics.median(values):,.0f}" if values else "—"
+
+
+def main(given: Sequence[str], say: Say) -> int:
+    """The command; returns the exit code: 0 when every query has its valid records."""
+    return run_wanted(wanted_of(given), say, show=print_queries)

@@ -1,0 +1,203 @@
+"""`./faultline run`: one experiment, through the scheduler when it runs, else through `dag.test()`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from faultline.system.environment import clean_environment
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.marks import INSTANCE_MARK
+from faultline.system.settings import Settings, instance, load_settings
+from faultline.system.target import target
+from faultline.system.text import Say
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.orchestration.connections import look_ahead, require_targets, take_in
+from faultline.cli.operations import bring_up, require
+from faultline.cli.sweeping import await_dags
+from faultline.cli.words import from_here, split_words
+from faultline.installation.airflow_home import installation_environment
+from faultline.installation.daemon import Supervisor
+from faultline.installation.services import airflow_health
+from faultline.installation.supervision import down, services_keeper
+from faultline.installation.users import are_for_runs, using
+from faultline.experiment.build import parse_build
+from faultline.experiment.cell import EXPERIMENT
+from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
+from faultline.records.record import Record
+from faultline.records.store import Store
+from faultline.reports.pages import UI_PAGE
+from faultline.lifecycle.prepare import Order, check_here, pause_in
+from faultline.lifecycle.progress import current_attempt, describe, phase_of
+
+BOOKKEEPING = ("repetition", "series", "build", "build_spec")
+POLL_S = 1.0
+# Of a run that is broken off.
+END_S = 30.0
+
+
+def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
+    """`key=value` words as the conf of a run. Raises ConfigError naming the key, before anything is started."""
+    values = {"workload": workload, **{key: from_here(key, text) for key, text in _words(given).items()}}
+    bookkeeping: dict[str, Any] = {key: values.pop(key) for key in BOOKKEEPING if key in values}
+    config = parse_configuration({key: None if text == "" else text for key, text in values.items()})
+    if "repetition" in bookkeeping:
+        if not bookkeeping["repetition"].isdigit():
+            raise ConfigError(f"repetition: {bookkeeping['repetition']!r} is not a whole number; use 0 or more")
+        bookkeeping["repetition"] = int(bookkeeping["repetition"])
+    check_here(config)
+    if "build_spec" in bookkeeping:
+        bookkeeping["build_spec"] = parse_build(bookkeeping["build_spec"], "build_spec")
+    Order(config, **bookkeeping)
+    if "build_spec" in bookkeeping:
+        bookkeeping["build_spec"] = bookkeeping["build_spec"].as_mapping()
+    return {**config.model_dump(mode="json"), **bookkeeping}
+
+
+def _words(given: Sequence[str]) -> dict[str, str]:
+    """The words by key. Raises ConfigError for one that is of a sweep, and for nothing where something is needed."""
+    for key in ("preset", "repetitions", "controls", "decide"):
+        if any(word.partition("=")[0] == key for word in given):
+            raise ConfigError(f"{key}: is of a sweep, and this is one experiment; see ./faultline sweep --help")
+    values = split_words(given, [*Configuration.model_fields, *BOOKKEEPING], example="state_mb=8")
+    for key, text in values.items():
+        if text == "" and not may_be_empty(key):
+            raise ConfigError(f"{key}: is empty; give a value, or leave it out")
+    return values
+
+
+def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
+    """The dry run: a line for each planned fault. Who the victims are is chosen by seed among those alive then."""
+    conf = parse_parameters(workload, given)
+    config = parse_configuration({key: conf[key] for key in Configuration.model_fields})
+    look_ahead(load_settings(), [config.target])
+    seed = config.plan().seed
+    lines = []
+    for planned in config.planned_faults():
+        fault = planned.fault
+        if fault.how.hits is not None:
+            lines.append(planned.what())
+        else:
+            lines.append(f"{planned.what(_whom(fault.victim, fault.count))} (chosen by seed {seed})")
+    lines = lines or ["nothing: a control"]
+    return [*lines, pause] if (pause := pause_in(config)) is not None else lines
+
+
+def _whom(victim: str, count: int) -> str:
+    who = {"any": "random process on a random node", "python_worker": "Python worker at work", "kafka": "Kafka broker"}
+    name = who.get(victim, victim)
+    return f"1 {name}" if count == 1 else f"{count} at once: {name}"
+
+
+def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bool) -> Record:
+    """Runs one experiment and returns its record, whatever its status."""
+    conf = parse_parameters(workload, given)
+    settings = load_settings()
+    require(settings)
+    require_targets(settings, [conf["target"]], say)
+    sweep_id = f"single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    conf |= {"sweep_id": sweep_id, "keep_topics": keep_topics}
+    config = parse_configuration({key: conf[key] for key in Configuration.model_fields})
+    say(describe(config))
+    if (pause := pause_in(config)) is not None:
+        say(pause)
+    if airflow_health(settings).get("scheduler") == "healthy":
+        _through_scheduler(settings, conf, say)
+    else:
+        _through_dag_test(conf, say)
+    records = Store(settings.results).query(sweep=sweep_id)
+    if not records:
+        raise InfrastructureError("run: the experiment left no record; see the logs of its first failed task")
+    return records[-1]
+
+
+def page_of(attempt: str) -> str | None:
+    """The address of an experiment's page; None where no Airflow shows it."""
+    settings = load_settings()
+    up = airflow_health(settings).get("metadatabase") == "healthy"
+    return f"{settings.endpoints.airflow}{UI_PAGE}/experiments/{attempt}" if up else None
+
+
+def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> None:
+    api = AirflowApi(settings)
+    await_dags(api, EXPERIMENT)
+    run_id = api.trigger(EXPERIMENT, conf, run_id=conf["sweep_id"])
+    shown = ""
+    while api.run_state(EXPERIMENT, run_id) not in FINISHED:
+        shown = _show(settings, conf["sweep_id"], shown, say)
+        time.sleep(POLL_S)
+        if services_keeper(settings) is None:
+            raise InfrastructureError(
+                "run: the services were ended under it; the next ./faultline up goes on, or closes what was cut off"
+            )
+
+
+def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
+    """Without a scheduler: the same DAG in one process, on a metadata database of its own.
+
+    Services that were not running are started before, and ended after unless others have come to use them.
+    """
+    before = load_settings()
+    if (elsewhere := target(before, conf["target"])) is not None:
+        take_in(before, elsewhere)
+    with using(before) as alone:
+        were_up = Supervisor(before).running()
+        settings = bring_up(say, airflow=False, for_run=True)
+        try:
+            _dag_test(settings, conf, say)
+        finally:
+            if are_for_runs(settings) and alone():
+                down(settings, say)
+            elif not were_up:
+                say("services: others use them, too, so they go on; ./faultline down ends them")
+
+
+def _dag_test(settings: Settings, conf: dict[str, Any], say: Say) -> None:
+    log = settings.logs / "dag-test.log"
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "faultline.orchestration.local_run"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # The mark makes `down` find it, and all that it starts; the folders are absolute, as its own is another.
+            env=clean_environment(
+                {INSTANCE_MARK: instance(settings)["instance"], **installation_environment(settings)}
+            ),
+            cwd=settings.root,
+        )
+    try:
+        assert child.stdin is not None
+        with child.stdin as pipe:
+            pipe.write(json.dumps(conf).encode())
+        shown = ""
+        while child.poll() is None:
+            shown = _show(settings, conf["sweep_id"], shown, say)
+            time.sleep(POLL_S)
+        if child.returncode not in (0, 1):
+            raise InfrastructureError(f"run: dag.test() ended with status {child.returncode}; see {log}")
+    except BaseException:
+        child.terminate()
+        try:
+            child.wait(END_S)
+        except subprocess.TimeoutExpired:
+            # `down` would end it, which is not called when others use the services.
+            child.kill()
+            child.wait()
+        raise
+
+
+def _show(settings: Settings, sweep_id: str, shown: str, say: Say) -> str:
+    attempt = current_attempt(settings, sweep_id)
+    if attempt is None:
+        return shown
+    phase = phase_of(attempt)
+    if phase.name != shown:
+        say(f"{attempt.id}: {phase.name}{', ' + phase.detail if phase.detail else ''}")
+    return phase.name

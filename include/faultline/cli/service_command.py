@@ -1,0 +1,144 @@
+"""`./faultline service`: has systemd bring the services up after a reboot, as the user's own, without root."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from faultline.system.environment import PASSED, passed_on
+from faultline.system.errors import ConfigError
+from faultline.system.files import write_private
+from faultline.system.settings import Settings, load_settings
+from faultline.system.text import say
+
+app = typer.Typer(help="Bring the services up after a reboot, by systemd.", no_args_is_help=True)
+
+UNIT = "faultline.service"
+# Beside the units: links to those that systemd starts by itself, as the unit's own [Install] has it.
+_ENABLED = "default.target.wants"
+MARK = "# Written by ./faultline service install; of the installation in "
+# Names that the unit hands on beside where things lie, as they are now; with what they name, and what holds a password.
+# The database is known to the installation.
+HANDED_ON = (
+    "FAULTLINE_NIGHTS", "FAULTLINE_NIGHTLY_SCHEDULE", "FAULTLINE_SPEED_SCHEDULE", "FAULTLINE_WORKER_MEMORY_MB",
+    "FAULTLINE_QUIET_S", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_REFUSE_ROOT", "FAULTLINE_MACHINE",
+    "FAULTLINE_MEMCACHED", "FAULTLINE_PYTHON", "JAVA_HOME", PASSED,
+)  # fmt: skip
+_TEXT = """\
+{mark}{home}
+[Unit]
+Description=Faultline: {what} for benchmarks
+After=network.target
+StartLimitIntervalSec=30min
+StartLimitBurst=10
+
+[Service]
+{kind}
+WorkingDirectory={root}
+{environment}# By a relative path: in a command systemd reads spaces and $ its own way.
+{commands}
+TimeoutStartSec=20min
+TimeoutStopSec=3min
+# A database on this machine may come up later.
+Restart=on-failure
+RestartSec=30
+UMask=0077
+
+[Install]
+WantedBy=default.target
+"""
+
+
+# What a unit runs. The services go on by themselves once they are up; the conductor stays in the foreground, and all
+# that it started ends with it.
+_UP = {
+    "what": "Kafka, Spark and Airflow",
+    "kind": "Type=oneshot\nRemainAfterExit=yes",
+    "commands": "ExecStart=/bin/sh ./faultline up\nExecStop=/bin/sh ./faultline down",
+}
+_CONDUCTOR = {
+    "what": "Kafka, Spark and the conductor of another Airflow",
+    "kind": "Type=exec\nKillMode=mixed",
+    "commands": "ExecStart=/bin/sh ./faultline conductor",
+}
+
+
+@app.command()
+def install(
+    conductor: Annotated[
+        bool, typer.Option("--conductor", help="Run `conductor` in place of `up`, for an Airflow that others use.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit; write nothing.")] = False,
+) -> None:
+    """Write a unit for systemd that runs `up` when the machine starts. Nothing is enabled: it says how."""
+    settings = load_settings()
+    path = unit_path()
+    if dry_run:
+        print(unit_text(settings, path, conductor=conductor, shown=True), end="")
+        say(f"{path} would be written; nothing was done: --dry-run")
+        return
+    write_unit(settings, path, conductor=conductor)
+    say(f"{path} is written; these make it run at each start of the machine:")
+    print("systemctl --user daemon-reload")
+    print(f"systemctl --user enable --now {UNIT}")
+    print("loginctl enable-linger")
+
+
+@app.command()
+def remove() -> None:
+    """Remove the unit of this installation, after systemd was told to disable it."""
+    settings, path = load_settings(), unit_path()
+    _require_ours(settings, path)
+    if os.path.lexists(path.parent / _ENABLED / UNIT):
+        raise ConfigError(f"{path}: is enabled, so systemd starts it; first: systemctl --user disable --now {UNIT}")
+    if not path.exists():
+        raise ConfigError(f"{path}: there is none; nothing to remove")
+    path.unlink()
+    say(f"{path} is removed; systemctl --user daemon-reload makes systemd forget it")
+
+
+def unit_path() -> Path:
+    """Where systemd looks for a user's own units."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "systemd" / "user" / UNIT
+
+
+def write_unit(settings: Settings, path: Path, *, conductor: bool = False) -> None:
+    """Writes the unit, for the services or for the conductor. Raises ConfigError as `unit_text`."""
+    text = unit_text(settings, path, conductor=conductor)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+    # What is handed on may hold passwords.
+    write_private(path, text)
+
+
+def unit_text(settings: Settings, path: Path, *, conductor: bool = False, shown: bool = False) -> str:
+    """The unit; where it is `shown`, without the values of what may hold a password. Raises ConfigError when one is
+    there that is not this installation's, or for a path that a unit cannot hold."""
+    _require_ours(settings, path)
+    for place in (settings.root, settings.home, settings.results):
+        if any(character in str(place) for character in '\n%"\\'):
+            raise ConfigError(f"{place}: a path with %, quotes or line breaks cannot stand in a unit; move it")
+    places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
+    secret = dict.fromkeys(passed_on(), "…") if shown else passed_on()
+    given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | secret | places
+    environment = "".join(f'Environment="{name}={_quoted(name, value)}"\n' for name, value in given.items())
+    what = _CONDUCTOR if conductor else _UP
+    return _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment, **what)
+
+
+def _quoted(name: str, value: str) -> str:
+    """The value as a unit has it between quotation marks, where % begins a specifier and a backslash an escape."""
+    if not value.isprintable():
+        raise ConfigError(f"{name}: holds a line break or another control character; a unit cannot hand it on")
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+
+
+def _require_ours(settings: Settings, path: Path) -> None:
+    if path.exists() and not path.read_text(errors="replace").startswith(f"{MARK}{settings.home}\n"):
+        raise ConfigError(f"{path}: is of another installation, or was not written by this command; move it away first")

@@ -1,0 +1,224 @@
+"""`./faultline target add`, `list`, `check` and `remove`: clusters that exist, to measure on.
+
+Heavy modules are imported inside, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.text import say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from faultline.system.settings import Settings
+    from faultline.system.target import Target
+    from faultline.installation.targets.given import Given
+
+app = typer.Typer(help="Clusters that exist, to measure on; target=NAME is a parameter.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="The target.")]
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="What experiments call it, such as lab.")],
+    kafka: Annotated[
+        Path | None, typer.Option(help="A JSON file of librdkafka's settings, such as bootstrap.servers.")
+    ] = None,
+    kafka_of: Annotated[
+        str | None, typer.Option(help="A target with the same Kafka, whose Connection this one shares.")
+    ] = None,
+    spark: Annotated[str | None, typer.Option(help="The master, such as spark://HOST:7077.")] = None,
+    spark_file: Annotated[
+        Path | None, typer.Option(help='More on it, as JSON: {"secret", "ui", "conf", "driver-host"}.')
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="A folder that all hosts share, or hdfs://HOST:PORT/PATH.")
+    ] = None,
+    storage_web: Annotated[
+        str | None, typer.Option(help="Where WebHDFS answers for it, http://HOST:PORT; by default port 9870 there.")
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A host that is reached over SSH by a Connection that is there. Repeatable."),
+    ] = None,
+    host_file: Annotated[
+        Path | None, typer.Option(help='Such hosts by name, as JSON: {"host", "user", "key_file", "known_hosts"} each.')
+    ] = None,
+    own: Annotated[bool, typer.Option("--own", help="Connections of its own, which end with its name.")] = False,
+) -> None:
+    """Register a target, and make those of its Connections that are missing; one that is there is never changed.
+
+    Secrets are told by files of mode 0600, since everybody can read command lines; they then stand in the Connections
+    only. What is wrong, and what says something else than a Connection that is there, is refused before anything is
+    made. `target remove` takes back what was made.
+    """
+    from faultline.system.settings import load_settings
+    from faultline.system.target import keep, named_after, targets
+    from faultline.orchestration.connections import ask
+    from faultline.installation.targets.given import Given
+
+    settings = load_settings()
+    given = Given(kafka, spark, spark_file, storage, storage_web, host_file)
+    known = targets(settings)
+    one = named_after(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own)
+    if kafka_of is not None:
+        one = replace(one, kafka=_kafka_of(known, kafka_of, given))
+    if name in known:
+        one = _as_before(known[name], one, given_own=own or kafka_of is not None)
+    wanted = given.connections(one)
+    answer = ask(settings, one.connections, wanted)
+    if not wanted and name not in known and not any(answer.said.values()):
+        raise ConfigError(
+            "--kafka: missing, as --spark and --storage are, and none of their Connections is there; give them"
+        )
+    for conn_id, keys in answer.differing.items():
+        raise _differs(known, one, conn_id, keys)
+    keep(settings, one)
+    for conn_id, said in answer.said.items():
+        if conn_id in answer.made:
+            say(f"Connection {conn_id}: made")
+        elif said is not None:
+            say(f"Connection {conn_id}: is there, and stays as it is")
+    lacking = [one.missing(conn_id) for conn_id, said in answer.said.items() if said is None]
+    for missing in lacking:
+        say(str(missing))
+    if lacking:
+        say(f"{name} is registered, and cannot be used yet")
+        raise typer.Exit(2)
+    say(f"now look at it: ./faultline target check {name}")
+
+
+@app.command("list")
+def show() -> None:
+    """Show the registered targets, where they were reached when they were last looked at, and their Connections."""
+    from faultline.system.settings import load_settings
+    from faultline.system.target import targets, where
+
+    settings = load_settings()
+    known = targets(settings)
+    for one in known.values():
+        print(f"{one.name}  {where(settings, one)}  {'  '.join(one.connections)}")
+    if not known:
+        say("no target is registered, experiments run on the embedded services; ./faultline target add --help")
+
+
+@app.command()
+def check(name: Name) -> None:
+    """Look at a target, a line for each look: reached, login, rights, clock, topics, Spark's versions, the storage.
+
+    Makes a topic and a folder of its own, and removes them. Exit code 2 for what is to be mended, 1 for what is away.
+    """
+    from faultline.system.settings import load_settings
+    from faultline.system.target import target
+    from faultline.orchestration.connections import at_work, take_in
+    from faultline.cli.operations import require
+    from faultline.installation.targets.look import look
+
+    settings = load_settings()
+    one = target(settings, name)
+    if one is None:
+        raise ConfigError("NAME: the embedded services are looked at by ./faultline doctor")
+    require(settings)
+    if (experiment := at_work(settings)) is not None:
+        raise InfrastructureError(f"machine: {experiment} is at work, and looking would disturb it; wait for its end")
+    take_in(settings, one)
+    if error := look(settings, one, print):
+        say(
+            f"{name} is not as experiments need it; mend what the line with NO names: there, or on Airflow's page "
+            f"(./faultline up), or by ./faultline target remove {name} and adding it anew; then look again"
+        )
+        raise typer.Exit(2 if isinstance(error, ConfigError) else 1)
+    say(f"{name} is as experiments need it: target={name}")
+
+
+@app.command()
+def remove(name: Name) -> None:
+    """Forget a target: remove the Connections that `target add` made for it, and the files with its logins.
+
+    A Connection that another target uses goes with that one; those of others stay, as does what was measured.
+    """
+    from faultline.system.settings import load_settings
+    from faultline.system.target import forget, target, targets
+    from faultline.orchestration.connections import ask
+
+    settings = load_settings()
+    one = target(settings, name)
+    if one is None:
+        raise ConfigError("NAME: the embedded services are no target that was added; ./faultline down ends them")
+    _refuse_in_use(settings, name)
+    others = [other for other in targets(settings).values() if other.name != name]
+    used = {conn_id: other.name for other in others for conn_id in other.connections}
+    alone = [conn_id for conn_id in one.connections if conn_id not in used]
+    answer = ask(settings, alone, remove=alone)
+    forget(settings, one)
+    for conn_id in one.connections:
+        if conn_id in answer.removed:
+            say(f"Connection {conn_id}: removed")
+        elif conn_id in used:
+            say(f"Connection {conn_id}: stays, {used[conn_id]} uses it")
+        elif answer.said[conn_id] is not None:
+            say(f"Connection {conn_id}: was not made by target add, and stays")
+    say(f"{name} is forgotten; what was measured on it stays")
+
+
+def _as_before(known: Target, one: Target, *, given_own: bool) -> Target:
+    """A target that is registered keeps its Connections and its hosts; others may come to them."""
+    if given_own and (known.kafka, known.spark, known.storage) != (one.kafka, one.spark, one.storage):
+        raise ConfigError(
+            f"{known.name}: is registered with {known.kafka}, {known.spark} and {known.storage}, and other ones are "
+            f"asked for; ./faultline target remove {known.name}, and add it anew"
+        )
+    return replace(known, hosts=tuple(dict.fromkeys((*known.hosts, *one.hosts))))
+
+
+def _kafka_of(known: Mapping[str, Target], other: str, given: Given) -> str:
+    """The id of another target's Connection."""
+    from faultline.system.text import suggest
+
+    if other not in known:
+        raise ConfigError(f"--kafka-of: no target is called {other!r}{suggest(other, known)}")
+    if given.kafka is not None:
+        raise ConfigError("--kafka-of: --kafka is given, too; give one of both")
+    return known[other].kafka
+
+
+def _differs(known: Mapping[str, Target], one: Target, conn_id: str, keys: Sequence[str]) -> ConfigError:
+    """What is said where a Connection is there and says something else than what is given."""
+    from faultline.system.target import named_after
+
+    users = [other.name for other in known.values() if conn_id in other.connections]
+    if users == [one.name]:
+        remedy = f"./faultline target remove {one.name}, and add it anew"
+    elif conn_id in named_after(one.name).connections:
+        remedy = "leave its option out, or give --own, for Connections that end with the target's name"
+    else:
+        remedy = "leave its option out"
+    return ConfigError(
+        f"Connection {conn_id}: is there, and says something else than what is given ({', '.join(keys)}); nothing was "
+        f"made: edit it on Airflow's page (./faultline up), or {remedy}"
+    )
+
+
+def _refuse_in_use(settings: Settings, name: str) -> None:
+    """Its logins are needed to the end of an experiment."""
+    from faultline.experiment.attempt import open_attempts
+    from faultline.installation.supervision import services_keeper
+
+    for attempt in open_attempts(settings.attempts, settings.home):
+        if attempt.read().get("config", {}).get("target") != name:
+            continue
+        if attempt.over is not None:
+            raise ConfigError(f"{name}: the experiment {attempt.id} is not healed; the next one tries that again")
+        if services_keeper(settings) is None:
+            raise ConfigError(f"{name}: the experiment {attempt.id} was cut off; ./faultline up closes it")
+        raise ConfigError(
+            f"{name}: the experiment {attempt.id} runs on it; let it end, or end it: its sweep by ./faultline sweep "
+            "--stop, a run by ./faultline down and ./faultline up"
+        )

@@ -1,0 +1,139 @@
+"""`./faultline doctor`: what is installed, reachable and missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from fault.sampling import counts_delay
+from faultline.experiment.attempt import unhealed_attempts, unhealed_text
+from faultline.system.errors import FaultlineError, InfrastructureError
+from faultline.system.machine_lock import machine_holder, pretenders
+from faultline.system.quiet.background import means
+from faultline.system.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
+from faultline.system.target import targets, where
+from faultline.installation.daemon import Supervisor
+from faultline.installation.jars import verify
+from faultline.installation.java import find_java
+from faultline.installation.services import airflow_health, kafka_ready, master_state
+from faultline.installation.versions import versions
+from faultline.engines.spark.distributions import Distribution, distributions, require_unchanged
+
+
+def examine() -> dict[str, Any]:
+    """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
+    "experiment", "open", "pretenders", "targets": {name: where}, "unhealed": {attempt: why}, "measuring": [text]}.
+
+    `ok` speaks of requirements; services that are down are reported, and no fault.
+    """
+    settings = load_settings()
+    known, damaged = _targets(settings)
+    java = _check("java", lambda: find_java(settings.home / "java.json").version)
+    checks = [
+        {"name": "python", "ok": True, "detail": platform.python_version()},
+        java,
+        _check("jars", lambda: verify(settings.home), "all verified"),
+        *_builds(settings),
+        *damaged,
+        _check("folders", lambda: check_folders(settings), f"{settings.home}, {settings.results}"),
+    ]
+    state = master_state(settings) or {}
+    workers = state.get("workers")
+    return {
+        "ok": all(check["ok"] for check in checks),
+        "machine": {
+            "cores": os.cpu_count(),
+            "memory_mb": psutil.virtual_memory().total // 2**20,
+            "disk_free_mb": shutil.disk_usage(settings.home).free // 2**20,
+        },
+        "checks": checks,
+        "versions": versions(settings, java["detail"] if java["ok"] else "missing"),
+        "services": {
+            "processes": Supervisor(settings).states(),
+            "kafka": _check("kafka", lambda: _kafka(settings))["ok"],
+            "spark_workers": len(workers) if isinstance(workers, list) else 0,
+            "airflow": airflow_health(settings),
+        },
+        "ports": settings.ports,
+        "ui": settings.endpoints.airflow,
+        "experiment": holder.text if (holder := machine_holder(settings.machine)) else None,
+        "open": is_open(settings),
+        "pretenders": pretenders(),
+        "targets": known,
+        "unhealed": unhealed_attempts(settings.attempts, settings.home),
+        "measuring": [means().text, _disturbance()],
+    }
+
+
+def _disturbance() -> str:
+    if counts_delay():
+        return "disturbance: by what the measured processes lose to others (the kernel counts run delay)"
+    return "disturbance: by what others use, since this kernel does not count run delay (CONFIG_SCHEDSTATS)"
+
+
+def _kafka(settings: Settings) -> None:
+    if not kafka_ready(settings.endpoints.kafka, settings.secrets):
+        raise InfrastructureError("kafka: does not answer")
+
+
+def _targets(settings: Settings) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Where each target is reached, and a finding for files of targets that are damaged."""
+    try:
+        return {one.name: where(settings, one) for one in targets(settings).values()}, []
+    except FaultlineError as error:
+        return {}, [{"name": "targets", "ok": False, "detail": str(error)}]
+
+
+def _builds(settings: Settings) -> list[dict[str, Any]]:
+    try:
+        return [_build(one) for one in distributions(settings).values()]
+    except FaultlineError as error:
+        return [{"name": "spark builds", "ok": False, "detail": str(error)}]
+
+
+def _build(one: Distribution) -> dict[str, Any]:
+    """Whether a registered Spark is what it was."""
+    return _check(f"spark build {one.name}", lambda: require_unchanged(one), f"Spark {one.version}, {one.spark_home}")
+
+
+def print_examination(findings: dict[str, Any]) -> None:
+    """The findings for a person."""
+    for check in findings["checks"]:
+        print(f"{'ok     ' if check['ok'] else 'MISSING'} {check['name']}: {check['detail']}")
+    machine, services = findings["machine"], findings["services"]
+    print(
+        f"        machine: {machine['cores']} cores, {machine['memory_mb'] / 1024:.0f} GB of memory, "
+        f"{machine['disk_free_mb'] / 1024:.0f} GB of disk free"
+    )
+    print(f"        versions: {', '.join(f'{name} {value}' for name, value in findings['versions'].items())}")
+    states = services["processes"]
+    if not states:
+        print("        services: down (./faultline up starts them)")
+    for name, state in states.items():
+        print(f"        {name}: {state.lower()}")
+    if "airflow-api-server" in states:
+        print(f"        UI: {findings['ui']}")
+    if findings["experiment"]:
+        print(f"        experiment: {findings['experiment']} has the machine")
+    if findings["open"]:
+        print(f"        {OPEN_TEXT}")
+    for one in findings["pretenders"]:
+        print(f"        machine: {one}; nobody waits for it")
+    for name, there in findings["targets"].items():
+        print(f"        target {name}: {there}; ./faultline target check {name} looks at it")
+    for text in (*findings["measuring"], *(unhealed_text(*one) for one in findings["unhealed"].items())):
+        print(f"        {text}")
+
+
+def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:
+    """One finding: `good`, or what `look` returns, unless it raises."""
+    try:
+        found = look()
+        return {"name": name, "ok": True, "detail": good or str(found)}
+    except FaultlineError as error:
+        return {"name": name, "ok": False, "detail": str(error)}

@@ -1,0 +1,129 @@
+"""Keeps one host: its disk, processes and network. When this ends, the host ends with all that runs there.
+
+python -m faultline.installation.hosts.keeper NAME
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from faultline.experiment.attempt import write_json
+from faultline.system.errors import FaultlineError, InfrastructureError
+from faultline.system.placement import Host
+from faultline.system.processes import birth
+from faultline.system.settings import Settings, load_settings
+from faultline.system.waiting import wait_until
+from faultline.installation.hosts.group import put_in_group, remove_group
+from faultline.installation.hosts.layout import checkpoint_disk, disk_of, folder_of, found
+from faultline.installation.hosts.names import write_names
+from faultline.installation.hosts.network import join, make_bridge, remove_bridge, remove_link
+from faultline.installation.hosts.ssh import prepare_ssh
+from faultline.installation.hosts.volume import mount, unmount
+
+# Says where the host's first process is, for whoever enters it.
+THERE = "there.json"
+DISK, CHECKPOINTS = "disk.ext4", "checkpoints.ext4"
+# Of prctl(2): which signal a process gets when the one that started it is gone.
+_PR_SET_PDEATHSIG = 1
+
+
+def keep(settings: Settings, host: Host) -> int:
+    """Makes the host, and returns when its first process has ended, with its status."""
+    folder, disk = folder_of(settings, host.name), disk_of(settings, host)
+    (folder / THERE).unlink(missing_ok=True)
+    mount(folder / DISK, disk)
+    command = [str(found("unshare")), "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc"]
+    first = [sys.executable, "-P", "-m", "faultline.installation.hosts.first", host.name, str(settings.hosts)]
+    # Killed as well, the host goes too: nobody would join it to the network again, nor start its services anew.
+    space = subprocess.Popen([*command, *first], preexec_fn=_goes_with_its_keeper)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        space.kill()  # it minds no other signal, and takes the host with it
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        pid = _first_process(space)
+        put_in_group(settings.placement, host, pid)
+        join(settings.placement, host, pid)
+        ticks, boot = birth(pid)
+        write_json(folder / THERE, {"pid": pid, "start_ticks": ticks, "boot": boot})
+        print(f"{host.name}: at {host.address}, process {pid}", flush=True)
+        return space.wait()
+    finally:
+        (folder / THERE).unlink(missing_ok=True)
+        space.kill()
+        space.wait()
+        remove_link(settings.placement, host)
+        remove_group(settings.placement, host)
+
+
+def _goes_with_its_keeper() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _first_process(space: subprocess.Popen[bytes]) -> int:
+    """The pid, on this machine, of what `unshare` started in the new space."""
+
+    def child() -> int | None:
+        with contextlib.suppress(psutil.Error):
+            return next((one.pid for one in psutil.Process(space.pid).children() if _is_apart(one.pid)), None)
+        return None
+
+    return wait_until(child, timeout_s=10, what="the host's first process", alive=lambda: _end_of(space))
+
+
+def _end_of(space: subprocess.Popen[bytes]) -> str | None:
+    return None if space.poll() is None else f"unshare ended with status {space.returncode}"
+
+
+def _is_apart(pid: int) -> bool:
+    """Whether it is in a network of its own already."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    return False
+
+
+def prepare_hosts(settings: Settings) -> None:
+    """What all hosts share, before any of them is there: the network, keys, and the disks, which services find made and
+    hosts see, that of checkpoints among them."""
+    prepare_ssh(settings)
+    write_names(settings)
+    make_bridge(settings.placement)
+    mount(settings.hosts / CHECKPOINTS, checkpoint_disk(settings))
+    for host in settings.placement.hosts:
+        mount(folder_of(settings, host.name) / DISK, disk_of(settings, host))
+
+
+def clear_hosts(settings: Settings) -> None:
+    """Removes networks and mounts, also what a keeper that was killed has left. Harmless where nothing is."""
+    if settings.placement.spread:
+        unmount(checkpoint_disk(settings))
+    for host in settings.placement.hosts:
+        unmount(disk_of(settings, host))
+        remove_group(settings.placement, host)
+    remove_bridge(settings.placement)
+
+
+def main() -> None:
+    settings = load_settings()
+    host = next((one for one in settings.placement.hosts if one.name == sys.argv[1]), None)
+    if host is None:
+        raise InfrastructureError(f"{sys.argv[1]}: no such host; see {Path(settings.home)}/hosts.json")
+    sys.exit(keep(settings, host))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FaultlineError as error:
+        sys.exit(str(error))

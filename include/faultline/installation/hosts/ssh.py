@@ -1,0 +1,88 @@
+"""The hosts' SSH servers: one key that opens them, known keys of each, and nothing but commands."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from pathlib import Path
+from typing import Any
+
+from fault.shipping import boot_command
+from faultline.experiment.attempt import write_json
+from faultline.system.files import write_private
+from faultline.system.placement import Host
+from faultline.system.settings import SSH_HOSTS, Settings
+from faultline.installation.hosts.layout import disk_of, folder_of
+
+PORT = 22
+KEY, KNOWN, AUTHORIZED, HOST_KEY, CONFIG = "key", "known_hosts", "authorized_keys", "host_key", "sshd_config"
+# The server insists on it when root runs it.
+_EMPTY = Path("/run/sshd")
+
+
+def prepare_ssh(settings: Settings) -> None:
+    """Writes keys and settings of all hosts; keys that are there stay."""
+    settings.hosts.mkdir(parents=True, exist_ok=True)
+    _EMPTY.mkdir(mode=0o755, exist_ok=True)
+    mine = _public_half(settings.hosts / KEY)
+    # The agent only: no other command, no terminal, no forwarding of ports, agents or displays.
+    write_private(settings.hosts / AUTHORIZED, f'restrict,command="{boot_command(sys.executable)}" {mine}\n')
+    lines = []
+    for host in settings.placement.hosts:
+        folder = folder_of(settings, host.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        lines.append(f"{host.address} {_public_half(folder / HOST_KEY)}\n")
+        write_private(folder / CONFIG, _configuration(settings, host))
+    write_private(settings.hosts / KNOWN, "".join(lines))
+    write_json(settings.hosts / SSH_HOSTS, {host.name: _address(settings, host) for host in settings.placement.hosts})
+
+
+def _address(settings: Settings, host: Host) -> dict[str, Any]:
+    """How a host is reached."""
+    return {
+        "host": host.address,
+        "port": PORT,
+        "user": getpass.getuser(),
+        "key_file": str(settings.hosts / KEY),
+        "known_hosts": str(settings.hosts / KNOWN),
+        "python": sys.executable,
+        "disk": str(disk_of(settings, host)),
+    }
+
+
+def _configuration(settings: Settings, host: Host) -> str:
+    values = {
+        "ListenAddress": host.address,
+        "Port": PORT,
+        "HostKey": folder_of(settings, host.name) / HOST_KEY,
+        "AuthorizedKeysFile": settings.hosts / AUTHORIZED,
+        "AllowUsers": getpass.getuser(),
+        "PermitRootLogin": "prohibit-password",
+        "AuthenticationMethods": "publickey",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+        # The keys lie in folders that only their owner enters.
+        "StrictModes": "no",
+        "UsePAM": "no",
+        "PidFile": "none",
+        # Who asked is gone without a word when he answers nothing any more; then his agent goes.
+        "ClientAliveInterval": "15",
+        "ClientAliveCountMax": "3",
+        # Or the account's shell would do what its .bashrc says before each agent, which takes long or waits for a lock.
+        "SetEnv": "SHLVL=1",
+    }
+    return "".join(f"{key} {value}\n" for key, value in values.items())
+
+
+def _public_half(path: Path) -> str:
+    """The public half, as one line, of the key at `path`, which is made where none is."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    kinds = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    if not path.exists():
+        made = Ed25519PrivateKey.generate()
+        write_private(path, made.private_bytes(serialization.Encoding.PEM, *kinds).decode())
+    key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+    public = key.public_key()
+    return public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()

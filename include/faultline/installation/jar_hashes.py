@@ -1,0 +1,62 @@
+"""What the jars of broker and engine hold, as one hash a set: files that were changed in place show in a record.
+
+Reading all of them takes a second. So what was found is kept in a file, by path, size and time of change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from faultline.system.hashes import file_hash, list_hash
+from faultline.system.settings import ROOT, Settings
+from faultline.installation.services import spark_home
+
+LOCKS = ("requirements.lock", "jars.lock")
+
+
+def hashes(settings: Settings) -> dict[str, str]:
+    """SHA-256 by name: of both locks, and of each set of jars that is there: `spark`, `spark-kafka`, `kafka`."""
+    sets = {"spark": spark_home() / "jars", **{name: settings.jars / name for name in ("spark-kafka", "kafka")}}
+    found = {name: file_hash(ROOT / name) for name in LOCKS if (ROOT / name).is_file()}
+    return {**found, **set_hashes(sets, settings.home / "jar-hashes.json")}
+
+
+def set_hashes(sets: Mapping[str, Path], cache: Path) -> dict[str, str]:
+    """By name of a set, the hash of a list of its jars: a line each of SHA-256 and name. Without jars there is none."""
+    known = _read(cache)
+    found: dict[str, dict[str, str]] = {}
+    for name, folder in sets.items():
+        jars = sorted(folder.resolve().glob("*.jar"))
+        if not jars:
+            continue
+        facts = [f"{jar} {status.st_size} {status.st_mtime_ns}" for jar in jars for status in [jar.stat()]]
+        identity = hashlib.sha256("\n".join(facts).encode()).hexdigest()
+        before = known.get(name)
+        if isinstance(before, dict) and before.get("identity") == identity and isinstance(before.get("hash"), str):
+            found[name] = {"identity": identity, "hash": before["hash"]}
+            continue
+        found[name] = {"identity": identity, "hash": list_hash(jars)}
+    if found != known:
+        _write(cache, found)
+    return {name: one["hash"] for name, one in found.items()}
+
+
+def _read(cache: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _write(cache: Path, found: Mapping[str, Any]) -> None:
+    part = cache.with_name(f"{cache.name}.part")
+    # A file that cannot be written costs time, and no figure.
+    with contextlib.suppress(OSError):
+        part.write_text(json.dumps(found, indent=1))
+        part.replace(cache)

@@ -1,0 +1,231 @@
+"""The Kafka broker: one process in KRaft mode, which is its own controller."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from faultline.system.errors import InfrastructureError
+from faultline.system.files import sync_tree, write_private, write_whole
+from faultline.system.kafka_login import kafka_client
+from faultline.system.marks import instance_option
+from faultline.system.secrets import (
+    BROKER,
+    HARNESS,
+    MECHANISM,
+    PROTOCOL,
+    Secrets,
+    make_secrets,
+    properties,
+    scram_module,
+    write_logins,
+    write_no_logins,
+)
+from faultline.system.settings import HOST, Settings, is_open
+from faultline.system.text import say
+from faultline.system.waiting import in_time
+from faultline.installation.hosts.layout import kafka_disk
+from faultline.installation.services.service import Service
+from faultline.installation.services.spark import spark_home
+
+LISTENERS = ("DIRECT", "CONTROLLER", "PROXIED", "GATED")
+HEAP_MB = 512
+HEAP_OPTIONS = ("-Xms384m", f"-Xmx{HEAP_MB}m")
+LOG4J_KAFKA = """\
+rootLogger.level = INFO
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p [%t] %c{1}: %m%n
+logger.quiet.name = org.apache.kafka
+logger.quiet.level = WARN
+"""
+
+
+def kafka_service(settings: Settings, java: Path, instance: str) -> Service:
+    """The broker, of the `up` that is known as `instance`."""
+    return Service(
+        "kafka",
+        [
+            str(java),
+            *HEAP_OPTIONS,
+            instance_option(instance),
+            f"-Dlog4j2.configurationFile={(settings.home / 'kafka' / 'log4j2.properties').as_uri()}",
+            "-cp",
+            kafka_classpath(settings),
+            "kafka.Kafka",
+            str(settings.home / "kafka" / "server.properties"),
+        ],
+        ready=lambda: kafka_ready(settings.endpoints.kafka, settings.secrets),
+        victim=True,
+        host=None if (host := settings.placement.host_of("kafka")) is None else host.name,
+    )
+
+
+def kafka_classpath(settings: Settings) -> str:
+    """The broker's jars, with PySpark's logging jars before them: the broker's own bring no logger."""
+    jars = spark_home() / "jars"
+    names = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
+    logging = [str(path) for path in sorted(jars.glob("*.jar")) if path.name.startswith(names)]
+    return os.pathsep.join([*logging, str(settings.jars / "kafka" / "*")])
+
+
+def prepare_kafka(settings: Settings, java: Path) -> None:
+    """Writes the broker's settings and formats its storage once; existing data are kept."""
+    folder, store, metadata = settings.home / "kafka", _store(settings), _metadata(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log4j2.properties").write_text(LOG4J_KAFKA)
+    known = make_secrets(settings.secrets)
+    ports = settings.ports
+    controller = ports["kafka_controller"]
+    # Who comes in through PROXIED is told to come back through the proxy, where faults of the connection work; through
+    # GATED, by the gate, which logs in for whoever cannot.
+    there, here = settings.placement.address("kafka"), settings.placement.conductor
+    own = f"DIRECT://{there}:{ports['kafka']},CONTROLLER://{HOST}:{controller}"
+    listeners = f"{own},PROXIED://{there}:{ports['kafka_proxied']},GATED://{there}:{ports['kafka_gated']}"
+    advertised = f"{own},PROXIED://{here}:{ports['kafka_proxy']},GATED://{here}:{ports['kafka_gate']}"
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.bootstrap.servers": f"{HOST}:{controller}",
+        "listeners": listeners,
+        "advertised.listeners": advertised,
+        "inter.broker.listener.name": "DIRECT",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(store / "data"),
+        **({} if store == folder else {"metadata.log.dir": str(metadata)}),
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "auto.create.topics.enable": "false",
+        "log.retention.hours": "24",
+        "log.message.timestamp.type": "CreateTime",
+        **_who_may_come(settings, known),
+    }
+    file = folder / "server.properties"
+    write_private(file, properties(values))
+    if store != folder and not metadata.exists():
+        # One without the other is no storage.
+        (store / "users.sha256").unlink(missing_ok=True)
+    if not _knows_users(store, known):
+        if metadata.exists():
+            metadata.rename(folder / f"metadata-before-{time.time_ns()}")
+        _format(settings, java, file, known, store)
+
+
+def _who_may_come(settings: Settings, known: Secrets) -> dict[str, str]:
+    """Settings by which every listener asks who comes, and only the harness may do all; and what users log in with."""
+    protocol = "PLAINTEXT" if is_open(settings) else PROTOCOL
+    listeners = {"listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name in LISTENERS)}
+    if is_open(settings):
+        write_no_logins(settings.secrets)
+        return listeners
+    write_logins(settings.secrets, known)
+    jaas = scram_module(BROKER, known.kafka[BROKER])
+    own = {f"listener.name.{name.lower()}.{MECHANISM.lower()}.sasl.jaas.config": jaas for name in LISTENERS}
+    return {
+        **listeners,
+        **own,
+        "sasl.enabled.mechanisms": MECHANISM,
+        "sasl.mechanism.inter.broker.protocol": MECHANISM,
+        "sasl.mechanism.controller.protocol": MECHANISM,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{BROKER};User:{HARNESS}",
+        "allow.everyone.if.no.acl.found": "false",
+    }
+
+
+def _store(settings: Settings) -> Path:
+    """Where the broker's data lie: on its host's disk, if it has one."""
+    if settings.placement.host_of("kafka") is None:
+        return settings.home / "kafka"
+    return kafka_disk(settings)
+
+
+def _metadata(settings: Settings) -> Path:
+    """Where the broker's metadata lie when its host has a disk: not on that, which a fault may fill. A broker that
+    begins on a full disk empties them."""
+    return settings.home / "kafka" / "metadata"
+
+
+def _knows_users(folder: Path, known: Secrets) -> bool:
+    """Whether the storage was formatted, to its end, with the passwords that hold now. One that was not is moved aside:
+    nobody could log in, and topics are an attempt's."""
+    marker, data = folder / "users.sha256", folder / "data"
+    known_there = marker.exists() and marker.read_text() == _digest(known)
+    if known_there and (data / "meta.properties").exists():
+        return True
+    if any(data.glob("*")):
+        aside = folder / f"data-before-{time.time_ns()}"
+        data.rename(aside)
+        why = "was made with other passwords, or not to its end"
+        say(f"kafka: the storage {why}; it is moved to {aside}, and may be deleted")
+    return False
+
+
+def _digest(known: Secrets) -> str:
+    return hashlib.sha256(json.dumps(dict(known.kafka), sort_keys=True).encode()).hexdigest()
+
+
+def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: Path) -> None:
+    """Formats the storage, with its users; by a file of arguments, since everybody can read command lines."""
+    # `--cluster-id=` with an equals sign: a random id may begin with a dash.
+    arguments = ["-cp", kafka_classpath(settings), "kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}"]
+    arguments += ["--standalone", "-c", str(file)]
+    for user, password in known.kafka.items():
+        arguments += ["--add-scram", f"{MECHANISM}=[name={user},password={password}]"]
+    marker = store / "users.sha256"
+    marker.unlink(missing_ok=True)
+    told = settings.secrets / "format.arguments"
+    write_private(told, "".join(f"{json.dumps(one)}\n" for one in arguments))
+    try:
+        with in_time("kafka: formatting its storage", f"see how busy this machine is, and the disk of {store}"):
+            done = subprocess.run([str(java), f"@{told}"], capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        told.unlink()
+    if done.returncode:
+        raise InfrastructureError(f"kafka: storage in {store} could not be formatted: {_last_line(done.stderr)}")
+    # After a power cut, a storage of which the disk has only a part would keep the broker down for good.
+    for written in (store / "data", _metadata(settings)):
+        if written.exists():
+            sync_tree(written)
+    write_whole(marker, _digest(known))
+
+
+def kafka_ready(bootstrap: str, secrets: Path) -> bool:
+    """True when the broker answers a metadata request of the harness, whose login lies among `secrets`."""
+    host, _, port = bootstrap.split(",")[0].rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=0.5):
+            pass
+    except OSError:
+        return False
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        client = AdminClient(kafka_client(bootstrap, {"log_level": 0}, secrets=secrets))
+        return bool(client.list_topics(timeout=3).brokers)
+    except KafkaException:
+        return False
+
+
+def _cluster_id() -> str:
+    import base64
+
+    return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"

@@ -1,0 +1,173 @@
+"""Spark's standalone cluster, a master and its workers; and the Spark that stays, in one JVM, for short jobs."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import InfrastructureError
+from faultline.system.files import write_private
+from faultline.system.marks import instance_option
+from faultline.system.secrets import make_secrets
+from faultline.system.settings import Settings, is_open, workers_of
+from faultline.installation.services.service import Service
+from faultline.engines.spark import standalone
+from faultline.engines.spark.distributions import Distribution
+from faultline.engines.spark.settings import properties_file, properties_text
+from faultline.engines.spark.standalone import worker_memory_mb
+
+# A worker offers more slots than the machine has cores, so that the papers' executor counts run
+# anywhere; whether cores were oversubscribed stands in the record.
+WORKER_SLOTS = 64
+PROBE_S = 1.0
+
+# Millisecond instants, the thread (it carries the task's TID) and RocksDB's own lines: the
+# timeline of a recovery is read from these logs.
+LOG4J_SPARK = """\
+rootLogger.level = INFO
+rootLogger.appenderRef.err.ref = err
+appender.err.type = Console
+appender.err.name = err
+appender.err.target = SYSTEM_ERR
+appender.err.layout.type = PatternLayout
+appender.err.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p [%t] %c{1}: %m%n%ex
+logger.kafka.name = org.apache.kafka
+logger.kafka.level = WARN
+logger.network.name = org.apache.kafka.clients.NetworkClient
+logger.network.level = INFO
+logger.codegen.name = org.apache.spark.sql.catalyst.expressions.codegen
+logger.codegen.level = WARN
+logger.jetty.name = org.sparkproject.jetty
+logger.jetty.level = WARN
+"""
+
+
+def spark_home() -> Path:
+    """The folder of the installed pyspark, without importing it."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise InfrastructureError("pyspark: not installed; run ./faultline again, which sets the environment up")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def spark_submit(
+    settings: Settings, conf: Mapping[str, str], program: Path, *arguments: str, master: str, name: str = ""
+) -> list[str]:
+    """The command that hands a program of ours to Spark, without Airflow's Connections."""
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", master]
+    command += ["--properties-file", str(properties_file(settings))]
+    command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    return [*command, *(("--name", name) if name else ()), str(program), *arguments]
+
+
+def spark_services(settings: Settings, instance: str, own: Distribution | None = None) -> list[Service]:
+    """The master and the workers, of the `up` that is known as `instance`; of `own`, or of the installed Spark."""
+    ports = settings.ports if own is None else own.ports
+    endpoints = settings.endpoints if own is None else own.endpoints(settings.endpoints)
+    home = spark_home() if own is None else own.spark_home
+    work = settings.spark_work if own is None else settings.spark_work / f"build-{own.name}"
+    named = str if own is None else own.service
+    placement = settings.placement
+    spark_class = str(home / "bin" / "spark-class")
+    told = ("--properties-file", str(properties_file(settings)))
+    spark_environment = {
+        "SPARK_HOME": str(home),
+        "SPARK_CONF_DIR": str(settings.spark_conf),
+        "SPARK_LOCAL_IP": placement.conductor,
+        "SPARK_DAEMON_MEMORY": "512m",
+        # The REST submission port is not used, and it cannot be moved out of another service's way.
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}",
+        "PYSPARK_PYTHON": sys.executable if own is None else own.python,
+        **({"JAVA_HOME": str(own.java_home)} if own is not None and own.java_home is not None else {}),
+    }
+    master = Service(
+        named("spark-master"),
+        [
+            spark_class,
+            "org.apache.spark.deploy.master.Master",
+            *("--host", placement.conductor, "--port", str(ports["spark_master"])),
+            *("--webui-port", str(ports["spark_master_ui"])),
+            *told,
+        ],
+        ready=lambda: standalone.master_state(endpoints) is not None,
+        environment=spark_environment,
+    )
+
+    def worker(number: int) -> Service:
+        name = named(f"spark-worker-{number}")
+        host, address = placement.host_of(name), placement.address(name)
+        return Service(
+            name,
+            [
+                spark_class,
+                "org.apache.spark.deploy.worker.Worker",
+                *("--host", address, "--port", str(ports[f"spark_worker_{number}"])),
+                *("--webui-port", str(ports[f"spark_worker_{number}_ui"])),
+                *("--cores", str(WORKER_SLOTS), "--memory", f"{worker_memory_mb()}m"),
+                *("--work-dir", str(work / f"worker-{number}")),
+                *told,
+                endpoints.engine,
+            ],
+            ready=lambda: worker_registered(endpoints, ports, number),
+            environment={
+                **spark_environment,
+                "SPARK_LOCAL_IP": address,
+                "SPARK_WORKER_OPTS": instance_option(instance),
+                **({} if host is None else {"SPARK_LOCAL_DIRS": str(work / f"worker-{number}" / "local")}),
+            },
+            victim=True,
+            host=None if host is None else host.name,
+        )
+
+    return [master, *map(worker, workers_of(ports))]
+
+
+def session_service(settings: Settings) -> Service:
+    """The Spark that stays, for harvest and aggregate."""
+    return Service(
+        "spark-session",
+        [sys.executable, "-P", "-m", "faultline.installation.session_start"],
+        ready=lambda: session_listens(settings),
+        background=True,
+    )
+
+
+def session_listens(settings: Settings) -> bool:
+    """Whether somebody answers where the Spark that stays takes its jobs."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_S)
+        try:
+            probe.connect(str(settings.session_socket))
+            return bool(probe.recv(1))
+        except OSError:
+            return False
+
+
+def prepare_spark(settings: Settings) -> None:
+    """Writes what every Spark process reads: logging settings, and those that keep strangers out."""
+    secret = make_secrets(settings.secrets).spark
+    write_private(properties_file(settings), properties_text(secret, is_open=is_open(settings)))
+    settings.spark_conf.mkdir(parents=True, exist_ok=True)
+    settings.spark_work.mkdir(parents=True, exist_ok=True)
+    settings.spark_logging.write_text(LOG4J_SPARK)
+
+
+def master_state(settings: Settings) -> dict[str, object] | None:
+    """The Master's own view of workers and applications (its `/json/`), or None when it does not answer."""
+    return standalone.master_state(settings.endpoints)
+
+
+def worker_registered(endpoints: Endpoints, ports: Mapping[str, int], number: int) -> bool:
+    """True when the Master at `endpoints` knows worker `number`, of the installation with `ports`, as alive."""
+    state = standalone.master_state(endpoints)
+    workers = state.get("workers") if state else None
+    port = ports[f"spark_worker_{number}"]
+    return isinstance(workers, list) and any(
+        worker.get("port") == port and worker.get("state") == "ALIVE" for worker in workers
+    )

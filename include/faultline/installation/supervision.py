@@ -1,0 +1,359 @@
+"""Starting, watching and ending the embedded services, through the `supervisor` package.
+
+Every process of an installation inherits FAULTLINE_INSTANCE, a random name made by the `up` that
+started it. So `down` finds what a crashed supervisor left behind, and nothing that is not ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import xmlrpc.client
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from faultline.experiment.attempt import open_attempts, unhealed_attempts, unhealed_text, write_json
+from faultline.system.environment import clean_environment
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.marks import INSTANCE_MARK
+from faultline.system.processes import end_ledger, end_processes, is_marked
+from faultline.system.quiet.background import restore
+from faultline.system.secrets import require_logins
+from faultline.system.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
+from faultline.system.text import suggest
+from faultline.system.waiting import in_time, wait_until
+from faultline.installation.airflow_home import airflow_environment, choose_database, write_airflow_home
+from faultline.installation.conductor_lock import conductor_of
+from faultline.installation.daemon import Supervisor
+from faultline.installation.hosts.keeper import clear_hosts, prepare_hosts
+from faultline.installation.hosts.layout import choose_hosts
+from faultline.installation.programs import write_configuration
+from faultline.installation.services import Service, control_services, data_services, prepare_kafka, prepare_spark
+from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
+
+# Lets everybody of the machine in: by it, what keeping them out costs is measured.
+OPEN = "FAULTLINE_OPEN"
+Progress = Callable[[str], None]
+# How long a conductor has to end its work and its services.
+CONDUCTOR_S = 90.0
+# How long one of the services, or the database, has to be ready: minutes, on a busy machine.
+READY_S = 600.0
+
+
+@contextlib.contextmanager
+def _one_at_a_time(settings: Settings) -> Iterator[None]:
+    """Two `up`, or an `up` and a `down`, of one installation go one after the other."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with (settings.home / "up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def up(
+    settings: Settings,
+    java: Path,
+    java_home: Path,
+    *,
+    airflow: bool = True,
+    explicit_ports: dict[str, int] | None = None,
+    hosts: int | None = None,
+    progress: Progress = lambda text: None,
+) -> Settings:
+    """Starts what is not running and waits until every service answers. Idempotent.
+
+    `hosts`: how many there are beside this machine, 0 for none; as before when nobody says.
+    Returns the settings with the ports that are really used. Raises InfrastructureError naming the
+    service that did not come up, with the end of its log.
+    """
+    with _one_at_a_time(settings):
+        return _up(settings, java, java_home, airflow, explicit_ports or {}, hosts, progress)
+
+
+def _up(
+    settings: Settings,
+    java: Path,
+    java_home: Path,
+    airflow: bool,
+    explicit_ports: dict[str, int],
+    hosts: int | None,
+    progress: Progress,
+) -> Settings:
+    if airflow:
+        _refuse_beside_conductor(settings)
+    supervisor = Supervisor(settings)
+    database = choose_database(settings, running=airflow_runs(settings)) if airflow else None
+    if supervisor.running():
+        _refuse_other_terms(settings, explicit_ports, hosts)
+        _require_secrets(settings)
+    else:
+        _sweep(settings)
+        settings = _claim_hosts(settings, hosts)
+        settings = _claim_ports(settings, explicit_ports, progress)
+        write_instance(settings)
+        settings.make_place_for_sockets()
+        prepare_services(settings, java)
+        _start_daemon(settings, java, java_home)
+        supervisor = Supervisor(settings)
+    data, components = (
+        data_services(settings, java, instance(settings)["instance"]),
+        control_services(settings) if airflow else [],
+    )
+    wanted = data + components
+    if airflow:
+        write_airflow_home(settings, database)
+    if missing := [service for service in wanted if service.name not in supervisor.states()]:
+        write_configuration(settings, wanted)
+        supervisor.load()
+        progress(f"services: {', '.join(service.name for service in missing)}")
+    for service in data:
+        supervisor.start(service.name)
+    if airflow:
+        provision_airflow(settings, progress)
+    for service in components:
+        supervisor.start(service.name)
+    for service in wanted:
+        _await_ready(supervisor, service, settings)
+        progress(f"{service.name}: ready")
+    restore(instance(settings).get("instance"), settings.window_lock)
+    tell_state(settings, progress)
+    return settings
+
+
+def airflow_runs(settings: Settings) -> bool:
+    """Whether this installation's own Airflow is up."""
+    # Any of its components: one that is down for the moment comes back to where the others are.
+    states = Supervisor(settings).states().items()
+    return any(name.startswith("airflow-") and state not in ("STOPPED", "EXITED") for name, state in states)
+
+
+def _refuse_beside_conductor(settings: Settings) -> None:
+    if (one := conductor_of(settings)) is not None:
+        raise ConfigError(
+            f"airflow: the conductor of another Airflow serves here (process {one.pid}), and either would close the "
+            "other's experiments; end it first, or give --no-airflow"
+        )
+
+
+def tell_state(settings: Settings, say: Progress) -> None:
+    """Says aloud when everybody is let in, and names the attempts whose faults could not be undone."""
+    if is_open(settings):
+        say(OPEN_TEXT)
+    for attempt, why in unhealed_attempts(settings.attempts, settings.home).items():
+        say(unhealed_text(attempt, why))
+
+
+def down(settings: Settings, progress: Progress = lambda text: None) -> list[int]:
+    """Ends every process of this installation, also after a crash; removes its sockets and locks.
+
+    Data, logs and results stay. Returns the pids that had to be ended outside the supervisor.
+    """
+    # Before the lock, which it takes to end its services.
+    conductor = conductor_of(settings)
+    if conductor is not None and conductor.pid != os.getpid():
+        progress("stopping the conductor")
+        end_processes([conductor], grace_s=CONDUCTOR_S)
+    with _one_at_a_time(settings):
+        return _down(settings, progress)
+
+
+def _down(settings: Settings, progress: Progress) -> list[int]:
+    for attempt in open_attempts(settings.attempts, settings.home):
+        end_ledger(attempt.ledger)
+    supervisor = Supervisor(settings)
+    if supervisor.running():
+        daemon = psutil.Process(supervisor.call("supervisor.getPID"))
+        progress("stopping the services")
+        with contextlib.suppress(OSError, xmlrpc.client.Error):
+            supervisor.call("supervisor.shutdown")
+        psutil.wait_procs([daemon], timeout=60)
+    ended = _sweep(settings)
+    clear_hosts(settings)
+    for leftover in (settings.supervisor_socket, settings.session_socket, settings.home / "supervisord.pid"):
+        leftover.unlink(missing_ok=True)
+    (settings.home / "instance.json").unlink(missing_ok=True)
+    for attempt in open_attempts(settings.attempts, settings.home):
+        if attempt.over is None:
+            progress(f"experiment {attempt.id} was cut off; the next `up` closes it, and removes what is left of it")
+    return ended
+
+
+def services_keeper(settings: Settings) -> int | None:
+    """Pid of the process that keeps the services of this installation; None where each runs by itself."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((settings.home / "supervisord.pid").read_text())
+        return pid if psutil.pid_exists(pid) else None
+    return None
+
+
+def marked_processes(settings: Settings) -> list[psutil.Process]:
+    """This user's live processes that carry this installation's mark in their environment, but not this one."""
+    mark = instance(settings).get("instance")
+    if mark is None:
+        return []
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    others = (process for process in psutil.process_iter() if process.pid not in own)
+    return [process for process in others if is_marked(process, INSTANCE_MARK, mark)]
+
+
+def _refuse_other_terms(settings: Settings, explicit: dict[str, int], hosts: int | None) -> None:
+    """Running services keep the ports, hosts and results folder that they were started with."""
+    if hosts is not None and hosts != len(settings.placement.hosts):
+        raise ConfigError(f"--hosts {hosts}: the services run already, on {_count(settings)}; ./faultline down first")
+    for name, port in explicit.items():
+        if settings.ports.get(name) != port:
+            raise ConfigError(f"--port {name}={port}: the services run already; ./faultline down first")
+    results = instance(settings).get("results", str(settings.results))
+    if results != str(settings.results):
+        raise ConfigError(f"FAULTLINE_RESULTS: the running services write to {results}; ./faultline down first")
+
+
+def _count(settings: Settings) -> str:
+    return f"{len(settings.placement.hosts)} hosts beside this machine" if settings.placement.spread else "this machine"
+
+
+def _claim_hosts(settings: Settings, count: int | None) -> Settings:
+    """The settings with the hosts that there are to be, by default as many as before, and ports for their workers."""
+    clear_hosts(settings)
+    placement = choose_hosts(settings, len(settings.placement.hosts) if count is None else count)
+    workers = max(WORKERS, len(placement.hosts) - 1)
+    ports = {name: settings.ports.get(name, port) for name, port in ports_with(workers).items()}
+    return replace(settings, placement=placement, ports=ports)
+
+
+def _require_secrets(settings: Settings) -> None:
+    """Raises ConfigError when files are gone that the running services were started with."""
+    try:
+        require_logins(settings.secrets)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (the services run already: ./faultline down before that)") from None
+
+
+def _sweep(settings: Settings) -> list[int]:
+    return end_processes(marked_processes(settings), grace_s=8.0)
+
+
+def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progress) -> Settings:
+    for name in explicit:
+        if name not in settings.ports:
+            raise ConfigError(f"--port {name}: unknown service{suggest(name, settings.ports)}")
+    builds = _builds(settings, progress)
+    # Those of other builds come last, so that the usual ones stay where they were.
+    of_builds = {f"{name}@{build.name}": (build, name) for build in builds for name in build.ports}
+    wanted = {**settings.ports, **explicit, **{key: one.ports[name] for key, (one, name) in of_builds.items()}}
+    chosen = choose_ports(wanted, frozenset(explicit))
+    for name, port in chosen.items():
+        if port != wanted[name]:
+            progress(f"port {wanted[name]} of {name} is busy; using {port}")
+    usual = {name: chosen[name] for name in settings.ports}
+    write_json(settings.home / "ports.json", usual)
+    moved = {build.name: {name: chosen[f"{name}@{build.name}"] for name in build.ports} for build in builds}
+    if any(moved[build.name] != dict(build.ports) for build in builds):
+        keep_ports(settings, moved)
+    return replace(settings, ports=usual)
+
+
+def _builds(settings: Settings, progress: Progress) -> list[Distribution]:
+    """The other builds of Spark that are started as well; where their list cannot be read none, which is said."""
+    try:
+        return [one for one in distributions(settings).values() if one.spark_home.is_dir()]
+    except ConfigError as error:
+        progress(f"no other build of Spark is started: {error}")
+        return []
+
+
+def write_instance(settings: Settings) -> None:
+    """Gives the installation a new mark, which all processes of its services carry; and says who may come in."""
+    terms = {"instance": os.urandom(8).hex(), "results": str(settings.results)}
+    if os.environ.get(OPEN):
+        terms["open"] = "yes"
+    write_json(settings.home / "instance.json", terms)
+
+
+def prepare_services(settings: Settings, java: Path) -> None:
+    """What Kafka and Spark find when they start: settings, formatted storage."""
+    settings.logs.mkdir(parents=True, exist_ok=True)
+    if settings.placement.spread:
+        prepare_hosts(settings)
+    prepare_kafka(settings, java)
+    prepare_spark(settings)
+
+
+def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
+    write_configuration(settings, data_services(settings, java, instance(settings)["instance"]))
+    environment = service_environment(settings, java_home)
+    settings.supervisor_socket.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
+    with in_time("supervisord: its start", f"see {settings.logs / 'supervisord.log'}"):
+        done = subprocess.run(
+            command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=120, check=False
+        )
+    if done.returncode:
+        raise InfrastructureError(f"supervisord: did not start: {(done.stderr or done.stdout).strip()[-300:]}")
+    wait_until(Supervisor(settings).running, timeout_s=120, what="supervisord")
+
+
+def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
+    """What every service inherits, beside what it is given alone."""
+    placement = settings.placement
+    direct = ",".join(
+        dict.fromkeys((HOST, "localhost", placement.conductor, *(one.address for one in placement.hosts)))
+    )
+    return clean_environment(
+        {
+            **airflow_environment(settings),
+            INSTANCE_MARK: instance(settings)["instance"],
+            # Without it, a process that renames itself overwrites the environment that carries the mark.
+            "SPT_NOENV": "1",
+            "JAVA_HOME": str(java_home),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            # Neither loopback nor a host is ever reached through a proxy.
+            "NO_PROXY": direct,
+            "no_proxy": direct,
+        }
+    )
+
+
+def provision_airflow(settings: Settings, progress: Progress) -> None:
+    """Migrates Airflow's database and writes the Connections, when anything of it changed."""
+    progress("airflow: database and connections")
+    with in_time("airflow: its database", "see whether that answers, and what else this machine does; then up again"):
+        done = subprocess.run(
+            [sys.executable, "-m", "faultline.orchestration.provision"],
+            env=clean_environment(airflow_environment(settings)),
+            cwd=settings.home,
+            capture_output=True,
+            text=True,
+            timeout=READY_S,
+            check=False,
+        )
+    if done.returncode:
+        raise InfrastructureError(f"airflow: database could not be prepared: {done.stderr.strip()[-500:]}")
+
+
+def _await_ready(supervisor: Supervisor, service: Service, settings: Settings) -> None:
+    def alive() -> str | None:
+        state = supervisor.states().get(service.name, "UNKNOWN")
+        if state == "FATAL":
+            return f"{service.name}: does not stay up; the end of its log:\n{_log_tail(settings, service.name)}"
+        return None
+
+    wait_until(
+        service.ready,
+        timeout_s=READY_S,
+        every_s=0.25,
+        what=lambda: f"{service.name}: not ready; the end of its log:\n{_log_tail(settings, service.name)}",
+        alive=alive,
+    )
+
+
+def _log_tail(settings: Settings, name: str) -> str:
+    try:
+        return (settings.logs / f"{name}.log").read_text(errors="replace")[-1500:]
+    except OSError:
+        return "(no log)"

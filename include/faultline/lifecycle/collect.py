@@ -1,0 +1,143 @@
+"""The step `harvest`, as far as it needs no Spark: gathers what the run left on disk, and says what is to be read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fault.hosts import KAFKA_HOST
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import last, read_ended, read_journal, write_lines
+from faultline.system.kafka_login import kafka_options
+from faultline.system.kafka_offsets import KafkaEndOffsets
+from faultline.system.settings import Settings
+from faultline.engines.base import behind
+from faultline.engines.batches import BATCHES, read_batches
+from faultline.engines.registry import engine_at
+from faultline.experiment.plan import AttemptPlan, plan_of
+from faultline.lifecycle.daemons import seen
+
+# Above it, a harvest gains more from Spark's optimisations than they cost.
+LARGE_RECORDS = 500_000
+# Of the harvest's configuration: by how many ms the clock that stamped the outputs was ahead.
+AHEAD = "emitted_ahead_ms"
+# For the broker's answer where a topic begins.
+OFFSETS_TIMEOUT_S = 30.0
+
+
+def gather(attempt: Attempt, settings: Settings) -> Path:
+    """Has the engine gather its own, copies the starts of services; returns the harvest's configuration.
+
+    Repeating it gives the same: it only reads what the run left.
+    """
+    plan = plan_of(attempt)
+    engine_at(attempt).collect(attempt, settings, method=plan.method)
+    copy_service_starts(attempt, settings)
+    fetch_recordings(attempt)
+    configuration = attempt.folder / "harvest_config.json"
+    write_json(
+        configuration,
+        {
+            "bootstrap": plan.endpoints.kafka,
+            "kafka_options": kafka_options(settings.at(plan.endpoints)),
+            "input_topic": plan.topics["input"].name,
+            "output_topic": plan.topics["output"].name,
+            "batches": str(attempt.folder / BATCHES),
+            "target": str(attempt.harvest),
+            "undrained": _undrained(attempt),
+            **({AHEAD: broker_ahead_ms(attempt)} if plan.stamped_by_broker else {}),
+            **plan.tuples,
+            **_of_job(attempt, plan.tuples),
+        },
+    )
+    return configuration
+
+
+def _undrained(attempt: Attempt) -> int:
+    """Offsets of the input that were not committed; 0 where the generator did not tell how many there are."""
+    done = seen(attempt.generator_journal, event="done")
+    return behind(read_batches(attempt.folder)[2], done["end_offsets"]) if done else 0
+
+
+def require_whole(plan: AttemptPlan) -> None:
+    """Refuses topics of a paced attempt that do not begin at their first record any more.
+
+    Raises InfrastructureError naming topic, partition and offset, or when the broker does not answer.
+    """
+    for topic in plan.topics.values() if plan.paced else ():
+        begin = KafkaEndOffsets(plan.endpoints.kafka, topic.name).first(OFFSETS_TIMEOUT_S)
+        for partition, offset in begin.items():
+            if offset:
+                raise InfrastructureError(
+                    f"topic {topic.name}: partition {partition} begins at offset {offset}, its first records were "
+                    "deleted before they were read; measure again"
+                )
+
+
+def _of_job(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a job of the user's: its file as it was when it ran, and what else it was told then."""
+    if "job" not in tuples:
+        return {}
+    file = tuples["job"] and str(attempt.job / tuples["job"])
+    return {"job": file, "attempt": attempt.id, "folder": str(attempt.sink)}
+
+
+def sent_records(attempt: Attempt, plan: AttemptPlan) -> int:
+    """Records of the schedule: those that the generator says it sent, else those of the whole schedule."""
+    from generators.spec import GeneratorSpec
+
+    done = last(read_journal(attempt.generator_journal), event="done")
+    return GeneratorSpec.model_validate(plan.generator).total if done is None else int(done["records"])
+
+
+def is_large(records: float) -> bool:
+    """Whether a harvest of so many records is to have Spark's optimisations."""
+    return records > LARGE_RECORDS
+
+
+def fetch_recordings(attempt: Attempt) -> None:
+    """Copies what other hosts recorded. Raises InfrastructureError naming the host that is away: clear the task once it
+    is back."""
+    if attempt.read().get("hosts"):
+        from faultline.lifecycle.hosts.recordings import fetch  # the SSH library takes its time
+
+        fetch(attempt)
+
+
+def broker_ahead_ms(attempt: Attempt) -> int:
+    """By how many ms, in whole ones, the clock of the broker's host was ahead of this one's, by which the generator
+    sends: outputs that it stamped are moved by so many. 0 where the broker runs here, or was never asked."""
+    from faultline.records.judge.hosts import clocks_of  # tables take their time to be imported
+
+    clock = clocks_of(read_ended(attempt.recorder_journal)).get(KAFKA_HOST)
+    return 0 if clock is None else round(clock.ahead_s * 1000)
+
+
+def drop_recordings(attempt: Attempt) -> list[str]:
+    """Removes them there; a line for each host that is away, where they go when it starts again."""
+    if not attempt.read().get("hosts"):
+        return []
+    from faultline.lifecycle.hosts.recordings import drop
+
+    return drop(attempt)
+
+
+def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
+    """Copies the starts of services since it was the attempt's turn: what a fault ended comes back there."""
+    since = attempt.begun_at_ns()
+    lines = [line for line in read_journal(settings.services_journal) if line["wall_ns"] >= since]
+    write_lines(attempt.services_journal, lines)
+
+
+def keep_logs_only(attempt: Attempt) -> None:
+    """Lets go of what an unharvested run holds in memory; what a later harvest reads stays."""
+    engine_at(attempt).keep_logs(attempt)
+
+
+def remove_working_data(attempt: Attempt, settings: Settings) -> None:
+    """Removes what the run made outside its raw files."""
+    engine_at(attempt).discard(attempt, settings)
+    shutil.rmtree(attempt.scratch, ignore_errors=True)

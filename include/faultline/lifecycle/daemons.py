@@ -1,0 +1,168 @@
+"""The detached processes of an attempt, as its steps start them, look at them, and find them dead."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from fault.action import Daemon, Site
+from faultline.experiment.attempt import Attempt
+from faultline.system.documents import read_document
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import Line, events, last, read_journal
+from faultline.system.processes import Entry, process_of, read_ledger, spawn_detached
+from faultline.system.secrets import WORKLOAD, login_file
+from faultline.system.settings import Settings
+from faultline.system.waiting import wait_until
+from faultline.engines.last_words import last_words
+from faultline.engines.registry import engine_at
+from faultline.experiment.plan import AttemptPlan
+from faultline.experiment.preparations import Companion
+
+DAEMON_START_S = 60.0
+
+
+def start_fault_daemons(attempt: Attempt, settings: Settings, plan: AttemptPlan) -> list[Entry]:
+    """Starts what the planned actions need beside the workload, such as the proxy between it and the broker; and the
+    gate of a workload that cannot log in, which comes before the proxy."""
+    own = settings.endpoints
+    site = Site(attempt.folder, own.kafka_gated if plan.gated else own.kafka_detoured, own.kafka_detour)
+    needed = dict.fromkeys(daemon for one in plan.faults for daemon in one.fault.how.hands.prepare(site))
+    gate = [_gate(attempt, settings, own.kafka_detour if plan.detours else own.kafka_gated)] if plan.gated else []
+    return [_start_daemon(attempt, settings, daemon) for daemon in [*needed, *gate]]
+
+
+def _gate(attempt: Attempt, settings: Settings, upstream: str) -> Daemon:
+    """The gate of this attempt, as the broker's user for workloads."""
+    ready = attempt.scratch / "gate"
+    ends = ("--listen", settings.endpoints.kafka_gate, "--upstream", upstream)
+    login = ("--login", str(login_file(settings.secrets, WORKLOAD)), "--ready", str(ready))
+    return Daemon("gate", "faultline.installation.kafka_gate", (*ends, *login), ready)
+
+
+def _start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> Entry:
+    entry = spawn(
+        attempt,
+        settings,
+        daemon.role,
+        [*module(daemon.module), *daemon.arguments],
+        stdout=attempt.logs / f"{daemon.role}.out",
+    )
+    wait_until(
+        daemon.ready.exists,
+        timeout_s=DAEMON_START_S,
+        what=f"{daemon.role}: listening",
+        alive=lambda: death(attempt, entry),
+    )
+    return entry
+
+
+def start_companion(attempt: Attempt, settings: Settings, companion: Companion) -> Entry:
+    """Starts a process of the attempt's own, where all hosts reach it, and waits until it listens."""
+    port = int(attempt.read()["companion_ports"][companion.role])
+    command = [part.format(host=settings.placement.conductor, port=port) for part in companion.command]
+    entry = spawn(attempt, settings, companion.role, command, stdout=attempt.logs / f"{companion.role}.out")
+    wait_until(
+        lambda: _listens(entry, port),
+        timeout_s=DAEMON_START_S,
+        what=f"{companion.role}: listening",
+        alive=lambda: death(attempt, entry),
+    )
+    return entry
+
+
+def _listens(entry: Entry, port: int) -> bool:
+    """Whether it is this process that listens there: the port was free when it was drawn, and may not be any more."""
+    process = process_of(entry)
+    if process is None:
+        return False
+    with contextlib.suppress(psutil.Error):
+        sockets = process.net_connections(kind="tcp")
+        return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in sockets)
+    return False
+
+
+def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
+    """Why the workload will not go on, in one line with its last words; None while it may."""
+    exits = events(read_journal(attempt.supervisor_journal), "exit")
+    if exits and len(exits) > read_document(attempt.folder / "workload.json")["max_restarts"]:
+        return f"workload: ended {len(exits)} times; {_last_words_of(attempt, exits[-1])}"
+    trouble = death(attempt, entry)
+    if trouble and exits and exits[-1]["returncode"] == 0:
+        return f"workload: ended by itself, with status 0; {_last_words_of(attempt, exits[-1])}"
+    if trouble and exits and not attempt.gate.exists():
+        return f"workload: ended before anything was measured; {_last_words_of(attempt, exits[-1])}"
+    return trouble
+
+
+def _last_words_of(attempt: Attempt, end: Line) -> str:
+    log = attempt.spark_logs / f"driver-{end['incarnation']}.log"
+    return f"the last words of {log.name}: {last_words(log, engine_at(attempt).error_line)}"
+
+
+def spawn(
+    attempt: Attempt,
+    settings: Settings,
+    role: str,
+    command: list[str],
+    *,
+    stdout: Path,
+    environment: Mapping[str, str] | None = None,
+    token: str | None = None,
+) -> Entry:
+    """Starts a detached process of the attempt. Raises InfrastructureError when its role has one already."""
+    # The scheduler may die and have a step begun twice; what two generators send is no measurement.
+    if newest(attempt, role) is not None:
+        raise InfrastructureError(f"{role}: was started before, its step was begun twice; the next attempt is whole")
+    return spawn_detached(
+        command,
+        role=role,
+        attempt=attempt.id,
+        ledger=attempt.ledger,
+        stdout=stdout,
+        stderr=attempt.logs / f"{role}.err",
+        cwd=settings.root,
+        env=environment,
+        token=token,
+        for_workload=role == "supervisor",
+        # Both keep a schedule, and use few cores: what they delay is small, what delays them is a wrong figure. Of a
+        # generator on the cluster this is only the lead, a JVM.
+        punctual=role in ("generator", "conductor") and token is None,
+    )
+
+
+def module(name: str) -> list[str]:
+    """The command of a program of this project."""
+    return [sys.executable, "-m", name]
+
+
+def folder_of(attempt: Attempt) -> list[str]:
+    """The option that names the attempt."""
+    return ["--attempt-dir", str(attempt.folder)]
+
+
+def seen(journal: Path, **match: str | int) -> Line | None:
+    """The last line whose fields are as given."""
+    return last(read_journal(journal), **match)
+
+
+def newest(attempt: Attempt, role: str) -> Entry | None:
+    """The newest ledger entry of a role."""
+    return next((entry for entry in reversed(read_ledger(attempt.ledger)) if entry.role == role), None)
+
+
+def death(attempt: Attempt, entry: Entry | None) -> str | None:
+    """One line on how a process ended, or None while it lives."""
+    if entry is not None and process_of(entry) is not None:
+        return None
+    role = entry.role if entry else "process"
+    log = attempt.logs / f"{role}.err"
+    try:
+        words = log.read_text(errors="replace").strip().splitlines()[-1][:300]
+    except (OSError, IndexError):
+        words = "it left no message"
+    return f"{role}: ended early: {words}"

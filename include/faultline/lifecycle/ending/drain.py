@@ -1,0 +1,107 @@
+"""How long an engine may take, once the load has ended, to commit all of it: as long as it gets on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
+from faultline.system.waiting import wait_until
+from faultline.engines.base import Offsets, Progress, covers
+from faultline.engines.registry import engine_at
+from faultline.experiment.plan import AttemptPlan
+from faultline.lifecycle.daemons import newest, seen, workload_trouble
+
+DRAIN_LIMIT_S = 60.0
+DRAIN_INTERVALS = 3
+DRAIN_RESTARTS = 3
+# In all: what has not ended by then gets on too slowly to wait for.
+LONGEST_S = 600.0
+# The longest batch of a query that runs as fast as it can.
+LAST_BATCH_S = 120.0
+# For one look at what there is, without waiting for more.
+LOOK_NS = 1_000_000
+
+
+class Advance:
+    """Whether an engine still gets on: its committed offsets have grown within the last `limit_s` seconds."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s, self._furthest, self._since = limit_s, -1, time.monotonic()
+
+    def stalled(self, committed: Offsets) -> str | None:
+        """One line where they have not; one look, which is to be taken again and again."""
+        now, reached = time.monotonic(), sum(committed.values())
+        if reached > self._furthest:
+            self._furthest, self._since = reached, now
+        return None if now - self._since < self._limit_s else f"drain: no further commit within {self._limit_s:g} s"
+
+
+def await_drained(attempt: Attempt, plan: AttemptPlan, problems: list[str]) -> bool:
+    """Waits until every record sent is committed, for as long as the engine gets on; whether it is. If not, `problems`
+    says why."""
+    done = seen(attempt.generator_journal, event="done")
+    if not done:
+        problems.append("drain: the generator left no end offsets to drain to")
+        return False
+    batches, made = plan.drained_batches, engine_at(attempt).progress(attempt)
+    advance = Advance(limit_s := drain_limit_s(attempt, plan, made))
+    return _committed(
+        attempt,
+        "drain: the end offsets",
+        lambda: (
+            covers(made.committed(), done["end_offsets"])
+            and (batches == 1 or made.covering(done["end_offsets"]) >= batches)
+        ),
+        max(LONGEST_S, limit_s),
+        problems,
+        lambda: advance.stalled(made.committed()),
+    )
+
+
+def await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
+    """Waits for the batch in work at the window's end: its share of the window counts when it is committed."""
+    end_ns, made = time.time_ns(), engine_at(attempt).progress(attempt)
+    return _committed(
+        attempt,
+        "the batch in work at the end of the window",
+        lambda: made.last_commit_ns() >= end_ns,
+        LAST_BATCH_S,
+        problems,
+    )
+
+
+def drain_limit_s(attempt: Attempt, plan: AttemptPlan, made: Progress) -> float:
+    """Seconds without a further commit after which a drain ends: 60 s and three intervals, or three times as long as
+    the engine took from the last fault to its next commit."""
+    limit_s = DRAIN_LIMIT_S + DRAIN_INTERVALS * plan.interval_s
+    delivered = seen(attempt.conductor_journal, event="delivered")
+    if delivered is None:
+        return limit_s
+    since_ns = int(delivered["wall_ns"])
+    again_ns = made.await_cycle("checkpoint", since_ns, time.monotonic_ns() + LOOK_NS)
+    restart_s = ((time.time_ns() if again_ns is None else again_ns) - since_ns) / 1e9
+    return max(limit_s, DRAIN_RESTARTS * restart_s)
+
+
+def _committed(
+    attempt: Attempt,
+    what: str,
+    condition: Callable[[], bool],
+    timeout_s: float,
+    problems: list[str],
+    stalled: Callable[[], str | None] = lambda: None,
+) -> bool:
+    """Waits for a commit of the workload; whether it came. If not, `problems` says why."""
+    try:
+        wait_until(
+            condition,
+            timeout_s=timeout_s,
+            what=what,
+            alive=lambda: workload_trouble(attempt, newest(attempt, "supervisor")) or stalled(),
+        )
+    except InfrastructureError as error:
+        problems.append(str(error))
+        return False
+    return True

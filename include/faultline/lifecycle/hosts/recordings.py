@@ -1,0 +1,137 @@
+"""What other hosts record of themselves for an attempt: begun and ended by the recorder, fetched by the harvest."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fault.connection import Connection, RemoteHost
+from fault.errors import FaultError, RemoteError
+from fault.host_acts import name_of, neighbour_mark
+from fault.identity import KAFKA, WORKER
+from fault.remote import RemoteInjector
+from fault.sampling import RoleRule
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
+from faultline.system.files import make_folder, write_whole
+from faultline.system.journal import Line, read_ended
+from faultline.system.marks import instance_option
+from faultline.system.roles import NEIGHBOURS, ROLES, SERVICES
+from faultline.system.ssh_hosts import remote_hosts
+from faultline.experiment.plan import plan_of
+
+# Beyond the experiment, for its start and its drain; then a recording whose end nobody told ends by itself.
+MARGIN_S = 1800.0
+_PART = 4 * 2**20
+# Enough that one of them is asked over an undisturbed round trip.
+_CLOCK_SAMPLES = 20
+
+
+def rules_of(attempt: Attempt, rules: Sequence[RoleRule]) -> list[RoleRule]:
+    """Which processes play a role on any host. `rules`: of the attempt's engine."""
+    instance = attempt.read().get("services", {}).get("instance")
+    # What a fault has taken is no disturbance.
+    marks = [neighbour_mark(name_of(attempt.id, one.index)) for one in plan_of(attempt).faults]
+    rules = [*rules, *(RoleRule(NEIGHBOURS, mark, mark) for mark in marks)]
+    if instance is None:
+        return rules
+    mark = instance_option(instance)
+    return [*rules, RoleRule("kafka", KAFKA.main, mark), RoleRule(SERVICES, WORKER.main, mark)]
+
+
+def begin(
+    attempt: Attempt,
+    rules: Sequence[RoleRule],
+    heirs: Mapping[str, str],
+    *,
+    again_s: float,
+    longest_s: float,
+    note: Callable[[Line], object],
+) -> None:
+    """Starts a recording on each host, and notes where; asks its clock. Raises InfrastructureError naming the host."""
+    told = [asdict(rule) for rule in rules_of(attempt, rules)]
+    for name, host in _all(attempt).items():
+        with _asking(name, host) as there:
+            asked = {"rules": told, "heirs": dict(heirs), "again_s": again_s, "longest_s": longest_s, "waiting": ROLES}
+            folder = there.ask("record", "record", **asked)
+            note({"kind": "host", "host": name, "folder": folder})
+            note(_clock(name, host))
+
+
+def end(attempt: Attempt, note: Callable[[Line], object]) -> None:
+    """Ends them, and asks the clocks again. A host that cannot be reached is noted: its journal may be had later."""
+    for name, host, folder in _begun(attempt):
+        try:
+            with _asking(name, host) as there:
+                there.ask("record", "record_end", folder=folder)
+                note(_clock(name, host))
+        except InfrastructureError as error:
+            note({"kind": "host_lost", "host": name, "message": str(error)})
+
+
+def fetch(attempt: Attempt) -> None:
+    """Copies the journals here, those that are not here yet. Raises InfrastructureError naming the host."""
+    for name, host, folder in _begun(attempt):
+        target = attempt.host_journals / f"{name}.jsonl"
+        if target.exists():
+            continue
+        with _asking(name, host) as there:
+            there.ask("record", "record_end", folder=folder)
+            text = _whole(there, folder)
+        make_folder(attempt.host_journals)
+        write_whole(target, text)
+
+
+def _whole(there: Connection, folder: str) -> str:
+    """A journal, part by part."""
+    read = b""
+    while True:
+        part = base64.b64decode(there.ask("record", "record_part", folder=folder, offset=len(read), size=_PART))
+        read += part
+        if len(part) < _PART:
+            return read.decode()
+
+
+def drop(attempt: Attempt) -> list[str]:
+    """Ends and removes them there. What could not be is told, in a line each; it is gone when the host starts again."""
+    problems = []
+    for name, host, folder in _begun(attempt):
+        try:
+            with _asking(name, host) as there:
+                there.ask("record", "record_drop", folder=folder)
+        except InfrastructureError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _begun(attempt: Attempt) -> Iterator[tuple[str, RemoteHost, str]]:
+    """Name, address and folder of each that was begun."""
+    hosts = _all(attempt)
+    for line in read_ended(attempt.recorder_journal) if hosts else ():
+        if line.get("kind") == "host" and line["host"] in hosts:
+            yield str(line["host"]), hosts[str(line["host"])], str(line["folder"])
+
+
+def _all(attempt: Attempt) -> dict[str, RemoteHost]:
+    return remote_hosts(attempt.read().get("hosts") or {})
+
+
+@contextlib.contextmanager
+def _asking(name: str, host: RemoteHost) -> Iterator[Connection]:
+    with contextlib.closing(Connection(host)) as connection:
+        try:
+            yield connection
+        except (RemoteError, FaultError) as error:
+            raise InfrastructureError(f"host {name}: {error}") from None
+
+
+def _clock(name: str, host: RemoteHost) -> dict[str, Any]:
+    try:
+        with RemoteInjector(host) as remote:
+            found = remote.clock_offset(_CLOCK_SAMPLES)
+    except RemoteError as error:
+        raise InfrastructureError(f"host {name}: {error}") from None
+    return {"kind": "clock", "host": name, "offset_s": found.offset_s, "round_trip_s": found.round_trip_s}

@@ -1,0 +1,145 @@
+"""The recoveries of an attempt while it is measured, by the judge's own rules for t2, t4 and t5.
+
+They read what the engine has left so far, so that the record may later say otherwise: the judge has the last word. An
+instant that cannot be seen online is None, and no text names it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from faultline.records.judge.recovery.evidence import Event, Evidence
+from faultline.records.judge.recovery.injected import Injected, read_injected
+from faultline.records.judge.recovery.timeline import read_timeline
+from faultline.experiment.attempt import Attempt
+from faultline.system.journal import JournalReader, Line, events
+from faultline.system.settings import Settings
+from faultline.system.window import NS, Window
+from faultline.engines.base import Traces
+from faultline.engines.registry import engine_at
+from faultline.experiment.plan import plan_of
+from faultline.lifecycle.progress import act_text
+
+# How long after the commit of t5 an earlier instant is waited for: a sample and a log come up to a second late.
+GRACE_S = 3.0
+# The conductor's lines after which no recovery is watched any more.
+ENDS = ("measured_until", "not_normal", "done")
+
+
+@dataclass(frozen=True)
+class LiveRecovery:
+    """One injection, from 1, with `act` in words; instants in seconds after the signal, None where not seen (yet).
+
+    `loaded`: whether state was loaded again by `ready_s`; else it is the first task after the loss. `outcome`: why it
+    is not a recovery, empty when it is one. `over`: whether a later look adds nothing.
+    """
+
+    number: int
+    act: str
+    began_ns: int
+    detected_s: float | None = None
+    ready_s: float | None = None
+    loaded: bool = False
+    caught_up_s: float | None = None
+    outcome: str = ""
+    over: bool = False
+
+    @property
+    def text(self) -> str:
+        """`killed executor 1; detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s`."""
+        if self.outcome:
+            return f"{self.act}: {self.outcome}"
+        seen = (
+            ("detected", self.detected_s),
+            ("state loaded" if self.loaded else "running again", self.ready_s),
+            ("caught up", self.caught_up_s),
+        )
+        parts = [f"{name} after {seconds:.1f} s" for name, seconds in seen if seconds is not None]
+        if self.over and not parts:
+            parts = ["nothing of the recovery was seen online"]
+        return "; ".join([self.act, *parts])
+
+
+class RecoveryWatch:
+    """Reader of one attempt's recoveries; each look reads what was written since the last one.
+
+    Executors' logs are not opened before the first signal.
+    """
+
+    def __init__(self, attempt: Attempt, settings: Settings) -> None:
+        self._plan = plan_of(attempt)
+        self._engine = engine_at(attempt)
+        self._traces = self._engine.live(attempt, settings)
+        self._conductor = JournalReader(attempt.conductor_journal)
+        self._lines: list[Line] = []
+        self._reported: set[int] = set()
+
+    def look(self, now_ns: int | None = None) -> list[LiveRecovery]:
+        """The recoveries that no earlier look gave as over, in order; at most the last of them is not over yet.
+
+        `now_ns`: wall clock, by default now. Raises InfrastructureError for a journal that is broken.
+        """
+        now = time.time_ns() if now_ns is None else now_ns
+        self._lines += self._conductor.poll()
+        faults = read_injected(self._lines, len(self._plan.faults))
+        open_ones = [one for one in faults if one.t0_ns is not None and one.index not in self._reported]
+        if not open_ones:
+            return []
+        traces = self._traces()
+        found = [self._recovery(one, faults, traces, now) for one in open_ones]
+        self._reported |= {one.number - 1 for one in found if one.over}
+        return found
+
+    def _recovery(self, fault: Injected, faults: Sequence[Injected], traces: Traces, now_ns: int) -> LiveRecovery:
+        assert fault.t0_ns is not None
+        number, act = fault.index + 1, act_text(self._lines, fault.index)
+        if fault.settled.outcome not in (None, "effective"):
+            why = ": ".join(part for part in (str(fault.settled.outcome), fault.settled.detail) if part)
+            return LiveRecovery(number, act, fault.t0_ns, outcome=why, over=True)
+        until_ns = min((one.t0_ns for one in faults[number:] if one.t0_ns is not None), default=None)
+        seen = read_timeline(self._evidence(fault, traces, until_ns))
+        caught_up = seen.get("t5")
+        # Before t5 another load may still follow.
+        ready = seen.get("t4") if caught_up is not None else None
+        whole = {"t2", "t4", "t5"} <= seen.keys()
+        waited = caught_up is not None and now_ns - caught_up.wall_ns > GRACE_S * NS
+        ended = until_ns is not None or any(events(self._lines, name) for name in ENDS)
+        return LiveRecovery(
+            number,
+            act,
+            fault.t0_ns,
+            detected_s=_after(fault.t0_ns, seen.get("t2")),
+            ready_s=_after(fault.t0_ns, ready),
+            loaded=ready is not None and ("t3" not in seen or ready.wall_ns != seen["t3"].wall_ns),
+            caught_up_s=_after(fault.t0_ns, caught_up),
+            over=whole or waited or ended,
+        )
+
+    def _evidence(self, fault: Injected, traces: Traces, until_ns: int | None) -> Evidence:
+        """What the judge reads, without what only the harvest knows: bins, tuples, and what is normal."""
+        assert fault.t0_ns is not None
+        return Evidence(
+            engine=self._engine,
+            traces=traces,
+            t0_ns=fault.t0_ns,
+            victim=self._plan.faults[fault.index].fault.victim,
+            victims=fault.victims,
+            end_offsets=fault.end_offsets or {},
+            bins=pd.DataFrame(),
+            production=pd.DataFrame(),
+            limits=None,
+            emissions_ms=np.empty(0, dtype=np.int64),
+            window=Window.of(fault.t0_ns, 0.0, self._plan.window_s, self._plan.interval_s),
+            undone=fault.undone,
+            until_ns=until_ns,
+        )
+
+
+def _after(t0_ns: int, event: Event | None) -> float | None:
+    """Seconds after the signal; a difference below the clocks' resolution counts as 0."""
+    return None if event is None else max(0.0, (event.wall_ns - t0_ns) / NS)

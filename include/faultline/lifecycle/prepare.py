@@ -1,0 +1,330 @@
+"""The step `prepare`: validate, and make the attempt."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fault.identity import DRIVER
+from fault.victims import ROLES_OF
+from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
+from faultline.system.errors import ConfigError
+from faultline.system.files import make_folder, sync_folder
+from faultline.system.secrets import require_logins
+from faultline.system.settings import Settings, check_folders, free_port, instance, load_settings, ssh_hosts
+from faultline.installation.hosts.layout import checkpoint_disk
+from faultline.installation.steal_time import longest_wait_s
+from faultline.installation.supervision import services_keeper
+from faultline.installation.targets.rules import check_target, not_measured, require_possible
+from faultline.engines.base import Engine
+from faultline.engines.registry import engine_of
+from faultline.experiment.build import BuildSpec
+from faultline.experiment.config import Configuration
+from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_partitions
+from faultline.experiment.sweep_id import require_sweep_id
+from faultline.lifecycle.builds import Build, build_of, check_build
+from faultline.lifecycle.environment import default_build, describe, job_hashes
+from faultline.lifecycle.orphans import owner_here
+
+if TYPE_CHECKING:  # who prepares no data does not load what reads it
+    from generators.data_files import Data
+
+# The least that a record takes in Kafka's log and in the harvest: its few words, and what is told of it.
+RECORD_BYTES = 50
+# Of a recording, how long nothing may be due without a word.
+LONG_PAUSE_S = 30.0
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to measure, for whom: a configuration and the coordinates of its cell."""
+
+    config: Configuration
+    repetition: int = 0
+    series: str | None = None
+    build: str | None = None
+    matrix: str | None = None
+    sweep_id: str | None = None
+    parent_run_id: str | None = None
+    logical_date: str | None = None
+    # The run in Airflow that measures it.
+    run_id: str | None = None
+    # What is under test in place of the installed programs and settings.
+    build_spec: BuildSpec = BuildSpec()
+
+    def __post_init__(self) -> None:
+        for key in ("series", "build", "matrix"):
+            value = getattr(self, key)
+            if value is not None and not LABEL.fullmatch(value):
+                raise ConfigError(f"{key}: {value!r} is not a label; use letters, digits and ._:+- (at most 80)")
+        if self.sweep_id is not None:
+            require_sweep_id(self.sweep_id)
+        if self.repetition < 0:
+            raise ConfigError(f"repetition: {self.repetition} is negative; use 0 or more")
+        check_build(self.build_spec, self.config, key="build_spec")
+
+
+def prepare(
+    order: Order,
+    settings: Settings,
+    java: str,
+    *,
+    hosts: Mapping[str, Mapping[str, Any]] | None = None,
+    keep_topics: bool = False,
+) -> Attempt:
+    """Makes the attempt's folder, writes `attempt.json` and the attempt's plan; starts nothing.
+
+    `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one. `keep_topics`:
+    whoever closes the attempt leaves its topics.
+    Raises ConfigError when the machines can never hold the executors asked for, and
+    InfrastructureError naming the holder or the service when the wait runs out.
+    """
+    longest_wait_s()
+    check_folders(settings)
+    if instance(settings):
+        require_logins(settings.secrets)
+    check_here(order.config)
+    endpoints = engine_of(order.config).endpoints(settings, order.config)
+    if endpoints.elsewhere:
+        hosts = endpoints.hosts
+        require_possible(endpoints, order.config)
+    built = build_of(order.build_spec, settings, key="build_spec")
+    make_folder(settings.attempts)
+    attempt, engine = Attempt(settings.attempts / new_attempt_id(settings.attempts)), engine_of(order.config)
+    attempt.folder.mkdir()
+    sync_folder(settings.attempts)
+    copy_job(order.config, attempt)
+    plan = resolve(
+        order.config,
+        engine=engine.name,
+        repetition=order.repetition,
+        endpoints=replace(endpoints, hosts=hosts or {}),
+        topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
+        cycles=engine.capabilities.cycles,
+    )
+    described = {
+        **describe_order(order, settings, java, built),
+        "attempt": attempt.id,
+        # Other installations may keep their results in the same folder, and leave it to this one to clean up.
+        "home": str(settings.home),
+        # Of the build under test; what harvests its topics is always what is installed.
+        "programs": str(built.programs),
+        "engine_settings": dict(order.build_spec.settings),
+        "keep_topics": keep_topics,
+        "window_lock": str(settings.window_lock),
+        # Figures that cannot be had where it runs, and why.
+        "not_measured": not_measured(endpoints),
+        **_places(settings, engine, plan),
+    }
+    write_json(attempt.folder / "attempt.json", described)
+    # Written last: programs are told what the attempt's own file says, such as ports.
+    write_json(attempt.plan, replace(plan, program=program_of(attempt, order.config, plan)).as_mapping())
+    return attempt
+
+
+def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, Any]:
+    """Where the attempt's services, topics and processes are found."""
+    elsewhere = plan.endpoints.elsewhere
+    return {
+        "kafka": {
+            "bootstrap": plan.endpoints.kafka,
+            "workload_bootstrap": plan.workload_bootstrap,
+            "config": str(settings.home / "kafka" / "server.properties"),
+        },
+        "topics": {role: topic.name for role, topic in plan.topics.items()},
+        "companion_ports": {one.role: free_port() for one in plan.companions},
+        **engine.addresses(plan.endpoints),
+        # The mark of this installation's services, and where a fault holds each of them down.
+        "services": {
+            # The embedded ones play no part in what runs on a target.
+            "instance": None if elsewhere else instance(settings).get("instance"),
+            "keeper": services_keeper(settings),
+            # What gives way while a window is measured, wherever that is.
+            "background": instance(settings).get("instance"),
+            "holds": {}
+            if elsewhere
+            else {
+                "kafka": str(settings.hold("kafka")),
+                **{node: str(path) for node, path in engine.holds(settings).items()},
+            },
+        },
+        "hosts": plan.endpoints.as_mapping()["hosts"],
+        # Where checkpoints have a disk of their own, which can be full while this machine's is not.
+        "checkpoint_disk": str(checkpoint_disk(settings)) if settings.placement.spread and not elsewhere else None,
+    }
+
+
+def copy_job(config: Configuration, attempt: Attempt) -> None:
+    """Keeps what of the user's is under test: it may be changed before the run is harvested."""
+    for name, path in config.kind.files(config.own).items():
+        (attempt.job / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, attempt.job / name)
+
+
+def describe_order(order: Order, settings: Settings, java: str, built: Build | None = None) -> dict[str, Any]:
+    """What every attempt says of itself: configuration, cell, build and environment. `built`: the build that its order
+    names; None where none could be had, of which the record of the refusal tells."""
+    made = None if order.build_spec.installed else built
+    build = order.build or default_build(settings, java, made, job=job_hashes([order.config]))
+    return {
+        "schema": 1,
+        "config": order.config.model_dump(mode="json"),
+        "config_id": order.config.config_id,
+        "repetition": order.repetition,
+        "series": order.series or build,
+        "build": build,
+        "matrix": order.matrix,
+        "sweep_id": order.sweep_id,
+        "parent_run_id": order.parent_run_id,
+        "logical_date": order.logical_date,
+        "run_id": order.run_id,
+        # Who closes it: the tasks of its run, unless one process runs them all.
+        "owner": owner_here(),
+        "prepared_wall_ns": time.time_ns(),
+        "environment": describe(settings, order.config, java, made),
+    }
+
+
+def check_here(config: Configuration) -> None:
+    """Refuses what this machine cannot run: what its engine has no room for, a source or a store that is not there."""
+    check_target(load_settings(), config)
+    check_engine(config)
+    check_hosts(config)
+    check_source(config)
+    check_load(config)
+    config.kind.check_here(config.own, config)
+
+
+def check_engine(config: Configuration) -> None:
+    """Refuses what the configuration's engine cannot do, by what it says of itself, and then by what it looks for."""
+    engine = engine_of(config)
+    able = engine.capabilities
+    if config.commit_mode not in able.commit_modes:
+        known = ", ".join(sorted(able.commit_modes))
+        raise ConfigError(f"commit_mode: the engine {engine.name} has no {config.commit_mode}; use {known}")
+    for one in config.planned_faults():
+        cycle, victim = one.fault.cycle, one.fault.victim
+        if cycle is not None and cycle not in able.cycles:
+            raise ConfigError(f"cycle: the engine {engine.name} has no {cycle} cycle; leave it out")
+        if not {role.name for role in ROLES_OF[victim]} <= engine.roles:
+            known = ", ".join(sorted(engine.roles))
+            raise ConfigError(f"victim: the engine {engine.name} has no {victim}; use {known}")
+    engine.check(config)
+
+
+def check_hosts(config: Configuration) -> None:
+    """Refuses what cannot run where its executors are on other hosts, and faults of hosts where there are none."""
+    for one in config.planned_faults():
+        if one.fault.needs_hosts and not ssh_hosts(load_settings()):
+            what = "needs a disk of the checkpoints' own" if one.fault.victim == DRIVER.name else "is done to hosts"
+            raise ConfigError(
+                f"fault_action: {one.fault.action} of a {one.fault.victim} {what}, and there is none here; ./faultline "
+                "down, and up --hosts 3"
+            )
+    if config.kind.own_client and load_settings().placement.spread:
+        raise ConfigError(
+            f"workload: {config.workload} comes to the broker through the gate, which knows this machine's connections "
+            "only; ./faultline down, and up --hosts 0"
+        )
+
+
+def check_load(config: Configuration) -> None:
+    """Refuses an input without a record, and one without room on the disk, by the least that its records can take."""
+    if not config.paced:
+        return
+    # At least: a warm-up that lasts until the engine is steady may be longer.
+    seconds = config.warmup_s + config.duration_s
+    data = _data(config) if config.data_pace == "recorded" else None
+    records = config.rate * seconds if data is None else _recorded(data, config, seconds)
+    if records < 1 and config.rate_curve is None:
+        least = math.ceil(100 / seconds) / 100
+        raise ConfigError(f"rate: {config.rate:g} records/s make no record in {seconds:g} s; use at least {least:g}")
+    folder = load_settings().home
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if records * RECORD_BYTES > free:
+        most_s = max(0.0, free / RECORD_BYTES / (records / seconds) - config.warmup_s)
+        key = "rate" if data is None else "data_speed"
+        raise ConfigError(
+            f"{key}: {records / seconds:,.10g} records/s for {seconds:,.0f} s take "
+            f"{records * RECORD_BYTES / 1e9:,.0f} GB at least, and {free / 1e9:,.0f} GB are free; lower it, or "
+            f"duration_s to {most_s:,.0f}"
+        )
+
+
+def pause_in(config: Configuration) -> str | None:
+    """That nothing is sent for long, as the data was recorded, which is said before anyone waits for it; or None."""
+    from generators.listed import Listed
+
+    data = _data(config) if config.data_pace == "recorded" else None
+    if data is None:
+        return None
+    seconds = config.warmup_s + config.duration_s
+    schedule = Listed.over(data.times_ms, data.round_ms, config.data_speed, seconds)
+    # Later rounds pause as the first one does, and as it does before the second.
+    records = min(schedule.count, len(data) + 1)
+    due_s = [*(schedule.due_array(0, 1, records) / 1e9).tolist(), *([seconds] if records == schedule.count else [])]
+    pause_s, begin_s = max((after - before, before) for before, after in zip(due_s, due_s[1:], strict=False))
+    if pause_s < LONG_PAUSE_S:
+        return None
+    return (
+        f"data: no record is due for {pause_s:,.0f} s of {seconds:,.0f} s, from T0 + {begin_s:,.0f} s on, as they were "
+        "recorded; a larger data_speed makes that shorter, and data_pace=rate leaves it out"
+    )
+
+
+def _recorded(data: Data, config: Configuration, seconds: float) -> int:
+    """How many records of data are due that come as they were recorded. Raises ConfigError for more than can be
+    sent."""
+    from generators.listed import Listed
+
+    records = Listed.over(data.times_ms, data.round_ms, config.data_speed, seconds).count
+    most = config.kind.highest_rate(config.model_dump())
+    if records > most * seconds:
+        raise ConfigError(
+            f"data_speed: so fast the data makes {records / seconds:,.0f} records/s, and {most:,.0f} can be sent at "
+            "most; lower it"
+        )
+    return records
+
+
+def check_source(config: Configuration) -> None:
+    """Refuses a corpus, a price file or data that cannot be used, naming file and line."""
+    from generators.errors import InputError
+    from generators.prices import closes_of
+    from generators.text import TextLines
+
+    named = config.input_source()
+    try:
+        if "corpus" in named:
+            TextLines.load(named["corpus"], 1, 0, 0)
+        if "prices" in named:
+            closes_of(named["prices"])
+    except InputError as error:
+        raise ConfigError(str(error)) from None
+    _data(config)
+
+
+def _data(config: Configuration) -> Data | None:
+    """The data that is replayed, if any. Raises ConfigError naming file and line of what cannot be used."""
+    from generators.data_files import read_data, require_forward
+    from generators.errors import InputError
+
+    if config.data is None:
+        return None
+    try:
+        # Held by this process and by those that send it.
+        named = (config.data, config.data_key, config.data_time, config.data_time_unit)
+        data = read_data(*named, copies=config.generator_processes + 1)
+        if config.data_pace == "recorded":
+            require_forward(data, config.data)
+        return data
+    except InputError as error:
+        raise ConfigError(str(error)) from None

@@ -1,0 +1,232 @@
+"""The recorder: samples /proc by role, Kafka's offsets, and what the engine tells, once a second.
+
+It has the machine for as long as it lives, so that one machine measures one experiment at a time, whoever starts it.
+Its death makes the record invalid.
+
+    python -m faultline.lifecycle.recorder --attempt-dir DIR --machine NAME --turn FILE --wait S faultline-run=ATTEMPT
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fault.identity import KAFKA
+from fault.sampling import Key, RoleRule, Table, machine, space_of
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.documents import read_document
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import Journal
+from faultline.system.kafka_offsets import KafkaEndOffsets
+from faultline.system.machine_lock import LEAST_WAIT_S, Claim, hold_machine
+from faultline.system.marks import instance_option
+from faultline.system.processes import birth, read_ledger
+from faultline.system.quiet.background import Background, means
+from faultline.system.quiet.window_lock import is_measured
+from faultline.system.roles import ROLES, SERVICES
+from faultline.installation.restart_hold import LONGEST_HOLD_S
+from faultline.engines.registry import engine_at
+from faultline.engines.running import Sampler
+from faultline.experiment.plan import plan_of
+
+PERIOD_S = 1.0
+# For so many looks after a window background processes are restored: one that was just started is seen by the second.
+RESTORED_LOOKS = 3
+OFFSETS_TIMEOUT_S = 1.0
+
+
+def roles_here(attempt: Attempt, sampler: Sampler) -> Table:
+    """Who plays which role on this host. `sampler`: of the attempt's engine."""
+    description = attempt.read()
+    instance = description.get("services", {}).get("instance")
+    kafka = [] if instance is None else [RoleRule("kafka", KAFKA.main, instance_option(instance))]
+    # What runs on other hosts is counted there.
+    apart = bool(description.get("hosts"))
+    heirs = {"supervisor": "driver", **sampler.heirs}
+    return Table([*sampler.rules, *kafka], heirs, again_s=LONGEST_HOLD_S, apart=apart, waiting=ROLES)
+
+
+class Recorder:
+    """One sample of everything at a time; each line carries the instant it was taken."""
+
+    def __init__(self, attempt: Attempt, journal: Journal) -> None:
+        description = attempt.read()
+        self._attempt = attempt
+        self._endpoints = plan_of(attempt).endpoints
+        self._journal = journal
+        self._engine = engine_at(attempt).sampler(attempt)
+        self._roles = roles_here(attempt, self._engine)
+        services = description.get("services", {})
+        keeper, background = services.get("keeper"), services.get("background")
+        self._keeper = None if keeper is None else (int(keeper), SERVICES)
+        self._input = KafkaEndOffsets(description["kafka"]["bootstrap"], description["topics"]["input"])
+        self._seen: dict[Key, dict[str, Any]] = {}
+        window = description.get("window_lock")
+        self._window = None if window is None else Path(window)
+        self._background = None if background is None else Background(background, means())
+        self._restored_looks = 0
+
+    def begin(self) -> None:
+        """Has other hosts record themselves, too, and asks a target's broker for its clock. Raises InfrastructureError
+        naming the one that cannot be reached, ConfigError for a broker that refuses to be asked."""
+        if self._attempt.read().get("hosts"):
+            from faultline.lifecycle.hosts import recordings  # the SSH library takes its time
+
+            rules, heirs = self._engine.rules, self._engine.heirs
+            longest_s = plan_of(self._attempt).window_s + recordings.MARGIN_S
+            recordings.begin(
+                self._attempt, rules, heirs, again_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
+            )
+        if self._endpoints.elsewhere:
+            from faultline.lifecycle.hosts import broker_clock  # as the client of a target does
+
+            broker_clock.ask(self._endpoints, self._journal.append)
+
+    def end(self) -> None:
+        """Ends their recordings, and asks again. A host that is away ends its own by itself."""
+        if self._attempt.read().get("hosts"):
+            from faultline.lifecycle.hosts import recordings
+
+            recordings.end(self._attempt, self._journal.append)
+        if self._endpoints.elsewhere:
+            from faultline.lifecycle.hosts import broker_clock
+
+            broker_clock.ask_again(self._endpoints, self._journal.append)
+
+    def sample(self) -> None:
+        self._machine()
+        self._processes()
+        self._offsets()
+        for line in self._engine.sample():
+            self._journal.append(line)
+
+    def _machine(self) -> None:
+        self._journal.append({"kind": "machine", **machine()})
+
+    def _processes(self) -> None:
+        # Whatever the ledger names belongs to the experiment, and does not count as others'.
+        ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(self._attempt.ledger)}
+        present = self._roles.look(ledger, self._keeper)
+        lowered = self._give_way({key for key, usage in present.items() if usage.role in ROLES})
+        for key, usage in present.items():
+            mark = {"lowered": True} if key in lowered else {}
+            self._seen[key] = {"kind": "proc", **usage.line(), **mark, "final": False}
+            self._journal.append(self._seen[key])
+        # A pid's last counters are kept when it dies: its work was done all the same.
+        for key in [key for key in self._seen if key not in present]:
+            self._journal.append({**self._seen.pop(key), "final": True})
+
+    def _give_way(self, measured: set[Key]) -> set[Key]:
+        """Has background processes give way while a window is measured, and takes that back after it; returns those
+        that give way now."""
+        if self._background is None or self._window is None:
+            return set()
+        if is_measured(self._window):
+            self._restored_looks = 0
+            return self._background.lower(self._roles.stats, measured)
+        if self._restored_looks < RESTORED_LOOKS:
+            self.restore()
+        return set()
+
+    def restore(self) -> None:
+        """Takes back whatever made background processes give way, also by a recorder that was killed."""
+        if self._background is not None:
+            restored = self._background.restore(self._roles.stats)
+            self._restored_looks += 1
+            if restored:
+                self._journal.append({"kind": "restored", "pids": restored})
+
+    def _offsets(self) -> None:
+        with contextlib.suppress(InfrastructureError):
+            self._journal.append({"kind": "offsets", "topic": "input", "end": self._input.read(OFFSETS_TIMEOUT_S)})
+
+
+def run(
+    attempt: Attempt,
+    stop: threading.Event,
+    *,
+    after: str | None = None,
+    keep: Callable[[], object] = lambda: None,
+) -> None:
+    """Samples until `stop`; says when a sample came late, since a gap weakens what is read from it.
+
+    `after`: the attempt that had the machine before, as `take_turn` tells it. `keep`: raises when the target is not the
+    attempt's any more.
+    """
+    with Journal(attempt.recorder_journal) as journal:
+        recorder = Recorder(attempt, journal)
+        recorder.begin()
+        journal.append({"kind": "start", "after": after, "boot": birth(os.getpid())[1], "space": space_of("self")})
+        due = time.monotonic()
+        try:
+            while not stop.is_set():
+                recorder.sample()
+                keep()
+                due += PERIOD_S
+                late = time.monotonic() - due
+                if late > 0:
+                    journal.append({"kind": "overrun", "late_s": round(late, 3)})
+                    due += PERIOD_S * int(late / PERIOD_S + 1)
+                stop.wait(max(0.0, due - time.monotonic()))
+            recorder.sample()
+        finally:
+            recorder.restore()
+        recorder.end()
+        journal.append({"kind": "stop"}, sync=True)
+
+
+@contextlib.contextmanager
+def target_held(attempt: Attempt, wait_s: float, over: Callable[[], bool]) -> Iterator[Callable[[], object]]:
+    """The target that the attempt runs on, to be kept by calling what this gives; the embedded one is the machine's."""
+    endpoints = plan_of(attempt).endpoints
+    if not endpoints.elsewhere:
+        yield lambda: None
+        return
+    from faultline.installation.targets.turn import held
+    from faultline.lifecycle.hosts.broker_clock import broker_of
+
+    with held(broker_of(endpoints), attempt.id, wait_s=wait_s, over=over) as turn:
+        yield turn.keep
+
+
+def take_turn(turn: Path, attempt: Attempt, waited_for: Claim | None) -> str | None:
+    """Notes in `turn` that the machine is the attempt's now; returns which one had it before, None for the first one.
+
+    That is its id, or its folder where that lies elsewhere: of another installation only what was waited for is known.
+    """
+    before = None
+    with contextlib.suppress(OSError, KeyError, InfrastructureError):
+        before = Path(str(read_document(turn)["attempt"]))
+    if waited_for is not None:
+        before = waited_for.folder
+    write_json(turn, {"attempt": str(attempt.folder)})
+    if before is None:
+        return None
+    return before.name if before.parent == attempt.folder.parent else str(before)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--attempt-dir", type=Path, required=True)
+    parser.add_argument("--machine", required=True)
+    parser.add_argument("--turn", type=Path, required=True)
+    parser.add_argument("--wait", type=float, default=LEAST_WAIT_S, help="seconds to wait for the machine's turn")
+    options, _ = parser.parse_known_args()
+    attempt = Attempt(options.attempt_dir)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    waited_for = hold_machine(options.machine, wait_s=options.wait, over=stop.is_set)
+    with target_held(attempt, options.wait, stop.is_set) as keep:
+        run(attempt, stop, after=take_turn(options.turn, attempt, waited_for), keep=keep)
+
+
+if __name__ == "__main__":
+    main()

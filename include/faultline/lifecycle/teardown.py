@@ -1,0 +1,172 @@
+"""The last step of an experiment, whatever happened before: end its processes and close the attempt.
+
+Only light modules are imported at the top: this runs in tasks that shall end within seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.endpoints import EMBEDDED
+from faultline.system.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
+from faultline.system.files import sync_files
+from faultline.system.journal import Journal, read_journal
+from faultline.system.marks import RUN_MARK
+from faultline.system.processes import end_ledger, end_processes, marked, present_boot, read_ledger
+from faultline.system.quiet.background import restore
+from faultline.system.settings import Settings, instance
+from faultline.system.target import endpoints_at
+from faultline.installation.topics import delete_own_topics
+from faultline.lifecycle.collect import drop_recordings, keep_logs_only, remove_working_data
+
+if TYPE_CHECKING:
+    from faultline.records.record import Record
+
+
+def note_failure(folder: Path, step: str, error: BaseException) -> None:
+    """Keeps why a step failed, for the record that `close` writes; where there is no room for it, in the log alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with Journal(folder / "failures.jsonl") as journal:
+            journal.write("failed", step=step, kind=type(error).__name__, message=str(error))
+    except (OSError, InfrastructureError) as problem:
+        # Where it is told, it hides the failure; and what follows may make room.
+        print(f"{step}: its failure could not be noted: {problem}")
+
+
+def refuse_closed(attempt: Attempt) -> None:
+    """Raises ConfigError for a step that was cleared alone on a closed attempt."""
+    if attempt.over:
+        raise ConfigError(f"{attempt.id}: this attempt is closed; clear the whole run, which measures anew")
+
+
+def went_down(attempt: Attempt) -> bool:
+    """Whether the machine was started anew since a process of the attempt began. Then raw files and topics hold what
+    happened to be on the disk."""
+    present = present_boot()
+    return any(entry.boot not in ("", present) for entry in read_ledger(attempt.ledger))
+
+
+def refuse_unfinished(attempt: Attempt) -> None:
+    """Raises InfrastructureError for a step of an open attempt whose machine went down: its figures would be those of
+    a part of it."""
+    if not attempt.over and went_down(attempt):
+        raise InfrastructureError(
+            f"{attempt.id}: the machine was started anew before it was judged, and what the disk did not have is lost; "
+            "clear the whole run"
+        )
+
+
+def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
+    """Ends the attempt's processes, removes working data and topics, writes the record that is still missing.
+
+    Idempotent: an attempt counts as closed once all of that is done. Returns {"ended": pids, "topics": deleted}; with
+    "unhealed", the reason, for one that stays open since what a fault did could not be undone.
+    Topics are kept when that was asked for, and when the run came to its end and the harvest did not read them, so that
+    nothing measured is lost; not when the machine went down meanwhile, and part of them is. On a full disk what is
+    removed makes room for what is written; the record is made of raw files, which stay.
+    """
+    unhealed = None
+    try:
+        ended = end_ledger(attempt.ledger)
+    finally:
+        # Also when a process would not end: a paused service would stay so for everybody.
+        unhealed = heal_leftovers(attempt)
+    ended += end_processes(marked(RUN_MARK, attempt.id))
+    restore(instance(settings).get("instance"), settings.window_lock)
+    try:
+        topics = _free(attempt, settings, delete_topics)
+    finally:  # also when the broker does not answer
+        if not has_record(attempt, settings):
+            from faultline.records.store import Store
+
+            Store(settings.results).write(missing_record(attempt))
+    outcome = {"ended": ended, "topics": topics}
+    if unhealed is not None:
+        write_json(attempt.unhealed, {"why": unhealed})
+        return {**outcome, "unhealed": unhealed}
+    write_json(attempt.closed, outcome)
+    attempt.unhealed.unlink(missing_ok=True)
+    return outcome
+
+
+def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> list[str]:
+    """Removes what nobody reads any more; returns the topics that were deleted."""
+    description = attempt.read()
+    harvested = (attempt.harvest / "counts.parquet").exists()
+    ran_through = (attempt.folder / "end.json").exists() and not went_down(attempt)
+    # What was made of checkpoint and topics is on the disk before they go.
+    for folder in (attempt.harvest, attempt.folder):
+        sync_files(folder)
+    if ran_through and not harvested:
+        keep_logs_only(attempt)
+        return []
+    topics = [] if description.get("keep_topics") else list(description["topics"].values())
+    there = settings.at(endpoints_at(settings, description["config"].get("target", EMBEDDED)))
+    delete = delete_topics if there.target is None else lambda names: delete_own_topics(there, names)
+    try:
+        remove_working_data(attempt, settings)
+        for problem in drop_recordings(attempt):
+            print(problem)
+    finally:
+        # Whatever becomes of the rest: a storage may be away that the broker knows nothing of.
+        delete(topics)
+    return topics
+
+
+def heal_leftovers(attempt: Attempt) -> str | None:
+    """Undoes what a dead conductor left. What cannot be undone is noted, and given; it stops nothing else."""
+    if not attempt.conductor_journal.exists():
+        return None
+    from faultline.lifecycle.healing import heal
+
+    try:
+        heal(attempt)
+    except FaultlineError as error:
+        note_failure(attempt.folder, "heal", error)
+        return str(error)
+    return None
+
+
+def missing_record(attempt: Attempt) -> Record:
+    """The record of an attempt that no judge got to see: `cancelled`, `unsound` when a step found out that nothing can
+    be measured, or `failed`; with the noted reasons."""
+    from faultline.records.judge.judge import failed_record
+    from faultline.records.judge.raw_files import read_attempt
+
+    failures = read_journal(attempt.folder / "failures.jsonl")
+    # The status says already that it was cancelled.
+    reasons = [
+        line["message"] if line["kind"] == Cancelled.__name__ else f"{line['kind']}: {line['step']}: {line['message']}"
+        for line in failures
+    ]
+    kinds = [line["kind"] for line in failures]
+    status: Literal["failed", "cancelled", "unsound"] = "failed"
+    if Cancelled.__name__ in kinds:
+        status = "cancelled"
+    elif kinds and kinds[0] == InvalidMeasurement.__name__:
+        status, reasons = "unsound", [failures[0]["message"]]
+    if not reasons and attempt.read().get("owner"):
+        # Without a scheduler nobody begins it again.
+        status, reasons = "cancelled", ["the process that ran it ended, as by a power cut; run it again"]
+    if not reasons:
+        reasons = ["InfrastructureError: the run ended before it was judged, and left no message"]
+    return failed_record(read_attempt(attempt.folder), status, reasons, attempt.folder)
+
+
+def refused_record(description: dict[str, Any], error: FaultlineError) -> Record:
+    """The record of an experiment that `prepare` refused before it had an attempt's folder."""
+    from faultline.records.judge.judge import failed_record
+    from faultline.records.judge.raw_files import AttemptFile
+
+    reason = str(error) if isinstance(error, Cancelled) else f"{type(error).__name__}: prepare: {error}"
+    status: Literal["failed", "cancelled"] = "cancelled" if isinstance(error, Cancelled) else "failed"
+    return failed_record(AttemptFile.model_validate(description), status, [reason])
+
+
+def has_record(attempt: Attempt, settings: Settings) -> bool:
+    """Whether the store has a record of this attempt."""
+    return any(settings.records.glob(f"*/{attempt.id}.json"))

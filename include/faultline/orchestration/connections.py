@@ -1,0 +1,112 @@
+"""Asks this installation's Airflow for Connections, and takes in what they say of a target."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from faultline.experiment.attempt import open_attempts
+from faultline.system.environment import clean_environment
+from faultline.system.errors import InfrastructureError
+from faultline.system.machine_lock import machine_holder
+from faultline.system.settings import Settings, check_folders
+from faultline.system.target import Target, target
+from faultline.system.text import Say
+from faultline.installation.airflow_home import airflow_environment, choose_database, write_airflow_home
+from faultline.installation.daemon import Supervisor
+from faultline.installation.supervision import services_keeper
+from faultline.installation.targets.logins import check_said, write_target
+from faultline.installation.targets.look import require_well
+from faultline.installation.targets.said import Said
+
+ANSWER_S = 300.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What Airflow's Connections say by id, None for one that there is not; the ids of those that were made and
+    removed; the keys of those that say something else than was to be made, for which nothing is made."""
+
+    said: Mapping[str, Said | None]
+    made: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    differing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def ask(
+    settings: Settings,
+    ids: Sequence[str],
+    make: Mapping[str, Mapping[str, Any]] | None = None,
+    remove: Sequence[str] = (),
+) -> Answer:
+    """Asks for Connections by their `ids`; makes those of `make` that are missing, and before removes those of `remove`
+    that were made so. Raises InfrastructureError when Airflow does not answer."""
+    check_folders(settings)
+    if not (settings.airflow_home / "airflow.cfg").exists():
+        write_airflow_home(settings, choose_database(settings, running=Supervisor(settings).running()))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "faultline.orchestration.targets.process"],
+            input=json.dumps({"ids": list(ids), "make": make or {}, "remove": list(remove)}),
+            env=clean_environment(airflow_environment(settings)),
+            cwd=settings.root,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_S,
+            check=False,
+        )
+        answer = json.loads(done.stdout)
+    except (ValueError, subprocess.TimeoutExpired):
+        raise InfrastructureError("airflow: its Connections cannot be read; look at ./faultline doctor") from None
+    said = {name: None if one is None else Said(**one) for name, one in answer["said"].items()}
+    return Answer(said, answer["made"], answer["removed"], answer["differing"])
+
+
+def look_ahead(settings: Settings, names: Iterable[str]) -> None:
+    """Looks at what targets' Connections say, as far as that needs no cluster, and writes nothing: for a dry run.
+    Raises ConfigError for the first thing that is missing or wrong."""
+    for name in names:
+        if (one := target(settings, name)) is not None:
+            check_said(one, _all_said(settings, one))
+
+
+def at_work(settings: Settings) -> str | None:
+    """The experiment that a look would disturb, in words: one of this machine, or of this installation's."""
+    if (holder := machine_holder(settings.machine)) is not None:
+        return holder.text
+    if services_keeper(settings) is None:
+        # What is open then was cut off.
+        return None
+    return next((one.id for one in open_attempts(settings.attempts, settings.home) if one.over is None), None)
+
+
+def require_targets(settings: Settings, names: Iterable[str], say: Say) -> None:
+    """Looks at targets before experiments on them are asked for: what is wrong with one is told once then, and leaves
+    no record. Raises the first thing that is wrong."""
+    if at_work(settings) is not None:
+        # The experiment looks when its turn has come.
+        return look_ahead(settings, names)
+    for name in names:
+        if (one := target(settings, name)) is not None:
+            take_in(settings, one)
+            require_well(settings, one, say)
+
+
+def take_in(settings: Settings, one: Target) -> None:
+    """Writes what the target's Connections say to where whoever measures looks. Raises ConfigError naming what is
+    missing or wrong."""
+    write_target(settings, one, _all_said(settings, one))
+
+
+def _all_said(settings: Settings, one: Target) -> dict[str, Said]:
+    """Raises ConfigError naming a Connection that is missing."""
+    found = {}
+    for conn_id, said in ask(settings, one.connections).said.items():
+        if said is None:
+            raise one.missing(conn_id)
+        found[conn_id] = said
+    return found

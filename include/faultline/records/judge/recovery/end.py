@@ -1,0 +1,165 @@
+"""The end of a recovery, definition 2: lag is back (t6), and tuples are on time again (t7), for the better part of H.
+
+What counts as recovered is a choice: L* and lag* lie `recovered_within` above what was seen before the fault, and both
+stand in the record. A recovery is an interval: it was not over when the last thing was seen out of its bound, and it
+was over at t7. One that was not seen to end is censored at the last instant at which it is known not to have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from faultline.records.judge.bins import between
+from faultline.records.judge.production import due_spacing_s
+from faultline.records.judge.recovery.limits import HELD_SHARE, Limits, limits_from
+from faultline.records.judge.recovery.on_time import Cells, p99_ms
+from faultline.system.window import NS
+
+
+def limits_of(
+    production: pd.DataFrame,
+    bins: pd.DataFrame,
+    *,
+    start_ns: int,
+    until_ns: int,
+    interval_s: float,
+    within: float,
+    by_lag: bool = False,
+) -> Limits | None:
+    """What was seen from warm-up (`start_ns`) to the fault, and so much more as `recovered_within` says: `within`.
+
+    `production`: PRODUCED_COLUMNS. `by_lag`: no tuple can be told from another, so lag alone decides. None when no
+    tuple was put out otherwise, or nothing committed.
+    """
+    before = between(bins, start_ns, until_ns)
+    highest_ms = None if by_lag else p99_ms(production, start_ns, until_ns, seen_by_ns=until_ns)
+    if before.empty or (highest_ms is None and not by_lag):
+        return None
+    return limits_from(
+        highest_ms,
+        float(before["lag"].max()),
+        interval_s=interval_s,
+        rate=float(before["records"].sum() / before["span_s"].sum()),
+        spacing_s=due_spacing_s(production, start_ns, until_ns),
+        within=within,
+    )
+
+
+@dataclass(frozen=True)
+class End:
+    """How a recovery ended. `t6_ns`, `t7_ns`: None where they were not seen. `out_ns`: the last instant before the end
+    at which something was out of its bound, the signal's itself when nothing was seen. `out`: what it was."""
+
+    t6_ns: int | None
+    t7_ns: int | None
+    out_ns: int
+    out: str
+
+
+def end_of(
+    cells: Cells,
+    bins: pd.DataFrame,
+    limits: Limits,
+    *,
+    t0_ns: int,
+    t5_ns: int | None,
+    produced_until_ns: int,
+    watched_until_ns: int,
+    until_ns: int | None = None,
+) -> End:
+    """The end of the recovery from a fault at `t0_ns`.
+
+    `bins`: start_ns, end_ns, lag, sorted. `produced_until_ns`: where what is produced stops to tell (the load's end, or
+    the next fault's reach). `watched_until_ns`: the last commit that tells. `until_ns`: the next fault, from which on
+    nothing tells.
+    """
+    watched = bins[bins["end_ns"] <= watched_until_ns]
+    if t5_ns is None:
+        out_ns = max(t0_ns, _before(watched["end_ns"], t0_ns, until_ns), _before(cells.late_ns, t0_ns, until_ns))
+        return End(None, None, out_ns, "no commit covered what was there at the fault")
+    t6_ns = lag_back_ns(watched, limits, t5_ns, watched_until_ns)
+    if limits.latency_ms is None:
+        return _end_by_lag(watched, limits, t0_ns=t0_ns, t5_ns=t5_ns, t6_ns=t6_ns, until_ns=until_ns)
+    index = None
+    if t6_ns is not None:
+        # Tuples that were on time while the lag was not, and late again since, are no end.
+        index = first_held_cell(cells, limits, _seen_from_ns(watched, t0_ns, t6_ns), produced_until_ns)
+    t7_ns = None if t6_ns is None or index is None else max(int(cells.first_ns[index]), t6_ns)
+    # Cells behind the first good one may hold a few late tuples, which do not undo the end.
+    judged = cells.start_ns < (produced_until_ns if index is None else cells.start_ns[index])
+    end_ns = until_ns if t7_ns is None else t7_ns
+    lates = _before(cells.late_ns[judged], t0_ns, end_ns)
+    out_ns, out = max((lates, "tuples later than L*"), *_lags_out(watched, limits, t0_ns, t5_ns, end_ns, t7_ns))
+    return End(t6_ns, t7_ns, max(out_ns, t0_ns), out if out_ns > t0_ns else "nothing")
+
+
+def _end_by_lag(
+    watched: pd.DataFrame, limits: Limits, *, t0_ns: int, t5_ns: int, t6_ns: int | None, until_ns: int | None
+) -> End:
+    """Where no output tells what it is of: it is over once lag is back."""
+    end_ns = until_ns if t6_ns is None else t6_ns
+    out_ns, out = max(_lags_out(watched, limits, t0_ns, t5_ns, end_ns, t6_ns))
+    return End(t6_ns, t6_ns, max(out_ns, t0_ns), out if out_ns > t0_ns else "nothing")
+
+
+def _lags_out(
+    watched: pd.DataFrame, limits: Limits, t0_ns: int, t5_ns: int, end_ns: int | None, t7_ns: int | None
+) -> list[tuple[int, str]]:
+    """When lag was last out of its bound before the end, and what was there at the fault last not covered."""
+    lags = _before(watched.loc[watched["lag"] > limits.lag, "end_ns"], t0_ns, end_ns)
+    # A commit before t5 did not cover what was there at the fault.
+    uncovered = _before(watched.loc[watched["end_ns"] < t5_ns, "end_ns"], t0_ns, end_ns)
+    if t7_ns is None:
+        uncovered = max(uncovered, t5_ns)
+    return [(lags, "lag above lag*"), (uncovered, "not caught up")]
+
+
+def lag_back_ns(bins: pd.DataFrame, limits: Limits, t5_ns: int, until_ns: int) -> int | None:
+    """t6: the first commit from t5 on with the lag within lag*, and within it for 95 % of the time of the next H.
+
+    A bin counts by its span and by the lag at its end; time that no commit ended counts as out.
+    """
+    ends = bins["end_ns"].to_numpy(dtype=np.int64)
+    begins = bins["start_ns"].to_numpy(dtype=np.int64)
+    good = bins["lag"].to_numpy(dtype=np.float64) <= limits.lag
+    hold_ns = round(limits.hold_s * NS)
+    for index in np.flatnonzero(good & (ends >= t5_ns)):
+        begin, end = int(ends[index]), int(ends[index]) + hold_ns
+        if end > until_ns:
+            return None
+        inside = np.clip(ends, begin, end) - np.clip(begins, begin, end)
+        if float(inside[good].sum()) >= HELD_SHARE * hold_ns:
+            return begin
+    return None
+
+
+def first_held_cell(cells: Cells, limits: Limits, seen_from_ns: int, until_ns: int) -> int | None:
+    """Index of the first cell that is on time, was emitted from `seen_from_ns` on, and is followed by an H in which
+    95 % of the tuples are. An H ends before `until_ns`."""
+    hold_ns = round(limits.hold_s * NS)
+    due = np.concatenate([[0], np.cumsum(cells.due)])
+    on_time = np.concatenate([[0], np.cumsum(cells.on_time)])
+    begins = np.arange(len(cells))
+    ends = np.searchsorted(cells.start_ns, cells.start_ns + hold_ns)
+    held = on_time[ends] - on_time[begins] >= HELD_SHARE * (due[ends] - due[begins])
+    itself = cells.on_time >= HELD_SHARE * cells.due
+    found = np.flatnonzero(held & itself & (cells.first_ns >= seen_from_ns) & (cells.start_ns + hold_ns <= until_ns))
+    return int(found[0]) if len(found) else None
+
+
+def _seen_from_ns(bins: pd.DataFrame, t0_ns: int, t6_ns: int) -> int:
+    """From when on what is emitted belongs to the batch of t6 or to a later one: its outputs come before its commit."""
+    before = bins.loc[(bins["end_ns"] > t0_ns) & (bins["end_ns"] < t6_ns), "end_ns"]
+    return int(before.max()) + 1 if len(before) else t0_ns
+
+
+def _before(instants_ns: Iterable[int] | npt.NDArray[np.int64] | pd.Series, after_ns: int, end_ns: int | None) -> int:
+    """The last of the instants in (after, end); 0 without any."""
+    values = np.asarray(instants_ns, dtype=np.int64)
+    values = values[(values > after_ns) & (values < (np.iinfo(np.int64).max if end_ns is None else end_ns))]
+    return int(values.max()) if len(values) else 0

@@ -1,0 +1,259 @@
+"""CPU and memory by role, from cumulative counters of single processes.
+
+A process is its pid *and* creation time, so a reused pid never continues a stranger's counter. Between
+samples a counter is taken as linear, from 0 at the creation of the process; after the last sample it
+keeps its value, so what a dead process used stays counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from faultline.system.roles import ENGINE, ROLES, SERVICES, WORKERS
+from faultline.system.window import NS
+from faultline.engines.base import Totals
+
+# A process is taken as alive this long after a sample: samples come each second, and may be late.
+ALIVE_NS = 1_500_000_000
+MEGABYTE = 1e6
+# Seconds over which the worst disturbance is looked for.
+WORST_S = 5
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def cores(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
+    """Mean cores used by each role in [start, end]: CPU seconds / seconds.
+
+    0 for a role without a process; None for all roles when nothing was sampled.
+    """
+    used = cpu_seconds(processes, np.array([start_ns, end_ns], dtype=np.int64))
+    seconds = (end_ns - start_ns) / NS
+    return {role: float(used[role][1] - used[role][0]) / seconds if len(processes) else None for role in ROLES}
+
+
+def rps_per_core(throughput_rps: float, used: Mapping[str, float | None]) -> float | None:
+    """Throughput over the cores that executors and their Python workers used; None where they used none.
+
+    The driver is left out: it plans, whatever the number of records.
+    """
+    engine = sum(used.get(role) or 0.0 for role in WORKERS)
+    return throughput_rps / engine if engine else None
+
+
+def seconds_per_million(
+    used: Mapping[str, float | None], throughput_rps: float | None
+) -> dict[str, float | None] | None:
+    """CPU seconds for a million records, of all processes of the engine and of those that do its work.
+
+    `used`: cores by role; None where nothing was committed, or nothing sampled.
+    """
+    if not throughput_rps or any(used.get(role) is None for role in ENGINE):
+        return None
+
+    def of(roles: Sequence[str]) -> float:
+        return sum(used[role] or 0.0 for role in roles) * 1e6 / throughput_rps
+
+    return {"engine": of(ENGINE), "workers": of(WORKERS)}
+
+
+def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
+    """Mean cores in [start, end] that the experiment did not get: used by `others`, and `stolen` by the machine's host.
+
+    `others` is what all processes of the machine used without those of the experiment, its own recorder and conductor
+    among them; `services`, a part of it, what those used that run the experiments. `recorder`: used by the recorder.
+    None where it was not sampled, or the system does not count it.
+    """
+    window, seconds = np.array([start_ns, end_ns], dtype=np.int64), (end_ns - start_ns) / NS
+    used = cpu_seconds(processes, window, tuple(processes["role"].unique()))
+    own = {role: float(values[1] - values[0]) for role, values in used.items()}
+    services = own.pop(SERVICES, None)
+    total = {name: grown(machine, name, window) for name in ("busy_s", "stolen_s")}
+    return {
+        "others": None if total["busy_s"] is None else max(0.0, (total["busy_s"] - sum(own.values())) / seconds),
+        "services": None if services is None else services / seconds,
+        "recorder": own["recorder"] / seconds if "recorder" in own else None,
+        "stolen": None if total["stolen_s"] is None else total["stolen_s"] / seconds,
+    }
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Cores that others of the machine and its host took together: on average, and in the worst `WORST_S` seconds."""
+
+    mean: float
+    worst: float
+
+
+def taken(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> Taken | None:
+    """What the experiment did not get in [start, end], by the machine's counters and those of its own processes.
+
+    None where the machine was not sampled. What the system does not count as stolen is taken as none.
+    """
+    instants = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
+    busy, stolen = (_counter(machine, name, instants) for name in ("busy_s", "stolen_s"))
+    if busy is None or len(instants) < 2:
+        return None
+    used = cpu_seconds(processes, instants, tuple(processes["role"].unique()))
+    own = sum((values for role, values in used.items() if role != SERVICES), np.zeros(len(instants)))
+    course = busy - own + (0.0 if stolen is None else stolen)
+    span = min(WORST_S, len(instants) - 1)
+    mean = float(course[-1] - course[0]) / (len(instants) - 1)
+    return Taken(max(0.0, mean), max(0.0, float((course[span:] - course[:-span]).max()) / span))
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Cores that the measured processes lost in a window: to `others` of the machine and to its host (`stolen`; None
+    where the system does not count it), and to both together in the worst `WORST_S` seconds."""
+
+    others: float
+    stolen: float | None
+    worst: float
+
+    @property
+    def mean(self) -> float:
+        """To both together."""
+        return self.others + (self.stolen or 0.0)
+
+
+def lost(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> Lost | None:
+    """What the measured processes lost in [start, end]; None where their run delay or the machine was not sampled.
+
+    The kernel tells of each thread how long it was ready and had no processor, but not who had it. So of each second:
+
+        lost = min(F, D × F ÷ B)
+
+    D: run delay of the measured processes in thread-seconds; B: seconds that the machine's processors worked; F: of
+    these, the seconds of processes that are neither the experiment's nor give way (`lowered`). A thread that waits does
+    so behind whoever has the processor, which is a foreign process in F of B seconds. The bound is F: n threads that
+    wait behind one foreign process count n times in D, and have lost one processor.
+
+    Idle cores: a foreign process on a core that nobody else wants adds to F and not to D, and costs next to nothing.
+    Bursts: within a second it is not known which thread waited when. Where foreign work and waiting fall into different
+    parts of a second the figure is too high, never above F; a burst that does take a core from a batch is found whole,
+    since both grow in the same second. The measured processes' own waiting for each other is shared out by F ÷ B, so
+    the figure is 0 without foreign work. What threads do to each other without a queue (caches, memory, a core's other
+    hyperthread) is not in it. Where the measured processes have more threads than cores most of the time, as JVMs that
+    work on half of a small machine have, D is larger than B, and all foreign work counts as lost: an upper bound. A
+    single measured thread is never behind itself, so beside one foreign process only half of its loss counts.
+
+    Steal is added as the machine counts it: the host takes a processor from whoever has it, and from all that wait.
+    """
+    instants = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
+    busy, stolen = (_counter(machine, name, instants) for name in ("busy_s", "stolen_s"))
+    if busy is None or len(instants) < 2 or "waited_s" not in processes:
+        return None
+    measured = processes[processes["role"].isin(ROLES)].dropna(subset=["waited_s"])
+    if measured.empty:
+        return None
+    used = cpu_seconds(processes, instants, tuple(processes["role"].unique()))
+    own = sum((values for role, values in used.items() if role != SERVICES), np.zeros(len(instants)))
+    giving_way = _cumulated(_while_lowered(processes[processes["role"] == SERVICES]), (SERVICES,), "cpu_s", instants)
+    delay = sum(_cumulated(measured, ROLES, "waited_s", instants).values(), np.zeros(len(instants)))
+    worked = np.maximum(np.diff(busy), 0.0)
+    foreign = np.clip(np.diff(busy - own - giving_way[SERVICES]), 0.0, worked)
+    share = np.divide(foreign, worked, out=np.zeros_like(worked), where=worked > 0)
+    to_others = np.minimum(foreign, np.diff(delay) * share)
+    to_host = np.zeros_like(worked) if stolen is None else np.maximum(np.diff(stolen), 0.0)
+    course = np.concatenate([[0.0], np.cumsum(to_others + to_host)])
+    span = min(WORST_S, len(worked))
+    return Lost(
+        float(to_others.mean()),
+        None if stolen is None else float(to_host.mean()),
+        float((course[span:] - course[:-span]).max()) / span,
+    )
+
+
+def _while_lowered(processes: pd.DataFrame) -> pd.DataFrame:
+    """The samples with counters of CPU time that stand still while a process does not give way. One that was started
+    by a process that gives way does so from its start on."""
+    changed = []
+    for _, samples in _by_process(processes, (SERVICES,)):
+        counters = np.maximum.accumulate(samples["cpu_s"].to_numpy(dtype=np.float64))
+        lowered = samples["lowered"].to_numpy(dtype=np.bool_)
+        both = lowered & np.concatenate([lowered[:1], lowered[:-1]])
+        changed.append(samples.assign(cpu_s=np.cumsum(np.diff(counters, prepend=0.0) * both)))
+    return pd.concat(changed) if changed else processes
+
+
+def grown(machine: pd.DataFrame, name: str, window: Ints) -> float | None:
+    """By how much a counter of a machine grew; None when it was not sampled on both sides."""
+    course = _counter(machine, name, window)
+    return None if course is None else float(course[-1] - course[0])
+
+
+def _counter(machine: pd.DataFrame, name: str, instants: Ints) -> Floats | None:
+    """A counter of the machine at ascending instants, linear between samples; None unless sampled on both sides."""
+    samples = machine.dropna(subset=[name]).sort_values("wall_ns")
+    times = samples["wall_ns"].to_numpy(dtype=np.int64)
+    if not len(times) or times[0] > instants[0] or times[-1] < instants[-1]:
+        return None
+    course: Floats = np.interp(
+        (instants - times[0]).astype(np.float64), (times - times[0]).astype(np.float64), samples[name]
+    )
+    return course
+
+
+def cpu_seconds(processes: pd.DataFrame, instants: Ints, roles: Sequence[str] = ROLES) -> dict[str, Floats]:
+    """Cumulated CPU seconds of each role at the given instants (ns, ascending)."""
+    return _cumulated(processes, roles, "cpu_s", instants)
+
+
+def _cumulated(processes: pd.DataFrame, roles: Sequence[str], counter: str, instants: Ints) -> dict[str, Floats]:
+    """The same of any counter that begins at 0 with its process."""
+    total = {role: np.zeros(len(instants)) for role in roles}
+    for role, samples in _by_process(processes, roles):
+        times = samples["wall_ns"].to_numpy(dtype=np.int64)
+        counters = np.maximum.accumulate(samples[counter].to_numpy(dtype=np.float64))
+        born = min(round(float(samples["create_time"].iloc[0]) * NS), int(times[0]) - 1)
+        # relative to birth, so that float64 keeps nanoseconds apart
+        total[role] += np.interp(
+            (instants - born).astype(np.float64),
+            np.concatenate([[0.0], (times - born).astype(np.float64)]),
+            np.concatenate([[0.0], counters]),
+        )
+    return total
+
+
+def rss_mb(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
+    """Peak over the window's seconds of the resident memory summed over each role's processes, in MB."""
+    seconds = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
+    total = {role: np.zeros(len(seconds)) for role in ROLES}
+    for role, samples in _by_process(processes, ROLES):
+        times = samples["wall_ns"].to_numpy(dtype=np.int64)
+        index = np.searchsorted(times, seconds, side="right") - 1
+        alive = (index >= 0) & (seconds - times[index] <= ALIVE_NS) & ~samples["final"].to_numpy(dtype=np.bool_)[index]
+        total[role] += np.where(alive, samples["rss_bytes"].to_numpy(dtype=np.float64)[index], 0.0)
+    return {role: float(total[role].max()) / MEGABYTE if len(processes) else None for role in ROLES}
+
+
+def cores_by_second(processes: pd.DataFrame, t0_ns: int, until_ns: int) -> list[dict[str, float]]:
+    """Cores by role in each whole second after T0, for plots; `t_s` is the second's end."""
+    instants = np.arange(t0_ns, until_ns + 1, NS, dtype=np.int64)
+    used = {role: np.diff(values) for role, values in cpu_seconds(processes, instants).items()}
+    return [
+        {"t_s": float(second + 1), **{role: round(float(used[role][second]), 4) for role in ROLES}}
+        for second in range(len(instants) - 1)
+    ]
+
+
+def summed(totals: Sequence[Totals], name: str, until_ns: int | None = None) -> float:
+    """The newest total of each process up to an instant, over all of them: `gc_ms`, `tasks` or `task_ms`."""
+    newest: dict[str, float] = {}
+    for sample in totals:
+        if until_ns is None or sample.wall_ns <= until_ns:
+            newest[sample.process] = getattr(sample, name)
+    return sum(newest.values())
+
+
+def _by_process(processes: pd.DataFrame, roles: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    known = processes[processes["role"].isin(roles)].sort_values("wall_ns", kind="stable")
+    for (role, *_), samples in known.groupby(["role", "host", "pid", "create_time"]):
+        yield str(role), samples

@@ -1,0 +1,320 @@
+"""The rules that a record may break. Each is a pure function from findings to a reason or nothing.
+
+Most say that the measurement failed: the record is `unsound`, kept and measured again. Those of UNMET say that the
+engine did not do what was asked of it: a result, which counts as every other, under its label.
+
+A reason begins with the rule's code, which scripts may rely on: `schedule-lag: p99 73 ms > 50 ms`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from faultline.records.judge.resources.cpu import WORST_S, Lost, Taken
+from faultline.records.judge.steady_state import STEADY_SHARE, SUSTAINED_SHARE, Drift, sustained
+from faultline.experiment.common import baseline_bins
+from faultline.experiment.config import Configuration
+from generators.lateness import LATE_MS
+
+SCHEDULE_LAG_MS = LATE_MS
+# A recovery is told by tuples: none of those may be much later than the engine can make them.
+LATENESS_MS = 250.0
+# An interval is held when it is usually kept, and rarely missed by much.
+MEDIAN_INTERVAL_EXCESS = 1.05
+INTERVAL_EXCESS = 1.2
+# More than a clock that is drawn to the right time slowly (500 ppm) gains in three minutes.
+CLOCK_JUMP_MS = 100.0
+# Drift of another host's clock in a run, and half a round trip: latencies across hosts are marked beyond the first.
+CLOCKS_UNSURE_MS, CLOCKS_APART_MS = 1.0, 5.0
+# Cores that the measured processes may lose to others and the host: all the while, and for some seconds. At the first
+# the bias of the p50 passes the scatter of one repetition (docs/explanation/validity.md); both are no stricter than the
+# rule before, since what is lost is at most what others use.
+LOST_CORES, LOST_BRIEFLY = 0.3, 1.0
+# Where it is not known what they lost: cores that others may have.
+DISTURBED_CORES, DISTURBED_BRIEFLY = 0.3, 1.0
+
+LEFT_OUT = "left-out"
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it.
+
+    LEFT_OUT: a later injection of a run of which no recovery could be measured, which says nothing against the others.
+    """
+
+    outcome: str | None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the rules look at. A `…_died` text is None while all is well.
+
+    `recovery_lateness_ms`: the generator's largest lateness during any recovery; None when there was none.
+
+    `baseline_bins`: how many there are before the fault. `drifts`: by signal, how it moved over them. `growth`: of the
+    lag, the 95 % interval of its slope in records/s, and `offered_rps` what the source put out all the while, by its
+    schedule; None without one. `spans_s`: the time between commits before the fault.
+    `outcomes`: how each planned fault was settled, in order.
+    `losses`: faults that a control saw. `*_backlog`, `undrained`: offsets. `chain_problems`: from recovery.
+    `last_batch_lost`: of an engine without a schedule, whether nothing was committed after the window.
+    """
+
+    configuration: Configuration
+    schedule_lag_p99_ms: float | None
+    recovery_lateness_ms: float | None
+    generator_died: str | None
+    recorder_died: str | None
+    conductor_died: str | None
+    baseline_bins: int
+    drifts: Mapping[str, Drift | None]
+    growth: tuple[float, float] | None
+    offered_rps: float
+    t0_backlog: int
+    spans_s: Floats
+    outcomes: Sequence[Settled]
+    losses: Sequence[str]
+    undrained: int
+    chain_problems: Sequence[str]
+    clock_jump_ms: float | None = None
+    store_not_read: bool = False
+    last_batch_lost: bool = False
+    # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
+    besides: Mapping[str, float | None] = field(default_factory=dict)
+    # What was lost to others; what they took, of machines that do not tell that.
+    lost: Lost | None = None
+    taken: Taken | None = None
+    # The host whose instants are the least sure on this host's clock, and by how many ms.
+    clock_uncertain: tuple[str, float] | None = None
+
+    @property
+    def control(self) -> bool:
+        """Whether no fault was planned."""
+        return self.configuration.fault == "none"
+
+    @property
+    def overload_asked_for(self) -> bool:
+        """Whether `sustained` and the effective interval are to say what became of a rate, and no rule is."""
+        return self.control and self.configuration.accept_overload
+
+
+def reasons(findings: Findings) -> list[str]:
+    """Which rules the record breaks and how, in the order of RULES; empty for a valid one."""
+    return [f"{code}: {detail}" for code, rule in RULES.items() if (detail := rule(findings)) is not None]
+
+
+def schedule_lag(findings: Findings) -> str | None:
+    """The generator itself was late: its lateness would be read as the engine's."""
+    lag, largest = findings.schedule_lag_p99_ms, findings.recovery_lateness_ms
+    late = []
+    if lag is not None and lag > SCHEDULE_LAG_MS:
+        late.append(f"p99 {lag:.0f} ms > {SCHEDULE_LAG_MS:.0f} ms")
+    if largest is not None and largest > LATENESS_MS:
+        late.append(f"up to {largest:.0f} ms > {LATENESS_MS:.0f} ms during a recovery")
+    if not late:
+        return None
+    said = {"others": "other processes used", "stolen": "the host took"}
+    taken = [f"{said[who]} {cores:.2f} cores" for who in said if (cores := findings.besides.get(who)) is not None]
+    return "; ".join([*late, *taken])
+
+
+def clock_jumped(findings: Findings) -> str | None:
+    """The wall clock was set during the run: latencies across that instant are wrong by as much."""
+    moved = findings.clock_jump_ms
+    if moved is None or abs(moved) <= CLOCK_JUMP_MS:
+        return None
+    return f"the wall clock moved by {moved:+,.0f} ms during the run; keep it from being set, and measure again"
+
+
+def clocks_apart(findings: Findings) -> str | None:
+    """Instants of another host cannot be told on this host's clock: parts of a recovery would be wrong by as much."""
+    if findings.clock_uncertain is None or findings.clock_uncertain[1] <= CLOCKS_APART_MS:
+        return None
+    host, uncertain_ms = findings.clock_uncertain
+    if math.isinf(uncertain_ms):
+        return f"the clock of {host} was not asked at the end: nobody knows how far it moved"
+    return f"the clock of {host} is known to {uncertain_ms:.1f} ms > {CLOCKS_APART_MS:g} ms; let it be kept by NTP"
+
+
+def are_unsure(uncertain_ms: float) -> bool:
+    """Whether latencies that end by a clock which is known to so many ms are to be marked."""
+    return uncertain_ms > CLOCKS_UNSURE_MS
+
+
+def disturbed(findings: Findings) -> str | None:
+    """Others on the machine, or its host, took what the engine should have had: its figures are theirs, too."""
+    lost, found = findings.lost, findings.taken
+    if lost is not None and lost.mean > LOST_CORES:
+        return f"{lost.mean:.2f} cores lost to others and the host > {LOST_CORES:g}"
+    if lost is not None and lost.worst > LOST_BRIEFLY:
+        return f"{lost.worst:.2f} cores lost to others and the host > {LOST_BRIEFLY:g} for {WORST_S} s"
+    if found is None or (found.mean <= DISTURBED_CORES and found.worst <= DISTURBED_BRIEFLY):
+        return None
+    if found.mean > DISTURBED_CORES:
+        return f"others and the host took {found.mean:.2f} cores > {DISTURBED_CORES:g}"
+    return f"others and the host took {found.worst:.2f} cores > {DISTURBED_BRIEFLY:g} for {WORST_S} s"
+
+
+def generator_died(findings: Findings) -> str | None:
+    """The load ended early."""
+    return findings.generator_died
+
+
+def recorder_died(findings: Findings) -> str | None:
+    """Samples are missing."""
+    return findings.recorder_died
+
+
+def conductor_died(findings: Findings) -> str | None:
+    """The instants of the fault were not kept to the end."""
+    return findings.conductor_died
+
+
+def baseline_too_short(findings: Findings) -> str | None:
+    """Too few bins before the fault to say what is normal, though the engine kept its interval."""
+    if interval_not_held(findings):
+        return None
+    needed = baseline_bins(findings.configuration.checkpoint_interval_s)
+    bins = findings.baseline_bins
+    return f"{bins} bins before the fault, {needed} needed" if not findings.control and bins < needed else None
+
+
+def not_steady(findings: Findings) -> str | None:
+    """Latency or lag was not shown to stay where it was before the fault: what is normal then is anybody's guess."""
+    # An engine that is too slow has no steady baseline; that it is too slow is what there is to say, and a result.
+    if findings.control or overloaded(findings) or interval_not_held(findings):
+        return None
+    return unsteady(findings.drifts)
+
+
+def unsteady(drifts: Mapping[str, Drift | None]) -> str | None:
+    """Which signals were not shown to stay where they were before the fault, and how they moved; None for neither."""
+    moved = [
+        f"{name} moved by {drift.share:+.0%} ({drift.low:+.0%} to {drift.high:+.0%})"
+        for name, drift in drifts.items()
+        if drift is not None and not drift.steady
+    ]
+    return f"{', '.join(moved)} before the fault, and not surely within {STEADY_SHARE:.0%}" if moved else None
+
+
+def overloaded(findings: Findings) -> str | None:
+    """The engine was given more than it can do: what waits for it grew all the while."""
+    growth, rate = findings.growth, findings.offered_rps
+    if growth is None or findings.overload_asked_for or sustained(growth, rate) is not False:
+        return None
+    low, high = growth
+    return f"lag grew by {low:,.0f} to {high:,.0f} of {rate:,.0f} records/s > {SUSTAINED_SHARE:.0%}"
+
+
+def backlog_at_t0(findings: Findings) -> str | None:
+    """The primer was not committed when the gate opened."""
+    return f"{findings.t0_backlog} offsets of the primer not committed at T0" if findings.t0_backlog else None
+
+
+def interval_not_held(findings: Findings) -> str | None:
+    """Commits came more slowly than the configuration says, so its interval is not what was measured."""
+    nominal = findings.configuration.checkpoint_interval_s
+    if not len(findings.spans_s):
+        return "no commit in the measured window"
+    if not findings.configuration.paced:
+        return None  # batches follow each other, at an interval that nobody set
+    if findings.overload_asked_for:
+        return None
+    usual, rare = float(np.median(findings.spans_s)), float(np.quantile(findings.spans_s, 0.9))
+    if usual > MEDIAN_INTERVAL_EXCESS * nominal:
+        return f"{usual:.2f} s between commits > {MEDIAN_INTERVAL_EXCESS * nominal:.2f} s"
+    if rare > INTERVAL_EXCESS * nominal:
+        return f"{rare:.2f} s between one commit in ten and the one before > {INTERVAL_EXCESS * nominal:.2f} s"
+    return None
+
+
+def no_effect(findings: Findings) -> str | None:
+    """The signal was sent, and nothing broke."""
+    return _of_faults(findings, {"no-effect"}, "changed nothing")
+
+
+def missed_window(findings: Findings) -> str | None:
+    """The fault came outside the instant planned for it."""
+    return _of_faults(findings, {"missed-window"}, "was not delivered at its time")
+
+
+def fault_unknown(findings: Findings) -> str | None:
+    """Nobody can say whether the fault took effect."""
+    others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window", LEFT_OUT}
+    return _of_faults(findings, others, "was not settled: nobody can say whether it took effect")
+
+
+def fault_in_control(findings: Findings) -> str | None:
+    """A control must see no fault at all."""
+    return "; ".join(findings.losses) if findings.control and findings.losses else None
+
+
+def drain_incomplete(findings: Findings) -> str | None:
+    """The engine did not reach the end of the input, so the audit would count what was merely late; or its last batch
+    used CPU in the window, and counted for nothing."""
+    if findings.last_batch_lost:
+        return "nothing was committed after the window: the query had ended, or its last batch was too long"
+    return f"{findings.undrained} offsets not committed after the drain" if findings.undrained else None
+
+
+def store_unread(findings: Findings) -> str | None:
+    """A topology acknowledged results that may still have waited, and nobody knows what its store holds."""
+    return "the chain ended before its store was read back" if findings.store_not_read else None
+
+
+def timeline_broken(findings: Findings) -> str | None:
+    """A part of the timeline is missing without censoring, or negative."""
+    return "; ".join(findings.chain_problems) or None
+
+
+RULES: dict[str, Callable[[Findings], str | None]] = {
+    "schedule-lag": schedule_lag,
+    "clock-jumped": clock_jumped,
+    "clocks-apart": clocks_apart,
+    "disturbed": disturbed,
+    "generator-died": generator_died,
+    "recorder-died": recorder_died,
+    "conductor-died": conductor_died,
+    "baseline-too-short": baseline_too_short,
+    "not-steady": not_steady,
+    "backlog-at-t0": backlog_at_t0,
+    "overloaded": overloaded,
+    "interval-not-held": interval_not_held,
+    "no-effect": no_effect,
+    "missed-window": missed_window,
+    "fault-unknown": fault_unknown,
+    "fault-in-control": fault_in_control,
+    "drain-incomplete": drain_incomplete,
+    "store-unread": store_unread,
+    "timeline-broken": timeline_broken,
+}
+
+
+UNMET = frozenset({"overloaded", "interval-not-held", "drain-incomplete"})
+
+
+def status_of(why: Sequence[str]) -> Literal["valid", "unmet", "unsound"]:
+    """What a record is that has these reasons."""
+    if not why:
+        return "valid"
+    return "unmet" if {reason.partition(":")[0] for reason in why} <= UNMET else "unsound"
+
+
+def _of_faults(findings: Findings, outcomes: Collection[str | None], text: str) -> str | None:
+    """The text of each planned fault with such an outcome; a fault has a number where there are several."""
+    several = len(findings.outcomes) > 1
+    said = [
+        f"{f'fault {number}' if several else 'the fault'} {text}{f' ({settled.detail})' if settled.detail else ''}"
+        for number, settled in enumerate(findings.outcomes, start=1)
+        if settled.outcome in outcomes
+    ]
+    return "; ".join(said) or None

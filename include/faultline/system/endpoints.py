@@ -1,0 +1,78 @@
+"""Where an experiment reaches what it talks to. The embedded services' addresses are one value of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Self
+
+from faultline.system.placement import HERE, Placement
+from faultline.system.placement import HOST as HOST
+
+# The target that an installation is for itself.
+EMBEDDED = "embedded"
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Addresses of one target.
+
+    `kafka`: the broker's, host:port; `kafka_detoured`: of its listener that advertises `kafka_detour`, which is where
+    whatever stands between workload and broker listens; `kafka_gated` and `kafka_gate`: the same of the gate for what
+    cannot log in. `engine`: what a workload is submitted to; `engine_ui` and
+    `airflow`: http://host:port. `hosts`: the machines whose processes are reached over SSH, by name; none when all is
+    on this one. `here`: the address at which all of them reach this one. `target`: its name. `logins`: the folder of
+    what programs log in with there. `storage`: a folder that all hosts of the target share, or
+    hdfs://HOST:PORT/PATH; empty where all of them share everything; `storage_web`: where WebHDFS answers for it,
+    http://HOST:PORT. `engine_ui` is empty of an engine that has no page of its own.
+    """
+
+    kafka: str
+    kafka_detoured: str
+    kafka_detour: str
+    engine: str
+    engine_ui: str
+    airflow: str
+    kafka_gated: str = ""
+    kafka_gate: str = ""
+    hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    here: str = HOST
+    target: str = EMBEDDED
+    logins: str = ""
+    storage: str = ""
+    storage_web: str = ""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether its services are not this installation's."""
+        return self.target != EMBEDDED
+
+    @classmethod
+    def embedded(cls, ports: Mapping[str, int], placement: Placement = HERE, logins: str = "") -> Self:
+        """Those of the embedded services, by the ports and hosts that `up` chose. What stands between workload and
+        broker runs on this machine, and so does Airflow, which listens on loopback only."""
+        broker, here = placement.address("kafka"), placement.conductor
+        return cls(
+            kafka=f"{broker}:{ports['kafka']}",
+            kafka_detoured=f"{broker}:{ports['kafka_proxied']}",
+            kafka_detour=f"{here}:{ports['kafka_proxy']}",
+            kafka_gated=f"{broker}:{ports['kafka_gated']}",
+            kafka_gate=f"{here}:{ports['kafka_gate']}",
+            engine=f"spark://{here}:{ports['spark_master']}",
+            engine_ui=f"http://{here}:{ports['spark_master_ui']}",
+            airflow=f"http://{HOST}:{ports['airflow']}",
+            here=here,
+            logins=logins,
+        )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """What `as_mapping` gave."""
+        return cls(**values)
+
+    def as_mapping(self) -> dict[str, Any]:
+        """JSON values, for a file."""
+        # Not `asdict`, which cannot copy a mapping that is read-only.
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return values | {"hosts": {name: dict(host) for name, host in self.hosts.items()}}

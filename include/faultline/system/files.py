@@ -1,0 +1,101 @@
+"""Files that last: whole or absent in their place, also after a power cut or on a full disk.
+
+A file's content and its name are two things to a disk. A name that is new, or that another file takes over, is safe
+only once its folder was synced, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from faultline.system.errors import InfrastructureError
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes beside, syncs, puts it in its place, and syncs the folder: a reader sees the old file or all of the new.
+
+    Raises InfrastructureError, naming the file, when it cannot be written; then the old one stands, and nothing beside.
+    """
+    _write(path, _beside(path), text)
+
+
+def write_private(path: Path, text: str) -> None:
+    """The same of a file that only its owner can read, whatever the umask."""
+    temporary = _beside(path)
+    temporary.unlink(missing_ok=True)
+    _write(path, temporary, text, _for_its_owner)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    # A link that lies there is no file of ours.
+    return os.open(path, flags | os.O_EXCL, 0o600)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")
+
+
+def _write(path: Path, temporary: Path, text: str, opener: Callable[[str, int], int] | None = None) -> None:
+    try:
+        try:
+            with open(temporary, "w", encoding="utf-8", opener=opener) as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+        except OSError:
+            # What a full disk took of it would keep the room that is lacking.
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder and those above it that are missing, so that they last."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Returns when the disk has the names in the folder."""
+    _sync(folder)
+
+
+def sync_files(folder: Path) -> None:
+    """Returns when the disk has the files of the folder, and their names; one that is not there has none."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.is_file():
+                _sync(path)
+        _sync(folder)
+
+
+def sync_tree(folder: Path) -> None:
+    """The same of the folder and all below it."""
+    for inner, _, _ in os.walk(folder):
+        sync_files(Path(inner))
+
+
+def unwritable(path: Path, error: OSError) -> InfrastructureError:
+    """What to raise for a file that the system would not let be written."""
+    return InfrastructureError(
+        f"{path}: cannot be written: {error.strerror or error}; free disk space or mend the folder's permissions"
+    )
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot sync folders
+            raise
+    finally:
+        os.close(opened)

@@ -1,0 +1,220 @@
+"""Journals: append-only files of JSON lines, each with the wall and the monotonic instant.
+
+One process writes a journal, any number read it. A line is written by a single system call and
+counts once its newline is there, so a reader never sees half of one. `read_journal` reads one that may
+still be written to, `read_ended` what a process left when it ended, however it did.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from faultline.system.errors import InfrastructureError
+from faultline.system.files import sync_folder, unwritable, write_whole
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Instant:
+    """One moment on both clocks, in nanoseconds; the monotonic one is shared by all processes of a host."""
+
+    wall_ns: int
+    mono_ns: int
+
+    @classmethod
+    def now(cls) -> Self:
+        """This moment."""
+        mono_ns = time.monotonic_ns()
+        return cls(wall_ns=time.time_ns(), mono_ns=mono_ns)
+
+    def plus(self, seconds: float) -> Instant:
+        """The moment `seconds` later on both clocks."""
+        step = round(seconds * 1e9)
+        return Instant(self.wall_ns + step, self.mono_ns + step)
+
+
+class Journal:
+    """The writing end. Opens at once; a half line that a crash left at the end is cut off first.
+
+    Raises InfrastructureError, naming the file, when it cannot be opened or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            _cut_half_line(path)
+            fresh = not path.exists()
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if fresh:
+                sync_folder(path.parent)
+        except OSError as error:
+            raise unwritable(path, error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, event: str, *, at: Instant | None = None, sync: bool = False, **fields: Any) -> Instant:
+        """Appends {"event": event, …fields}; see `append`."""
+        return self.append({"event": event, **fields}, at=at, sync=sync)
+
+    def append(self, line: Mapping[str, Any], *, at: Instant | None = None, sync: bool = False) -> Instant:
+        """Appends one line with its instant (`at`, by default now) and gives that instant back.
+
+        `sync` waits until the disk has it, which can take tens of milliseconds. Without it the line
+        survives the death of this process, though not that of the machine.
+        """
+        instant = at or Instant.now()
+        stamped = {"wall_ns": instant.wall_ns, "mono_ns": instant.mono_ns, **line}
+        data = line_bytes(stamped)
+        try:
+            written = os.write(self._file, data)
+            if written != len(data):
+                # Once there is room again, the next line must not begin in the middle of this one.
+                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+                raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were taken")
+            if sync:
+                os.fsync(self._file)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        return instant
+
+    def close(self) -> None:
+        """Closes the file; harmless when repeated."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class JournalReader:
+    """The reading end: gives each complete line once, in order; a file that is not there yet is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+        self._line = 0
+
+    def poll(self) -> list[Line]:
+        """The lines completed since the last call. Raises InfrastructureError for a line that is not a JSON object."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise InfrastructureError(f"{self.path.name}: cannot be read: {error.strerror or error}") from None
+        complete = data[: data.rfind(b"\n") + 1]
+        lines = []
+        for raw in complete.splitlines():
+            self._line += 1
+            if raw.strip():
+                lines.append(self._parse(raw))
+        self._offset += len(complete)
+        return lines
+
+    def _parse(self, raw: bytes) -> Line:
+        value = parse_line(raw)
+        if value is None:
+            raise InfrastructureError(
+                f"{self.path.name}: line {self._line} is not a JSON object: {raw[:80]!r}; something else wrote there"
+            )
+        return value
+
+
+class JournalCache:
+    """Journals that are read repeatedly while they grow: `read` parses only what is new."""
+
+    def __init__(self) -> None:
+        self._readers: dict[Path, JournalReader] = {}
+        self._lines: dict[Path, list[Line]] = {}
+
+    def read(self, path: Path) -> list[Line]:
+        """All complete lines, as `read_journal` gives them; the list is the cache's own."""
+        lines = self._lines.setdefault(path, [])
+        lines += self._readers.setdefault(path, JournalReader(path)).poll()
+        return lines
+
+
+def read_journal(path: Path) -> list[Line]:
+    """All complete lines of a journal; a half-written last line is left out, a missing file is empty."""
+    return JournalReader(path).poll()
+
+
+def read_ended(path: Path) -> tuple[Line, ...]:
+    """The lines of a raw file that nobody writes to any more; none when the file is missing.
+
+    A last line that was cut by a kill is dropped. Raises InfrastructureError for a broken line anywhere else, naming
+    file and line.
+    """
+    if not path.exists():
+        return ()
+    lines: list[Line] = []
+    texts = path.read_bytes().splitlines()
+    for number, text in enumerate(texts, start=1):
+        if not text.strip():
+            continue
+        value = parse_line(text)
+        if value is None:
+            if number == len(texts):
+                break  # the writer was killed in the middle of it
+            raise InfrastructureError(f"{path}: line {number} is not a JSON object; run the experiment again")
+        lines.append(value)
+    return tuple(lines)
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Replaces the content of a file by these lines, as they are; raises as `write_whole` does."""
+    write_whole(path, b"".join(map(line_bytes, lines)).decode())
+
+
+def line_bytes(line: Mapping[str, Any]) -> bytes:
+    """One line as it lies on disk. Raises ValueError for NaN, which JSON does not know."""
+    return (json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode()
+
+
+def parse_line(raw: bytes) -> Line | None:
+    """What one line says; None when it is no JSON object."""
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def events(lines: Iterable[Line], name: str) -> list[Line]:
+    """The lines whose `event` is `name`, in order."""
+    return [line for line in lines if line.get("event") == name]
+
+
+def last(lines: Sequence[Line], **fields: str | int) -> Line | None:
+    """The last line whose fields are as given, such as event="settled", fault=1; None when there is none."""
+    return next((line for line in reversed(lines) if fields.items() <= line.items()), None)
+
+
+def _cut_half_line(path: Path) -> None:
+    """Ends the file after its last newline. Nobody has read the rest: readers take complete lines only.
+
+    Where a power cut kept a place in the file and lost what was written there, the place holds zeros, which no line
+    does: the file ends before them.
+    """
+    if not path.is_file():
+        return
+    with path.open("r+b") as file:
+        data = file.read()
+        end = data.partition(b"\0")[0].rfind(b"\n") + 1
+        if end != len(data):
+            file.truncate(end)

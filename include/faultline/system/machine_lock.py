@@ -1,0 +1,248 @@
+"""The machine's lock: one experiment at a time on one machine, whichever installation and user starts it.
+
+No file is locked, since whoever may open one may hold it, for as long as he likes. A recorder that has the machine
+says so in its own name (`/proc/PID/comm`): everybody can read that, no other user can write it, it ends with its
+process, and the system tells whose it is. Who says so and is no recorder is named, and not waited for. Another user
+can say anything, by a command line that looks like a recorder's: he is waited for minutes, in all, and then named.
+
+Whoever wants the machine says that first and then looks around. It has the machine when nobody else says anything; one
+of two that see each other draws back. So of two, the one that spoke later has seen the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from fault.procfs import start_ticks
+from faultline.system.errors import InfrastructureError
+from faultline.system.text import say
+
+# The program that holds the machine.
+RECORDER = "faultline.lifecycle.recorder"
+# What it calls itself while it has the machine, and while it looks whether it can have it. The kernel keeps 15 bytes.
+HOLDS, WANTS = "faultline-holds", "faultline-wants"
+# Two that want it at once take a moment to see who goes first.
+LEAST_WAIT_S = 1.0
+DRAW_BACK_S = 0.02
+# Between two looks at whether the waiting is still wanted. The end of who is waited for is noticed at once.
+LOOK_S = 0.25
+# How long other users are waited for in all: who has the machine, and who wants it and does not take it, for which a
+# recorder needs milliseconds.
+OTHERS_HOLD_S = 15 * 60.0
+OTHERS_WANT_S = 5.0
+_SHOWN = 100
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A process that says that it has the machine, or wants it. `started`: clock ticks since the machine's start;
+    `own`: whether it is this user's."""
+
+    pid: int
+    started: int
+    user: str
+    command: tuple[str, ...]
+    holds: bool
+    own: bool = True
+
+    def is_of(self, machine: str) -> bool:
+        """Whether it is the recorder of an experiment on the machine that goes by this name."""
+        return self.is_recorder and self._option("--machine") == machine
+
+    @property
+    def is_recorder(self) -> bool:
+        return ("-m", RECORDER) in zip(self.command, self.command[1:], strict=False)
+
+    @property
+    def folder(self) -> Path:
+        """Of the attempt that it records, `<results>/attempts/<attempt>`."""
+        return Path(self._option("--attempt-dir"))
+
+    @property
+    def attempt(self) -> str:
+        return _printable(self.folder.name)
+
+    @property
+    def text(self) -> str:
+        """What it records, and whose it is."""
+        return f"{self.attempt} of {self.user} (pid {self.pid}, {_printable(str(self.folder.parent.parent))})"
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Its place among those that wait: who came first."""
+        return self.started, self.pid
+
+    def _option(self, name: str) -> str:
+        pairs = dict(zip(self.command, self.command[1:], strict=False))
+        return pairs.get(name, "")
+
+
+def hold_machine(machine: str, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> Claim | None:
+    """Takes the machine for this process's life, which must be a recorder's; returns which of this user's recorders had
+    it while it waited.
+
+    Waits `wait_s` seconds for its turn, of which OTHERS_HOLD_S for other users, or until `over` says that nobody wants
+    it any more. Raises InfrastructureError naming the holder when another experiment runs for longer.
+    """
+    usual = _called(os.getpid())
+    try:
+        before = _turn_of(machine, time.monotonic() + wait_s, over, usual)
+    except BaseException:
+        _call(usual)
+        raise
+    _call(HOLDS)
+    return before
+
+
+def machine_holder(machine: str) -> Claim | None:
+    """The experiment that has the machine, of whichever installation and user; None when it is free."""
+    return _holder(one for one in _claims() if one.is_of(machine))
+
+
+def pretenders() -> list[str]:
+    """Processes that say that they have the machine and are no experiments, in words. Nobody waits for them."""
+    return [
+        f"pid {one.pid} of {one.user} says that it has the machine, and is no experiment: "
+        f"{_printable(shlex.join(one.command)) or 'no command'}"
+        for one in _claims()
+        if not one.is_recorder
+    ]
+
+
+def _turn_of(machine: str, deadline: float, over: Callable[[], bool], usual: str) -> Claim | None:
+    """Returns when this process has said that it wants the machine, and nobody else says anything."""
+    before, told = None, False
+    hold_s, want_s = OTHERS_HOLD_S, OTHERS_WANT_S
+    while True:
+        _call(WANTS)
+        own, others = _own_and_others(machine)
+        minded = [one for one in others if one.own or one.holds or want_s > 0]
+        if not minded and (not others or _nobody_takes(machine)):
+            for one in others:
+                say(f"machine: {one.text} wants it and does not take it; it is not waited for")
+            return before
+        ahead = [one for one in minded if one.holds or one.turn < own.turn]
+        if ahead:
+            _call(usual)
+        holder = _holder(ahead)
+        # What another user wrote is not where to look for what is done.
+        before = holder if holder is not None and holder.own else before
+        told = told or _tell_pretenders()
+        began = time.monotonic()
+        until = deadline if holder is None or holder.own else min(deadline, began + hold_s)
+        if minded and (over() or began >= until):
+            raise InfrastructureError(_refusal(holder or minded[0]))
+        _await_change(holder, until, over)
+        waited_s = time.monotonic() - began
+        if holder is not None:
+            hold_s -= 0.0 if holder.own else waited_s
+        elif not all(one.own for one in minded):
+            want_s -= waited_s
+
+
+def _tell_pretenders() -> bool:
+    for line in pretenders():
+        say(f"machine: {line}; it is not waited for")
+    return True
+
+
+def _own_and_others(machine: str) -> tuple[Claim, list[Claim]]:
+    claims = [one for one in _claims() if one.is_of(machine)]
+    own = next((one for one in claims if one.pid == os.getpid()), None)
+    if own is None:
+        raise InfrastructureError("machine: /proc does not show this process as an experiment; mount it as usual")
+    return own, [one for one in claims if one.pid != own.pid]
+
+
+def _refusal(one: Claim) -> str:
+    if one.own:
+        rest = "is being measured; wait for it, or stop it" if one.holds else "wants it, too; measure again"
+    else:
+        says = "says that it is being measured" if one.holds else "wants it, too"
+        rest = f"{says}; only {one.user} or root can end it; measure again when it is over"
+    return f"machine: {one.text} {rest}"
+
+
+def _nobody_takes(machine: str) -> bool:
+    """Whether those who want the machine do nothing but say so. One that saw nobody takes it at once."""
+    time.sleep(LOOK_S)
+    return machine_holder(machine) is None
+
+
+def _holder(claims: Iterable[Claim]) -> Claim | None:
+    """Who has the machine: this user's, whatever another says."""
+    return min((one for one in claims if one.holds), key=lambda one: not one.own, default=None)
+
+
+def _await_change(holder: Claim | None, deadline: float, over: Callable[[], bool]) -> None:
+    """Returns when there is something new to look for."""
+    if holder is None:
+        time.sleep(DRAW_BACK_S)
+        return
+    while _claim(holder.pid) == holder and not over() and (left_s := deadline - time.monotonic()) > 0:
+        _await_end(holder.pid, min(LOOK_S, left_s))
+
+
+def _await_end(pid: int, limit_s: float) -> None:
+    """Returns when the process has ended, or after so many seconds."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # not allowed in here
+        time.sleep(min(DRAW_BACK_S, limit_s))
+        return
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(limit_s * 1000)
+    finally:
+        os.close(descriptor)
+
+
+def _claims() -> Iterator[Claim]:
+    """All processes that say something of the machine."""
+    for name in os.listdir(_PROC):
+        if name.isdecimal() and (claim := _claim(int(name))) is not None:
+            yield claim
+
+
+def _claim(pid: int) -> Claim | None:
+    """What a process says of the machine; None when it says nothing, or has ended."""
+    with contextlib.suppress(OSError, psutil.Error):
+        called = _called(pid)
+        if called in (HOLDS, WANTS):
+            process = psutil.Process(pid)
+            command = tuple(process.cmdline())
+            # One that nobody has buried yet has kept its name, and has no command any more.
+            own = process.uids().real == os.getuid()
+            return Claim(pid, start_ticks(pid), process.username(), command, called == HOLDS, own) if command else None
+    return None
+
+
+def _called(pid: int) -> str:
+    descriptor = os.open(f"{_PROC}/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 64).decode(errors="replace").rstrip("\n")
+    finally:
+        os.close(descriptor)
+
+
+def _call(name: str) -> None:
+    """Gives this process a name that all can read."""
+    (_PROC / "self" / "comm").write_text(name)
+
+
+def _printable(text: str) -> str:
+    """The beginning of what a stranger wrote, as one line that does nothing to a terminal."""
+    return "".join(one if one.isprintable() else "?" for one in text[:_SHOWN])

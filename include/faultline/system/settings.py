@@ -1,0 +1,379 @@
+"""Where things lie, and which loopback ports the embedded services listen on.
+
+Everything that Faultline makes stands under two folders: the state directory (`.faultline/`,
+environment variable FAULTLINE_HOME) and the results (`results/`, FAULTLINE_RESULTS).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from faultline.system.endpoints import HOST as HOST
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError
+from faultline.system.placement import HERE, Placement, read_placement
+from faultline.system.private import find_apart, make_apart
+from faultline.system.rights import shares_results
+
+ROOT = Path(__file__).resolve().parents[3]
+# Spark workers of an installation on one machine, and the least of one on several.
+WORKERS = 2
+# A Unix socket's path holds at most 107 bytes on Linux (sun_path), 103 on macOS.
+MAX_SOCKET_PATH = 100
+
+# What a machine goes by for the lock of it, unless FAULTLINE_MACHINE says otherwise.
+MACHINE = "machine"
+
+DEFAULT_PORTS: dict[str, int] = {
+    "kafka": 19092,
+    "kafka_controller": 19093,
+    "kafka_proxied": 19094,
+    "kafka_proxy": 19095,
+    "kafka_gated": 19096,
+    "kafka_gate": 19097,
+    "spark_master": 17077,
+    "spark_master_ui": 18080,
+    "spark_worker_1": 17081,
+    "spark_worker_1_ui": 18081,
+    "spark_worker_2": 17082,
+    "spark_worker_2_ui": 18082,
+    "airflow": 18090,
+}
+_WORKER = "spark_worker_"
+_GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def ports_with(workers: int) -> dict[str, int]:
+    """The default ports of an installation with so many Spark workers, of which there are two at least."""
+    more = {f"{_WORKER}{number}": 17080 + number for number in range(3, workers + 1)}
+    more |= {f"{_WORKER}{number}_ui": 18080 + number for number in range(3, workers + 1)}
+    return {**DEFAULT_PORTS, **more}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Folders, ports and hosts of one installation; `ports` maps a service's port name to its number."""
+
+    root: Path
+    home: Path
+    results: Path
+    ports: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
+    # Experiments under another name are not waited for, and do not wait.
+    machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or MACHINE)
+    placement: Placement = HERE
+    # Of a cluster that exists, in place of the embedded services; see `at`.
+    target: Endpoints | None = None
+
+    def at(self, endpoints: Endpoints) -> Self:
+        """These settings for what runs on a target."""
+        return replace(self, target=endpoints if endpoints.elsewhere else None)
+
+    @property
+    def attempts(self) -> Path:
+        """Raw files of every attempt, a folder each."""
+        return self.results / "attempts"
+
+    @property
+    def records(self) -> Path:
+        """The records, `<config_id>/<attempt>.json`."""
+        return self.results / "records"
+
+    @property
+    def jars(self) -> Path:
+        return self.home / "jars"
+
+    @property
+    def secrets(self) -> Path:
+        """What only this user may read; see `faultline.system.secrets`."""
+        return self.home / "secrets"
+
+    @property
+    def logins(self) -> Path:
+        """What programs log in with where they run: among the secrets, or in the folder of a target."""
+        return self.secrets if self.target is None else Path(self.target.logins)
+
+    @property
+    def logs(self) -> Path:
+        """Logs of the services."""
+        return self.home / "logs"
+
+    @property
+    def airflow_home(self) -> Path:
+        return self.home / "airflow"
+
+    @property
+    def spark_conf(self) -> Path:
+        """Spark's settings folder, first on every class path; empty, since all settings are given by command.
+
+        It belongs to the Python environment, as Spark's jars do, so that one class-data archive serves all
+        installations that share them.
+        """
+        return self.class_data / "conf"
+
+    @property
+    def class_data(self) -> Path:
+        """Where the class-data archive lies."""
+        return Path(sys.prefix) / "share" / "faultline"
+
+    @property
+    def spark_logging(self) -> Path:
+        """Logging settings of every Spark process."""
+        return self.home / "spark" / "log4j2.properties"
+
+    @property
+    def spark_work(self) -> Path:
+        """Working directories of the Spark applications, by application and executor."""
+        return self.home / "spark" / "work"
+
+    @property
+    def turn(self) -> Path:
+        """Which of this installation's experiments had the machine last; the recorder notes it."""
+        return self.home / "turn.json"
+
+    @property
+    def window_lock(self) -> Path:
+        """Held by the conductor while a window is measured, and shared by whatever works beside experiments."""
+        return self.home / "window.lock"
+
+    @property
+    def services_journal(self) -> Path:
+        """When each service that faults may hit was started."""
+        return self.home / "services.jsonl"
+
+    def hold(self, service: str) -> Path:
+        """A fault's word on how long `service` stays down; see `faultline.installation.restart_hold`."""
+        return self.home / "holds" / f"{service}.json"
+
+    @property
+    def supervisor_socket(self) -> Path:
+        return self._socket("supervisor")
+
+    @property
+    def session_socket(self) -> Path:
+        """Where the Spark that stays takes its jobs; see `faultline.engines.spark.session`."""
+        return self._socket("session")
+
+    @property
+    def conductor_socket(self) -> Path:
+        """Where tasks of an Airflow that others use have their work done."""
+        return self._socket("conductor")
+
+    def _socket(self, name: str) -> Path:
+        inside = self.home / f"{name}.sock"
+        if len(str(inside)) <= MAX_SOCKET_PATH:
+            return inside
+        elsewhere = find_apart(self._sockets)
+        return inside if elsewhere is None else elsewhere / f"{name}.sock"
+
+    @property
+    def _sockets(self) -> Path:
+        """Names a folder with a short path, where that of the state directory is too long for sockets."""
+        return self.home / "sockets"
+
+    def make_place_for_sockets(self) -> None:
+        """To be called before anybody is to listen. Raises InfrastructureError as `make_apart`."""
+        if len(str(self.home / "supervisor.sock")) > MAX_SOCKET_PATH:
+            make_apart(self._sockets, Path(tempfile.gettempdir()))
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Where the services are reached."""
+        return self.target or Endpoints.embedded(self.ports, self.placement, str(self.secrets))
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The numbers of the Spark workers."""
+        return workers_of(self.ports)
+
+    @property
+    def hosts(self) -> Path:
+        """What the hosts have for themselves, a folder each."""
+        return self.home / "hosts"
+
+
+def workers_of(ports: Mapping[str, int]) -> tuple[int, ...]:
+    """The numbers of the Spark workers that have ports."""
+    parts = (name.removeprefix(_WORKER) for name in ports if name.startswith(_WORKER))
+    return tuple(sorted(int(part) for part in parts if part.isdecimal()))
+
+
+def load_settings() -> Settings:
+    """Settings of this checkout, with the ports that the last `up` chose."""
+    home = Path(os.environ.get("FAULTLINE_HOME") or ROOT / ".faultline").absolute()
+    results = Path(os.environ.get("FAULTLINE_RESULTS") or ROOT / "results").absolute()
+    ports = dict(DEFAULT_PORTS)
+    chosen = home / "ports.json"
+    if chosen.exists():
+        try:
+            ports.update(json.loads(chosen.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{chosen}: not readable as JSON ({error}); delete it, and `up` writes it anew") from None
+    return Settings(ROOT, home, results, ports, placement=read_placement(home))
+
+
+# In the folder of a target: where it is reached.
+ENDPOINTS = "endpoints.json"
+
+
+def targets_folder(home: Path) -> Path:
+    """Where an installation keeps what it knows of targets; see `faultline.system.target`."""
+    return home / "targets"
+
+
+# What the `up` that is in force says of itself, in the state directory.
+INSTANCE = "instance.json"
+
+
+def instance(settings: Settings) -> dict[str, str]:
+    """{"instance": mark, "results": folder} of the `up` that is in force; empty when none is."""
+    try:
+        value: dict[str, str] = json.loads((settings.home / INSTANCE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return value
+
+
+OPEN_TEXT = (
+    "OPEN: everybody on this machine is let in, since FAULTLINE_OPEN was set at `up`; `down`, and `up` without it, end "
+    "that"
+)
+
+
+def is_open(settings: Settings) -> bool:
+    """Whether the `up` that is in force lets everybody in, which measures what keeping strangers out costs."""
+    return instance(settings).get("open") == "yes"
+
+
+SSH_HOSTS = "ssh_hosts.json"
+# A shell over there reads it.
+_PROGRAM = re.compile(r"[A-Za-z0-9_./+-]+")
+SSH_KEYS = ("host", "user", "key_file", "known_hosts")
+
+
+def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The machines whose processes faults hit over SSH, by name, as `.faultline/ssh_hosts.json` lists them.
+
+    Each is {"host", "user", "key_file", "known_hosts", "port", "python"}. Those that `up --hosts` made come first;
+    without any, all is on this machine. Raises ConfigError naming host and key.
+    """
+    made = [settings.hosts / SSH_HOSTS] if settings.placement.spread else []
+    listed: dict[str, Any] = {}
+    for file in (*made, settings.home / SSH_HOSTS):
+        try:
+            listed |= json.loads(file.read_text()) if file.exists() else {}
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{file}: not a JSON object ({error}); mend it or delete it") from None
+    return {str(name): check_ssh_host(f"{SSH_HOSTS}: {name}", host) for name, host in listed.items()}
+
+
+def check_ssh_host(where: str, host: Any) -> dict[str, Any]:
+    """The host with its port and Python; ConfigError, beginning with `where` and the key, when it cannot be used."""
+    for key in SSH_KEYS:
+        if not (isinstance(host, dict) and isinstance(host.get(key), str) and host[key]):
+            raise ConfigError(f"{where}.{key}: missing; give it, or delete the host")
+    port = host.get("port", 22)
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise ConfigError(f"{where}.port: {port!r} is refused; give a whole number from 1 to 65535")
+    for key in ("key_file", "known_hosts"):
+        if not os.access(host[key], os.R_OK):
+            raise ConfigError(f"{where}.{key}: {host[key]} cannot be read; give the path of a file that can")
+    # Whoever reads the key can act over there, and whoever changes the list can stand in for the host.
+    for key, rights, may, remedy in (("key_file", 0o077, "use", "600"), ("known_hosts", 0o022, "change", "go-w")):
+        mode = stat.S_IMODE(os.stat(host[key]).st_mode)
+        if mode & rights:
+            raise ConfigError(f"{where}.{key}: others can {may} it (mode {mode:04o}); chmod {remedy} {host[key]}")
+    python = host.get("python", "python3")
+    if not isinstance(python, str) or not _PROGRAM.fullmatch(python):
+        raise ConfigError(f"{where}.python: {python!r} is refused; give the host's Python, such as /usr/bin/python3")
+    return {**host, "port": port, "python": python}
+
+
+def check_folders(settings: Settings, *, need_mb: int = 500) -> None:
+    """Refuses folders that cannot be written, or a disk that is nearly full.
+
+    Raises ConfigError naming the folder and the remedy, before anything is started.
+    """
+    for key, folder in (("FAULTLINE_HOME", settings.home), ("FAULTLINE_RESULTS", settings.results)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _close_to_others(key, folder, 0o750 if key == "FAULTLINE_RESULTS" and shares_results() else 0o700)
+            if key == "FAULTLINE_RESULTS" and shares_results():
+                # The group can come to them; nobody could before.
+                for below in filter(Path.is_dir, (settings.records, settings.attempts)):
+                    _close_to_others(key, below, 0o750)
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test-"):
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"{key}: {folder} is not writable ({error.strerror}); make it writable or point {key} elsewhere"
+            ) from None
+        free_mb = shutil.disk_usage(folder).free // 2**20
+        if free_mb < need_mb:
+            raise ConfigError(
+                f"{key}: {folder} has {free_mb} MB left, {need_mb} MB are needed; free some or point {key} elsewhere"
+            )
+
+
+def _close_to_others(key: str, folder: Path, widest: int) -> None:
+    """Takes from a folder what rights others have beyond `widest`. Raises ConfigError for one that they can change."""
+    found = folder.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(f"{key}: {folder} belongs to user {found.st_uid}; point {key} elsewhere")
+    if mode & 0o022:
+        raise ConfigError(f"{key}: others can write {folder} (mode {mode:04o}); chmod go-w {folder}")
+    if mode & ~widest:
+        folder.chmod(mode & widest)
+
+
+def port_is_free(port: int) -> bool:
+    """True when nothing listens on the loopback port, and it can be bound."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on now, and that the kernel gives to nobody who asks for just any."""
+    given_out = int(_GIVEN_OUT.read_text().split()[0])
+    while True:
+        # Above those of installations, which stand free while nothing runs.
+        port = random.SystemRandom().randrange(20_000, max(given_out, 25_000))
+        if port_is_free(port):
+            return port
+
+
+def choose_ports(wanted: dict[str, int], explicit: frozenset[str] = frozenset()) -> dict[str, int]:
+    """Keeps each wanted port when it is free, else takes the next free one above it.
+
+    A port in `explicit` was asked for by name, so a busy one is refused (ConfigError), not replaced.
+    """
+    chosen: dict[str, int] = {}
+    for name, port in wanted.items():
+        if not 1024 <= port <= 65535:
+            raise ConfigError(f"port {name}={port}: outside 1024..65535; choose another")
+        candidate = port
+        while candidate in chosen.values() or not port_is_free(candidate):
+            if name in explicit:
+                raise ConfigError(f"port {name}={port}: busy; stop what listens there or choose another with --port")
+            candidate += 1
+            if candidate > 65535:
+                raise ConfigError(f"port {name}: no free port above {port}; choose another with --port {name}=NUMBER")
+        chosen[name] = candidate
+    return chosen

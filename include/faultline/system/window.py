@@ -1,0 +1,55 @@
+"""The instants that frame one attempt: the gate, the measured window, and its end.
+
+All instants are wall-clock nanoseconds since the epoch; `t_s` always means seconds after T0, the
+opening of the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from faultline.system.journal import Line, last
+
+NS = 1_000_000_000
+# Timestamps of Spark's logs and REST interface are cut to 1 ms; a file's mtime comes from the
+# kernel's coarse clock, up to 10 ms late at 100 Hz. A difference below this says nothing.
+CLOCK_RESOLUTION_NS = 10_000_000
+
+
+@dataclass(frozen=True)
+class Window:
+    """T0, the measured window [start, end), and the nominal interval between commits."""
+
+    t0_ns: int
+    start_ns: int
+    end_ns: int
+    interval_ns: int
+
+    @classmethod
+    def of(
+        cls, t0_ns: int, warmup_s: float, duration_s: float, interval_s: float, conductor: Sequence[Line] = ()
+    ) -> Window:
+        """The window of an attempt whose gate opened at `t0_ns`; durations in seconds.
+
+        `conductor`: its journal. Where that says when the engine was steady, or when the last recovery was over, the
+        window begins and ends there, and not after fixed times.
+        """
+        begun, ended = (last(conductor, event=name) for name in ("measured_from", "measured_until"))
+        start = t0_ns + round(warmup_s * NS) if begun is None else int(begun["wall_ns"])
+        end = start + round(duration_s * NS) if ended is None else int(ended["wall_ns"])
+        return cls(t0_ns, start, end, round(interval_s * NS))
+
+    @property
+    def watched_until_ns(self) -> int:
+        """Last commit that may count for `held`: later bins hold records of a generator at rest."""
+        return self.end_ns + self.interval_ns
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the measured window in seconds."""
+        return (self.end_ns - self.start_ns) / NS
+
+    def t_s(self, wall_ns: int) -> float:
+        """Seconds after T0."""
+        return (wall_ns - self.t0_ns) / NS

@@ -1,0 +1,168 @@
+"""What `./faultline demo` does with what there is: measures, goes on, or only shows. Services are made up here; the
+suite's sweeps and forms run the real ones."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import ROOT, Settings
+from faultline.cli import demo
+from faultline.cli.following import Followed
+from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.preset_parts import DEMO_MEASUREMENTS
+from faultline.records.record import Record
+from faultline.records.store import Store
+from tests.unit.sample_records import sample
+
+BUILD = "b1"
+NUMBERS = count()
+
+
+class Airflow:
+    """Runs of the demo that are going, and what was triggered."""
+
+    def __init__(self) -> None:
+        self.going: list[str] = []
+        self.triggered: list[dict[str, Any]] = []
+
+    def runs(self, dag_id: str, *states: str) -> list[dict[str, Any]]:
+        return [{"dag_run_id": run_id} for run_id in self.going]
+
+    def trigger(self, dag_id: str, conf: dict[str, Any], *, run_id: str) -> str:
+        self.triggered.append(conf)
+        return run_id
+
+
+class Demo:
+    """One call after the other; `follow` measures what `measures` says, as `statuses` has it, and ends with `state`."""
+
+    def __init__(self, settings: Settings, airflow: Airflow) -> None:
+        self.settings, self.airflow = settings, airflow
+        self.state, self.measures = "success", list(self.cells)
+        self.statuses: dict[int, str] = {}
+        self.first_recovery_s: float | None = None
+        self.said: list[str] = []
+
+    @property
+    def cells(self) -> list[PlannedCell]:
+        return demo.demo_matrix().cells(BUILD)
+
+    def follow(self, api: Any, settings: Settings, dag: str, run_id: str, *_: Any, **how: Any) -> Followed:
+        assert how["most"] == DEMO_MEASUREMENTS and how["keep_unsound"]
+        for number, cell in enumerate(self.measures):
+            at, status = datetime.now(UTC) + timedelta(seconds=number + 1), self.statuses.get(number, "valid")
+            Store(settings.results).write(record_of(cell, run_id, at, status))
+        return Followed(self.state, self.first_recovery_s)
+
+    def run(self, *, again: bool = False) -> int:
+        self.said.clear()
+        return demo.run_demo(self.said.append, again=again, output=None)
+
+
+def record_of(cell: PlannedCell, run_id: str, at: datetime, status: str = "valid") -> Record:
+    made = sample(
+        attempt=f"{at:%Y%m%dT%H%M%SZ}-{next(NUMBERS):06x}",
+        status=status,
+        reasons=[] if status == "valid" else ["not-steady: why"],
+        repetition=cell.repetition,
+        **cell.config.model_dump(mode="json"),
+    )
+    return made.model_copy(update={"series": BUILD, "sweep_id": run_id})
+
+
+@pytest.fixture
+def demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
+    settings = Settings(root=ROOT, home=tmp_path / "home", results=tmp_path / "results")
+    made = Demo(settings, Airflow())
+    monkeypatch.setattr(demo, "bring_up", lambda say: settings)
+    monkeypatch.setattr(demo, "login_words", lambda settings, out: "user admin")
+    monkeypatch.setattr(demo, "installed_build", lambda settings: BUILD)
+    monkeypatch.setattr(demo, "AirflowApi", lambda settings: made.airflow)
+    monkeypatch.setattr(demo, "await_dags", lambda api, *dags: None)
+    monkeypatch.setattr(demo, "follow", made.follow)
+    return made
+
+
+def test_it_measures_and_a_second_call_only_shows(demonstration: Demo, capsys: pytest.CaptureFixture[str]) -> None:
+    number = len(demonstration.cells)
+    assert demonstration.run() == 0
+    assert demonstration.said[0].endswith("user admin"), "before anything is measured"
+    assert demonstration.said[1].startswith(f"{number} of {number} experiments to measure")
+    assert demonstration.airflow.triggered == [
+        {"preset": "demo", "only_missing": True, "max_measurements": DEMO_MEASUREMENTS, "keep_unsound": True}
+    ]
+    out = capsys.readouterr().out
+    assert out.count("valid") == number and "report: " in out and "airflow: http" in out
+    assert demonstration.run() == 0
+    assert len(demonstration.airflow.triggered) == 1
+    assert demonstration.said[1].startswith("all experiments have valid records")
+    assert capsys.readouterr().out.count("valid") == number
+
+
+def test_what_is_unsound_is_kept_named_and_no_failure(demonstration: Demo) -> None:
+    demonstration.statuses = {0: "unsound", 3: "unsound"}
+    assert demonstration.run() == 0
+    lacking = [line for line in demonstration.said if line.startswith("no usable record")]
+    assert lacking and all("(unsound)" in line for line in lacking)
+    demonstration.statuses = {}
+    demonstration.measures = [demonstration.cells[0], demonstration.cells[3]]
+    assert demonstration.run() == 0
+    assert demonstration.said[1].startswith("2 of "), "a second call measures them again"
+    assert not [line for line in demonstration.said if line.startswith("no usable record")]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_left_no_record_or_failed_is_a_failure_and_named_with_its_call(demonstration: Demo, again: bool) -> None:
+    demonstration.measures = demonstration.cells[1:]
+    demonstration.statuses = {0: "failed"}
+    assert demonstration.run(again=again) == 1
+    lacking = [line for line in demonstration.said if line.startswith("no usable record")]
+    assert len(lacking) == 2 and any("(failed)" in line for line in lacking)
+    assert all(f"`./faultline demo{' --again' * again}`" in line for line in lacking)
+
+
+def test_a_run_that_failed_is_a_failure_also_where_all_records_are_there(demonstration: Demo) -> None:
+    demonstration.state = "failed"
+    assert demonstration.run() == 1
+
+
+def test_the_time_of_the_first_recovery_is_printed_where_it_was_seen(demonstration: Demo) -> None:
+    assert demonstration.run() == 0
+    assert not [line for line in demonstration.said if line.startswith("first recovery")]
+    demonstration.first_recovery_s = datetime.now(UTC).timestamp() + 90
+    assert demonstration.run(again=True) == 0
+    (line,) = (line for line in demonstration.said if line.startswith("first recovery"))
+    assert line.count("1.5 min") == 2, "since the start, and since the services were up"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_run_that_lasts_is_joined_by_either_call(demonstration: Demo, again: bool) -> None:
+    assert demonstration.run() == 0
+    demonstration.airflow.going = ["other", "demo_20261122T000000Z"]
+    assert demonstration.run(again=again) == 0
+    assert "resuming demo_20261122T000000Z" in demonstration.said
+    assert len(demonstration.airflow.triggered) == 1
+
+
+def test_ended_services_leave_what_was_measured_and_no_advice_that_is_wrong(
+    demonstration: Demo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demonstration.state, demonstration.measures = "", []
+    assert demonstration.run() == 1
+    assert capsys.readouterr().out == ""
+    assert not [line for line in demonstration.said if "no usable record" in line or "done in" in line]
+    demonstration.measures = demonstration.cells[:2]
+    assert demonstration.run() == 1
+    assert "report: " in capsys.readouterr().out
+
+
+def test_a_sweep_that_left_no_record_at_all_is_an_error(demonstration: Demo) -> None:
+    demonstration.measures = []
+    with pytest.raises(InfrastructureError, match="not one experiment left a record"):
+        demonstration.run()

@@ -1,0 +1,268 @@
+"""What a person is told while a sweep runs: by the files of its attempts, as the steps leave them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.system.machine_lock import RECORDER
+from faultline.system.settings import ROOT, Settings
+from faultline.cli.following import Course, follow, minutes_text
+from faultline.cli.progress_line import ProgressLine
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.matrix import PlannedCell
+from faultline.records.store import Store
+from tests.unit.sample_records import sample
+
+BUDGET_S = 60.0
+BEGAN_S = 1_795_241_000.0
+
+
+# Takes the machine for an attempt, as its recorder does, and keeps it until its input ends.
+HOLDER = """
+import sys
+from faultline.system.machine_lock import hold_machine
+
+hold_machine(sys.argv[-1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+class Sweep:
+    """A sweep of two cells, whose attempts are laid down file by file."""
+
+    def __init__(self, folder: Path, *configs: dict[str, Any]) -> None:
+        self.settings = Settings(root=ROOT, home=folder / "home", results=folder / "results", machine=str(folder))
+        self.lines: list[str] = []
+        chosen = configs or [{"workload": "word_count", "state_mb": state} for state in (1, 8)]
+        self.cells = [PlannedCell(parse_configuration(one), 0, "b1") for one in chosen]
+        self.line = ProgressLine(self.lines.append)
+        self.course = Course(self.settings, "s1", self.cells, self.line, budget_s=BUDGET_S)
+
+    def begin(self, attempt: str, cell: int, *, at_s: float = 0.0, sweep: str = "s1") -> None:
+        folder = self.settings.attempts / attempt
+        folder.mkdir(parents=True)
+        config = self.cells[cell].config
+        description = {
+            "config": config.model_dump(mode="json"), "config_id": config.config_id, "repetition": 0, "series": "b1",
+            "sweep_id": sweep, "prepared_wall_ns": int((BEGAN_S + at_s) * 1e9),
+        }  # fmt: skip
+        (folder / "attempt.json").write_text(json.dumps(description))
+
+    def started(self, attempt: str, role: str) -> None:
+        with (self.settings.attempts / attempt / "ledger.jsonl").open("a") as ledger:
+            ledger.write(json.dumps({"role": role}) + "\n")
+
+    def end(self, attempt: str, cell: int, status: str | None, *, at_s: float = 0.0, **what: Any) -> None:
+        if status:
+            config = self.cells[cell].config
+            record = sample(status=status, attempt=attempt, state_mb=config.state_mb, workload="word_count", **what)
+            Store(self.settings.results).write(record)
+        closed = self.settings.attempts / attempt / "closed.json"
+        closed.write_text("{}")
+        os.utime(closed, (BEGAN_S + at_s, BEGAN_S + at_s))
+
+    def told(self, done: int = 0) -> list[str]:
+        """What is printed at a look, with so many of the two experiments through."""
+        before = len(self.lines)
+        self.course.show(2, done)
+        return self.lines[before:]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    return Sweep(tmp_path)
+
+
+def test_an_unsound_measurement_is_said_so_and_the_next_one_is_of_the_same_experiment(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    (line,) = sweep.told()
+    assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, makes its topics")
+    sweep.end("20261121T061500Z-000001", 0, "unsound", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
+    outcome, line = sweep.told()
+    assert outcome.endswith("kill): unsound (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
+    assert line.startswith("0 of 2 experiments done; the next measurement is prepared, about 3 min left")
+    sweep.begin("20261121T061700Z-000002", 0)
+    (line,) = sweep.told()
+    assert "experiment 1 of 2" in line and "kill, measurement 2): starting" in line
+    sweep.end("20261121T061700Z-000002", 0, "valid")
+    valid, line = sweep.told()
+    assert valid.endswith("kill, measurement 2): valid")
+    assert line.startswith("1 of 2 experiments done"), "though Airflow does not know it yet"
+    sweep.begin("20261121T061900Z-000003", 1)
+    (line,) = sweep.told(1)
+    assert line.startswith("experiment 2 of 2 (state 8 MB")
+    assert sweep.told(1) == [], "nothing new"
+    assert sweep.told(2) == ["aggregating: tables over all results, about 1 min left"]
+
+
+def test_a_cell_that_is_measured_again_makes_the_others_no_slower(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    sweep.end("20261121T061500Z-000001", 0, "valid", at_s=60)
+    sweep.begin("20261121T061600Z-000002", 1, at_s=60)
+    sweep.end("20261121T061600Z-000002", 1, "unsound", reasons=["why"], at_s=120)
+    assert sweep.told(1)[-1].endswith("is prepared, about 2 min left")
+    sweep.begin("20261121T061700Z-000003", 1, at_s=120)
+    (line,) = sweep.told(1)
+    assert "measurement 2): starting" in line and line.endswith(", about 3 min left")
+
+
+def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep: Sweep) -> None:
+    for number in (1, 2, 3):
+        sweep.begin(f"20261121T06150{number}Z-000001", 0)
+        sweep.end(f"20261121T06150{number}Z-000001", 0, "unsound", reasons=["why"], at_s=60)
+    first, second, third, line = sweep.told(1)
+    assert first.endswith("executor kill): unsound (why); measured again, 2 of at most 3")
+    assert second.endswith("measurement 2): unsound (why); measured again, 3 of at most 3")
+    assert third.endswith("measurement 3): unsound (why); given up after 3 measurements")
+    assert line.startswith("1 of 2 experiments done")
+
+
+def test_what_failed_or_broke_off_may_be_tried_again_and_does_not_count_as_a_measurement(sweep: Sweep) -> None:
+    sweep.begin("20261121T061501Z-000001", 0)
+    sweep.end("20261121T061501Z-000001", 0, None, at_s=60)
+    assert sweep.told()[0].endswith("kill): broke off without a record; tried again")
+    sweep.begin("20261121T061502Z-000001", 0)
+    sweep.end("20261121T061502Z-000001", 0, "failed", reasons=["InfrastructureError: kafka"], at_s=60)
+    assert sweep.told()[0].endswith("measurement 2): failed (InfrastructureError: kafka)")
+    sweep.begin("20261121T061503Z-000001", 0)
+    assert "measurement 3): starting" in sweep.told()[0]
+    sweep.end("20261121T061503Z-000001", 0, "unsound", reasons=["why"], at_s=60)
+    assert sweep.told()[0].endswith("measurement 3): unsound (why); measured again, 2 of at most 3")
+
+
+def test_another_sweep_is_none_of_its_business(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0, sweep="other")
+    assert sweep.told() == ["0 of 2 experiments done; the next measurement is prepared, about 3 min left"]
+
+
+def test_an_attempt_in_the_making_is_found_later(sweep: Sweep) -> None:
+    (sweep.settings.attempts / "20261121T061500Z-000001").mkdir(parents=True)
+    assert sweep.told()[0].startswith("0 of 2")
+    (sweep.settings.attempts / "20261121T061500Z-000001").rmdir()
+    sweep.begin("20261121T061500Z-000001", 1)
+    assert sweep.told()[0].startswith("experiment 1 of 2 (state 8 MB")
+
+
+def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    sweep.end("20261121T061500Z-000001", 0, "unsound", at_s=200)
+    sweep.begin("20261121T061900Z-000002", 0, at_s=240)
+    sweep.end("20261121T061900Z-000002", 0, "valid", at_s=600)
+    sweep.begin("20261122T061900Z-000003", 1, at_s=86_400)  # the services were down for a day
+    sweep.end("20261122T061900Z-000003", 1, None, at_s=86_440)
+    assert sweep.told(1)[-1].endswith("about 6 min left"), "200 s, 360 s and 40 s for two experiments"
+
+
+@pytest.mark.parametrize(
+    ("roles", "awaited"),
+    [
+        ([], "makes its topics"),
+        (["recorder"], "starts its processes"),
+        (["recorder", "generator"], "waits until the generator has sent its primer"),
+        (["generator", "supervisor"], "waits until the engine has committed its first batches"),
+        (["generator", "supervisor", "conductor"], "the conductor opens the gate, once the machine is quiet"),
+    ],
+)
+def test_a_starting_experiment_says_what_it_waits_for(sweep: Sweep, roles: list[str], awaited: str) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    for role in roles:
+        sweep.started("20261121T061500Z-000001", role)
+    if roles:
+        (sweep.settings.attempts / "20261121T061500Z-000001" / "recorder.jsonl").touch()
+    assert f": starting, {awaited}, about" in sweep.told()[0]
+
+
+def test_what_is_shown_is_the_experiment_whose_turn_it_is(sweep: Sweep) -> None:
+    first, second = "20261121T061500Z-000001", "20261121T061501Z-000002"
+    for number, attempt in enumerate((first, second)):
+        sweep.begin(attempt, number)
+        sweep.started(attempt, "recorder")
+    journal = sweep.settings.attempts / first / "recorder.jsonl"
+    assert ": waits for its turn, about" in sweep.told()[-1]
+    journal.write_text(json.dumps({"kind": "start", "wall_ns": int(BEGAN_S * 1e9)}) + "\n")
+    (line,) = sweep.told()
+    assert line.startswith("experiment 1 of") and ": starting, starts its processes" in line
+
+
+def test_an_experiment_that_starts_while_another_is_judged_takes_no_time_twice(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    sweep.end("20261121T061500Z-000001", 0, "valid", at_s=120)
+    sweep.begin("20261121T061640Z-000002", 1, at_s=100)
+    sweep.end("20261121T061640Z-000002", 1, "unsound", at_s=200)
+    assert "about 2 min left" in sweep.told(1)[-1], "100 s each, and the tables"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_whose_experiment_is_waited_for_is_said(sweep: Sweep, tmp_path: Path, elsewhere: bool) -> None:
+    waiting, other = "20261121T061500Z-000001", "20261121T061400Z-000009"
+    attempts = tmp_path / "other" / "attempts" if elsewhere else sweep.settings.attempts
+    sweep.begin(waiting, 0)
+    sweep.started(waiting, "recorder")
+    sweep.begin(other, 1, sweep="s2")
+    words = ["-m", RECORDER, "--attempt-dir", str(attempts / other), "--machine", sweep.settings.machine]
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        told = sweep.told()[-1]
+        if elsewhere:
+            assert (
+                f"): waits for {other} of " in told and f", {tmp_path / 'other'}), another installation, about" in told
+            )
+        else:
+            assert f"): waits for {other} (state 8 MB" in told
+            assert "of the sweep s2), about 3 min left from then" in told
+        holder.communicate(b"")
+    assert ": waits for its turn, about" in sweep.told()[-1]
+
+
+def test_a_wait_is_told_in_minutes_and_never_as_none() -> None:
+    assert [minutes_text(seconds) for seconds in (0, 5, 74, 76, 119 * 60, 125 * 60)] == [
+        "1 min", "1 min", "1 min", "2 min", "119 min", "2 h 5 min"
+    ]  # fmt: skip
+
+
+def test_records_are_counted_from_the_gate_on(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = "20261121T061500Z-000001"
+    sweep.begin(attempt, 0)
+    folder = sweep.settings.attempts / attempt
+    gate = int(BEGAN_S * 1e9)
+    (folder / "conductor.jsonl").write_text(json.dumps({"event": "gate", "t0_wall_ns": gate}) + "\n")
+    offsets = [(-1, 9_815), (1, 9_900), (2, 10_015)]
+    lines = [
+        {"kind": "offsets", "topic": "input", "end": {"0": end}, "wall_ns": gate + second * 10**9}
+        for second, end in offsets
+    ]
+    (folder / "recorder.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr("faultline.lifecycle.progress.time.time_ns", lambda: gate + 2 * 10**9)
+    assert "T0 + 2 s; 200 records in" in sweep.told()[0]
+
+
+def test_events_from_the_engine_are_counted_by_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt, sweep = "20261121T061500Z-000001", Sweep(tmp_path, {"workload": "nexmark", "query": "q8"})
+    sweep.begin(attempt, 0)
+    folder, gate = sweep.settings.attempts / attempt, int(BEGAN_S * 1e9)
+    (folder / "conductor.jsonl").write_text(json.dumps({"event": "gate", "t0_wall_ns": gate}) + "\n")
+    lines: list[dict[str, object]] = [{"event": "started", "wall_ns": gate - 3 * 10**9}]
+    lines += [
+        {"event": "progress", "num_input_rows": 1000, "end_offsets": {"0": end}, "wall_ns": gate + second * 10**9}
+        for second, end in ((-1, 500), (1, 1000), (2, 1500))
+    ]
+    (folder / "listener.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr("faultline.lifecycle.progress.time.time_ns", lambda: gate + 2 * 10**9)
+    assert "(query q8, control): warm-up, T0 + 2 s; 1,000 events done" in sweep.told()[0]
+
+
+def test_services_that_were_ended_end_the_watch_at_once(sweep: Sweep) -> None:
+    """The real daemon's address answers to nobody: nothing runs in this home."""
+    ended = follow(None, sweep.settings, "d", "demo_1", sweep.cells, sweep.lines.append, budget_s=1)  # type: ignore[arg-type]
+    assert not ended
+    assert len(sweep.lines) == 1 and "services were ended" in sweep.lines[0]

@@ -1,0 +1,86 @@
+"""What is said of a job: what it declares, what was measured of it, and what was not, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT
+from faultline.cli.job_check import asked, declared, words_of
+from faultline.cli.run_one import parse_parameters
+from faultline.records.record import AuditPart, LatencyMs, Record
+from tests.unit.sample_records import sample
+
+EXAMPLES = ROOT / "examples"
+LATENCY = LatencyMs(
+    mean=1.0, p50=900.0, p90=1.0, p99=1800.0, p999=1.0, max=1.0, count=5000, negative=0, unreflected=0, method="batch"
+)
+AUDIT = AuditPart(expected=1000, lost=0, overcounted=0, wrong=0, reemitted=0, unknown=0)
+
+
+def record(**metrics: object) -> Record:
+    made = sample()
+    return made.model_copy(update={"metrics": made.metrics.model_copy(update=metrics)})
+
+
+def test_a_query_and_a_program_are_told_apart_by_what_they_define() -> None:
+    workload, words = asked(str(EXAMPLES / "word_count.py"), ["rate=100"])
+    assert workload == "query" and words[:2] == [f"job={EXAMPLES / 'word_count.py'}", "rate=100"]
+    assert "fault=none" in words and "duration_s=20" in words
+    assert parse_parameters(workload, words)["series"] == "job-check"
+    workload, words = asked(str(EXAMPLES / "kafka_word_count.py"), ["duration_s=30"])
+    assert workload == "program" and words[0].startswith("application=") and "duration_s=20" not in words
+    told = ["application_arguments={input} {output}"]
+    assert asked(str(EXAMPLES / "word_count.py"), told)[0] == "program", "no job has arguments such as these"
+
+
+def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no file; name a Python file"):
+        asked(str(tmp_path / "no.py"), [])
+    (tmp_path / "a.py").write_text("def query(:")
+    with pytest.raises(ConfigError, match="line 1: no Python"):
+        asked(str(tmp_path / "a.py"), [])
+
+
+def test_what_it_declares_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").touch()
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import helper\nJOB = {'output_mode': 'append', 'reflects': 'id', 'event_time': 'value', "
+        "'arguments': {'n': 3}}\ndef query(records, config):\n    return records\n"
+    )
+    assert declared(str(job)) == [
+        "job.py: writes in append mode, latency of each input by the first output with its id",
+        "event time: value",
+        "arguments: n=3",
+        "with helper.py beside it",
+    ]
+    job.write_text("def query(records, config):\n    return records\ndef sink(results, config):\n    return results\n")
+    assert declared(str(job)) == ["job.py: writes in update mode, to a sink of its own"]
+
+
+def test_all_that_is_measured_is_said() -> None:
+    said = "\n".join(words_of(record(latency_ms=LATENCY, audit=AUDIT)))
+    assert "p50 900 ms, p99 1,800 ms of 5,000 tuples" in said
+    assert "1,000 expected, none lost, overcounted or wrong" in said and "Not measured" not in said
+
+
+def test_what_is_not_measured_is_said_with_the_reason() -> None:
+    why = {"latency_ms": "no output tells", "audit": "it is not deterministic"}
+    said = "\n".join(words_of(record(not_measured=why, audit=AuditPart.empty())))
+    assert "Not measured: latency: no output tells." in said
+    assert "Not measured: audit: it is not deterministic." in said
+    assert "over when lag is back" in said and "p50" not in said
+
+
+def test_what_is_wrong_without_any_fault_is_said() -> None:
+    off = AUDIT.model_copy(update={"lost": 3, "wrong": 1})
+    said = "\n".join(words_of(record(latency_ms=LATENCY, audit=off)))
+    assert "without any fault 3 lost, 1 wrong; see ./faultline explain" in said
+
+
+def test_a_measurement_that_failed_says_why() -> None:
+    failed = sample().model_copy(update={"status": "failed", "reasons": ["workload: ended: ValueError: no"]})
+    assert words_of(failed) == ["failed: workload: ended: ValueError: no"]

@@ -1,0 +1,154 @@
+"""`run` without Airflow ends the services that it started, and none that others have come to use."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from faultline.experiment.attempt import write_json
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import ROOT, Settings
+from faultline.system.waiting import wait_until
+from faultline.cli import operations, run_one
+from faultline.cli.operations import bring_up
+
+LEFT = "services: others use them, too, so they go on; ./faultline down ends them"
+
+
+@dataclass
+class Desk:
+    """An installation whose services are played, and runs that last until they are told to end."""
+
+    settings: Settings
+    running: bool = False
+    downs: int = 0
+    under_way: dict[str, threading.Event] = field(default_factory=dict)
+    said: dict[str, list[str]] = field(default_factory=dict)
+    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4))
+
+    def up(self, settings: Settings, *_: object, **__: object) -> Settings:
+        self.running = True
+        return settings
+
+    def down(self, *_: object) -> None:
+        self.running, self.downs = False, self.downs + 1
+
+    def run(self, name: str) -> Future[None]:
+        """Begins one, and returns when it is in the middle of its experiment."""
+        self.said[name] = []
+        run = self.pool.submit(run_one._through_dag_test, {"target": "", "name": name}, self.said[name].append)
+        wait_until(lambda: name in self.under_way or run.done(), timeout_s=120, what=name)
+        return run
+
+    def measure(self, _: Settings, conf: dict[str, Any], __: object) -> None:
+        end = self.under_way[conf["name"]] = threading.Event()
+        assert end.wait(120)
+        if conf["name"] == "broken":
+            raise InfrastructureError("broken")
+
+    def end(self, name: str, run: Future[None]) -> list[str]:
+        """Lets a run end; what it said."""
+        self.under_way[name].set()
+        run.result(20)
+        return self.said[name]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    desk = Desk(Settings(ROOT, tmp_path / "home", tmp_path / "results"))
+    for module in (operations, run_one):
+        monkeypatch.setattr(module, "load_settings", lambda: desk.settings)
+        monkeypatch.setattr(module, "Supervisor", lambda _: SimpleNamespace(running=lambda: desk.running))
+    monkeypatch.setenv(operations.LOGIN, "")
+    monkeypatch.setattr(operations, "require", lambda _: SimpleNamespace(executable=Path("java"), home=Path("/")))
+    monkeypatch.setattr(operations, "make_archive", lambda *_: None)
+    monkeypatch.setattr(operations, "up", desk.up)
+    monkeypatch.setattr(run_one, "target", lambda *_: None)
+    monkeypatch.setattr(run_one, "down", desk.down)
+    monkeypatch.setattr(run_one, "_dag_test", desk.measure)
+    yield desk
+    for end in desk.under_way.values():
+        end.set()
+    desk.pool.shutdown()
+
+
+def test_a_run_ends_what_it_started_also_when_it_fails(desk: Desk) -> None:
+    assert desk.end("a", desk.run("a")) == [] and desk.downs == 1
+    with pytest.raises(InfrastructureError, match="broken"):
+        desk.end("broken", desk.run("broken"))
+    assert desk.said["broken"] == [] and desk.downs == 2
+
+
+def test_a_run_leaves_the_services_to_another_run_and_the_last_one_ends_them(desk: Desk) -> None:
+    a = desk.run("a")
+    b = desk.run("b")
+    assert desk.end("a", a) == [LEFT] and desk.downs == 0
+    assert desk.end("b", b) == [] and desk.downs == 1
+
+
+def test_services_that_another_command_came_to_use_stay(desk: Desk) -> None:
+    """As after an `up`, which is gone by then."""
+    a = desk.run("a")
+    bring_up(print, airflow=False)
+    assert desk.end("a", a) == [LEFT] and desk.downs == 0
+    assert desk.end("b", desk.run("b")) == [] and desk.downs == 0, "it found them up, and says nothing"
+
+
+def test_who_comes_while_the_services_are_ended_waits_and_starts_them_anew(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending, ended = threading.Event(), threading.Event()
+
+    def down(*_: object) -> None:
+        ending.set()
+        assert ended.wait(120)
+        desk.down()
+
+    monkeypatch.setattr(run_one, "down", down)
+    a = desk.run("a")
+    desk.under_way["a"].set()
+    assert ending.wait(120)
+    joined = desk.pool.submit(bring_up, print)
+    with pytest.raises(TimeoutError):
+        joined.result(0.2)
+    ended.set()
+    a.result(20)
+    joined.result(20)
+    assert desk.running and desk.downs == 1
+
+
+def test_a_run_that_is_broken_off_leaves_no_process_that_minds_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, children = Settings(ROOT, tmp_path, tmp_path / "results"), list[subprocess.Popen[bytes]]()
+    settings.logs.mkdir()
+    write_json(settings.home / "instance.json", {"instance": "0"})
+    script = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(900)"
+    )
+    start = subprocess.Popen
+
+    def stubborn(_: object, **how: Any) -> subprocess.Popen[bytes]:
+        children.append(start([sys.executable, "-c", script], **how))
+        return children[0]
+
+    def interrupted(*_: object) -> str:
+        wait_until(lambda: (settings.logs / "dag-test.log").stat().st_size, timeout_s=120, what="the child")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_one.subprocess, "Popen", stubborn)
+    monkeypatch.setattr(run_one, "_show", interrupted)
+    monkeypatch.setattr(run_one, "END_S", 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        run_one._dag_test(settings, {"sweep_id": "s"}, print)
+    assert children[0].returncode == -signal.SIGKILL

@@ -1,0 +1,249 @@
+"""A sweep from the command line, against an Airflow that measures at once; the real one is in tests/system."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import ROOT, Settings
+from faultline.cli import gaps, sweeping
+from faultline.comparison.coverage import gaps_of
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.sweep_id import sweep_id_of
+from faultline.records.manifest import Manifest, Manifests, cells_of
+from faultline.records.record import Record
+from faultline.records.store import Store
+from tests.unit.sample_records import sample
+
+BUILD = "b1"
+NUMBERS = count()
+WORDS = ["recovery", "preset=smoke", "repetitions=3", f"build={BUILD}"]
+
+
+class Airflow:
+    """Runs that end as soon as they are looked at; `measures`: how many of the missing cells get a valid record."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.triggered: list[tuple[str, dict[str, Any]]] = []
+        self.going: list[str] = []
+        self.state, self.notes = "success", list[str]()
+        self.failed: list[str] = []
+        # What a run is found to be once it was failed, each time.
+        self.after: list[str] = []
+        self.cleared: list[str] = []
+
+    def trigger(self, dag_id: str, conf: dict[str, Any], *, run_id: str | None = None, **when: Any) -> str:
+        self.triggered.append((dag_id, conf | when))
+        return run_id or "scheduled__2026-11-20T02:00:00+00:00"
+
+    def has_dag(self, dag_id: str) -> bool:
+        return True
+
+    def runs(self, dag_id: str, *states: str) -> list[dict[str, Any]]:
+        return [{"dag_run_id": run_id} for run_id in self.going]
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        return self.state
+
+    def fail(self, dag_id: str, run_id: str) -> None:
+        self.failed.append(run_id)
+        self.state = self.after.pop(0) if self.after else "failed"
+        for attempt in self.settings.attempts.iterdir():
+            write_json(attempt / "closed.json", {})
+
+    def clear(self, dag_id: str, run_id: str) -> None:
+        self.cleared.append(run_id)
+
+    def set_note(self, dag_id: str, run_id: str, note: str) -> None:
+        self.notes.append(note)
+
+
+class Desk:
+    """One call after another, and what was said."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.airflow = settings, Airflow(settings)
+        self.said: list[str] = []
+        self.measures, self.ended = 99, True
+
+    def follow(self, api: Any, settings: Settings, dag: str, run_id: str, cells: list[PlannedCell], *_: Any,
+               **__: Any) -> bool:  # fmt: skip
+        again = bool(self.airflow.triggered) and not self.airflow.triggered[-1][1].get("only_missing", True)
+        for cell in sweeping.lacking(settings, cells, again=again)[: self.measures]:
+            at = datetime.now(UTC) + timedelta(seconds=next(NUMBERS))
+            made = sample(attempt=f"{at:%Y%m%dT%H%M%SZ}-{next(NUMBERS):06x}", **cell.config.model_dump(mode="json"))
+            update = {"series": cell.series, "sweep_id": sweep_id_of(run_id), "repetition": cell.repetition}
+            Store(settings.results).write(made.model_copy(update=update))
+        return self.ended
+
+    def sweep(self, *words: str, **options: bool) -> int:
+        self.said.clear()
+        return sweeping.run_sweep(words or WORDS, self.said.append, **{"dry_run": False, "again": False, **options})
+
+    def plan(self, run_id: str, many: int = 3, since: str | None = None) -> Manifest:
+        cells = MATRICES["recovery"].preset_matrix("smoke").cells(BUILD)
+        cells = [PlannedCell(cells[0].config, number, BUILD) for number in range(many)]
+        plan = Manifest(
+            sweep_id=sweep_id_of(run_id), matrix="recovery", run_id=run_id, series=BUILD, build=BUILD,
+            logical_date=None, planned_at="2026-11-21T06:00:00.000+00:00", since=since,
+            cells=cells_of(cells),
+        )  # fmt: skip
+        Manifests(self.settings.results).write(plan)
+        return plan
+
+    @property
+    def records(self) -> list[Record]:
+        return Store(self.settings.results).query()
+
+
+@pytest.fixture
+def desk(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    settings = Settings(root=ROOT, home=tmp_path / "home", results=tmp_path / "results")
+    made = Desk(settings)
+    for module in (sweeping, gaps):
+        monkeypatch.setattr(module, "bring_up", lambda say: settings)
+        monkeypatch.setattr(module, "AirflowApi", lambda settings: made.airflow)
+        monkeypatch.setattr(module, "await_dags", lambda api, *dags, **how: None)
+    monkeypatch.setattr(sweeping, "load_settings", lambda: settings)
+    monkeypatch.setattr(sweeping, "login_words", lambda settings, out: "user admin")
+    monkeypatch.setattr(sweeping, "follow", made.follow)
+    return made
+
+
+def test_it_says_what_it_measures_before_and_what_it_came_to_after(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert desk.sweep() == 0
+    assert desk.said[:4] == [
+        "recovery, preset smoke: 1 configuration, 3 experiments",
+        "  fault: none",
+        "  checkpoint_interval_s: 2.0",
+        "  each configuration 3 times",
+    ]
+    assert desk.said[4] == "3 to measure: about 3 min on an idle machine"
+    ((dag, form),) = desk.airflow.triggered
+    assert dag == "recovery" and form == {
+        "preset": "smoke", "repetitions": 3, "build": BUILD, "only_missing": True
+    }  # fmt: skip
+    out = capsys.readouterr().out
+    assert "Answer" in out and out.count("valid") >= 3
+    assert f"/faultline/sweeps/{desk.records[0].sweep_id} (user " in out
+
+
+def test_a_second_call_measures_what_is_missing_and_again_all_of_it(desk: Desk) -> None:
+    desk.measures = 2
+    assert desk.sweep() == 1
+    assert desk.said[-1].startswith("no valid record for ") and desk.said[-1].endswith(
+        "the same call measures it again"
+    )
+    desk.measures = 99
+    assert desk.sweep() == 0
+    assert "1 to measure, 2 have a valid record: about 1 min on an idle machine" in desk.said
+    assert desk.sweep() == 0 and len(desk.airflow.triggered) == 2
+    assert desk.said[-1] == "all of them have a valid record; --again measures anew"
+    assert desk.sweep(again=True) == 0 and len(desk.records) == 6
+    assert desk.airflow.triggered[-1][1]["only_missing"] is False
+
+
+def test_a_dry_run_starts_nothing(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert desk.sweep(*WORDS, dry_run=True) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "3 to measure: about 3 min on an idle machine"
+    assert not desk.said and not desk.airflow.triggered
+    asked = '{"figure": "cpu_cores.total", "along": "checkpoint_interval_s", "smallest": 0.1, "experiments": 40}'
+    desk.sweep("recovery", "fault=none", "checkpoint_interval_s=2,5", f"decide={asked}", "build=b", dry_run=True)
+    out = capsys.readouterr().out
+    assert "at most 40 experiments" in out and "as often as its question needs" in out
+
+
+def test_what_is_wrong_with_a_target_begins_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def wrong(_: Settings, names: list[str], __: Any) -> None:
+        asked.append(names)
+        raise ConfigError("Connection faultline_storage: extra: path: /x is no folder here; make or mount it")
+
+    monkeypatch.setattr(sweeping, "require_targets", wrong)
+    with pytest.raises(ConfigError, match="faultline_storage"):
+        desk.sweep()
+    assert asked == [["embedded"]] and desk.airflow.triggered == []
+
+
+def test_a_sweep_of_the_same_cells_that_still_runs_is_gone_on_with(desk: Desk) -> None:
+    desk.plan("recovery_other", many=2)
+    desk.plan("recovery_mine")
+    desk.airflow.going = ["recovery_unplanned", "recovery_other", "recovery_mine"]
+    assert desk.sweep() == 0
+    assert "goes on with recovery_mine" in desk.said and not desk.airflow.triggered
+
+
+def test_a_sweep_that_left_no_record_at_all_is_an_error(desk: Desk) -> None:
+    desk.measures = 0
+    with pytest.raises(InfrastructureError, match="not one experiment left a record"):
+        desk.sweep()
+
+
+def test_following_shows_the_newest_sweep_or_the_named_one(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="sweep: none was planned yet"):
+        sweeping.follow_sweep(None, desk.said.append)
+    plan = desk.plan("recovery_mine")
+    with pytest.raises(ConfigError, match="sweep: recovery_min is not known; did you mean recovery_mine"):
+        sweeping.follow_sweep("recovery_min", desk.said.append)
+    assert sweeping.follow_sweep(None, desk.said.append) == 0
+    assert desk.said[0] == f"recovery, sweep {plan.sweep_id}"
+    assert f"/faultline/sweeps/{plan.sweep_id}" in capsys.readouterr().out
+
+
+def test_stopping_ends_the_run_says_so_in_its_note_and_waits_for_its_last_experiment(desk: Desk) -> None:
+    desk.plan("recovery_mine")
+    assert sweeping.stop_sweep("recovery_mine", desk.said.append) == 0
+    assert desk.said == ["recovery_mine runs no more (success); nothing to stop"] and not desk.airflow.failed
+    desk.airflow.state = "running"
+    attempt = Attempt(desk.settings.attempts / "20261121T061500Z-000001")
+    attempt.folder.mkdir(parents=True)
+    write_json(attempt.folder / "attempt.json", {"sweep_id": "recovery_mine"})
+    assert sweeping.stop_sweep(None, desk.said.append) == 0
+    assert desk.airflow.failed == ["recovery_mine"] and attempt.closed.exists()
+    assert desk.airflow.notes == ["**Stopped** by hand after 0 of 3 experiments; the same form goes on from there."]
+
+
+def test_a_stopped_sweep_that_the_scheduler_calls_a_success_is_failed_again(desk: Desk) -> None:
+    desk.plan("recovery_mine")
+    desk.settings.attempts.mkdir(parents=True, exist_ok=True)
+    desk.airflow.state, desk.airflow.after = "running", ["success"]
+    assert sweeping.stop_sweep("recovery_mine", desk.said.append) == 0
+    assert desk.airflow.failed == ["recovery_mine"] * 2 and desk.airflow.state == "failed"
+
+
+def test_what_was_measured_before_is_no_progress_of_a_sweep_that_measures_anew(desk: Desk) -> None:
+    assert desk.sweep() == 0
+    assert sweeping.progress_of(desk.settings, desk.plan("recovery_more")) == (3, 3)
+    assert sweeping.progress_of(desk.settings, desk.plan("recovery_anew", since="2026-11-22")) == (0, 3)
+
+
+def test_the_gaps_of_a_sweep_are_measured_in_its_series(desk: Desk) -> None:
+    plan = desk.plan("recovery_mine")
+    found = gaps_of("recovery", desk.settings)
+    assert gaps.measure_gaps(found, None, desk.said.append) == 0
+    assert desk.airflow.triggered == [("recovery", {"resume": plan.sweep_id})]
+    assert {record.series for record in desk.records} == {BUILD} and len(desk.records) == 3
+    assert gaps.measure_gaps(gaps_of("recovery", desk.settings), None, desk.said.append) == 0
+    assert desk.said[-1] == "nothing is missing" and len(desk.airflow.triggered) == 1
+
+
+def test_a_sweep_that_goes_on_by_itself_is_named_planned_or_not(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.plan("planned-1")
+    going = [("recovery", "planned-1"), ("recovery", "new-1"), ("experiment", "planned-1__3"), ("others", "new-2")]
+    runs = [{"dag_id": dag_id, "dag_run_id": run_id} for dag_id, run_id in going]
+    monkeypatch.setattr(desk.airflow, "runs", lambda dag_id, *states: runs)
+    sweeping.say_what_goes_on(desk.settings, desk.said.append)
+    assert desk.said == [
+        "recovery planned-1: goes on, 0 of 3 cells are measured",
+        "recovery new-1: goes on, and is planned first",
+    ]

@@ -1,0 +1,92 @@
+"""A target that an experiment is at work on is neither looked at nor forgotten, and what was cut off is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import ROOT, Settings
+from faultline.system.target import Target, keep
+from faultline.cli import connections, run_one, target_command
+from faultline.installation import supervision
+
+KEEPER = 4711
+
+
+class Open(Attempt):
+    """One whose folder says on which target it is."""
+
+    def read(self) -> dict[str, Any]:
+        return {"config": {"target": "lab"}}
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """With one open attempt, and services that run until a test says otherwise."""
+    made = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    keep(made, Target("lab"))
+    folder = made.attempts / "20261127T000000Z-aaaaaa"
+    folder.mkdir(parents=True)
+    for where in ("faultline.experiment.attempt", "faultline.orchestration.connections", "faultline.installation.supervision"):
+        monkeypatch.setattr(f"{where}.open_attempts", lambda *_: [Open(folder)])
+    monkeypatch.setattr("faultline.system.settings.load_settings", lambda: made)
+    monkeypatch.setattr("faultline.cli.operations.require", lambda _: None)
+    monkeypatch.setattr(connections, "machine_holder", lambda _: None)
+    run(monkeypatch, KEEPER)
+    return made
+
+
+def run(monkeypatch: pytest.MonkeyPatch, keeper: int | None) -> None:
+    for where in (supervision, connections, run_one):
+        monkeypatch.setattr(where, "services_keeper", lambda _: keeper)
+
+
+def test_it_is_not_looked_at_while_an_experiment_is_at_work(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(connections, "take_in", lambda *_: looked.append(1))
+    monkeypatch.setattr("faultline.installation.targets.look.look", lambda *_: looked.append(2))
+    with pytest.raises(InfrastructureError, match=r"^machine: 20261127T000000Z-aaaaaa is at work, and looking would"):
+        target_command.check("lab")
+    monkeypatch.setattr(connections, "machine_holder", lambda _: SimpleNamespace(text="another's"))
+    with pytest.raises(InfrastructureError, match="^machine: another's is at work"):
+        target_command.check("lab")
+    assert looked == []
+    monkeypatch.setattr(connections, "machine_holder", lambda _: None)
+    run(monkeypatch, None)
+    target_command.check("lab")
+    assert looked == [1, 2], "what is open without services was cut off"
+
+
+def test_it_is_not_forgotten_while_its_logins_are_needed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"^lab: the experiment \S+-aaaaaa runs on it; .* a run by \./faultline down"):
+        target_command.remove("lab")
+    run(monkeypatch, None)
+    with pytest.raises(ConfigError, match=r"^lab: the experiment \S+-aaaaaa was cut off; \./faultline up closes it$"):
+        target_command.remove("lab")
+
+
+def test_down_names_what_it_cut_off(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "end_ledger", lambda _: None)
+    said: list[str] = []
+    supervision.down(settings, said.append)
+    assert said == [
+        "experiment 20261127T000000Z-aaaaaa was cut off; the next `up` closes it, and removes what is left of it"
+    ]
+
+
+def test_a_run_whose_services_were_ended_says_that(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = SimpleNamespace(trigger=lambda *_, **__: "r", run_state=lambda *_: "running")
+    monkeypatch.setattr(run_one, "AirflowApi", lambda _: api)
+    monkeypatch.setattr(run_one, "await_dags", lambda *_: None)
+    monkeypatch.setattr(run_one, "current_attempt", lambda *_: None)
+    monkeypatch.setattr(run_one, "POLL_S", 0.0)
+    run(monkeypatch, None)
+    with pytest.raises(InfrastructureError, match="^run: the services were ended under it; the next ./faultline up"):
+        run_one._through_scheduler(settings, {"sweep_id": "s"}, print)

@@ -1,0 +1,479 @@
+"""docker-compose.yaml and docker/ against the project: services, versions, ports, mounts, secrets, health."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from faultline import __version__
+from faultline.system.environment import clean_environment
+from faultline.system.processes import PUNCTUAL_NICENESS
+from faultline.system.settings import DEFAULT_PORTS, HOST, ROOT, Settings, check_ssh_host
+from faultline.installation.airflow_home import DATABASE, PASSWORD, wanted_database
+from faultline.installation.serve import PREPARE
+from faultline.installation.services import WORKER_MEMORY, control_services, data_services
+from faultline.engines.spark.throwaway import RAM
+from faultline.orchestration.provision import connections
+
+FILE = ROOT / "docker-compose.yaml"
+DOCKER = ROOT / "docker"
+COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILE = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
+# What the image puts where; Settings of a container.
+INSIDE = Settings(Path("/opt/faultline"), Path("/var/lib/faultline/state"), Path("/var/lib/faultline/results"))
+EMBEDDED = {one.name: one for one in [*data_services(INSIDE, Path("java"), "0" * 16), *control_services(INSIDE)]}
+WORKERS = [name for name in EMBEDDED if name.startswith("spark-worker")]
+OURS = [*EMBEDDED, PREPARE, "machine"]
+REQUIRED = re.compile(r"\$\{[A-Z_]+:\?[^}]+\}")
+
+
+def mebibytes(text: str) -> int:
+    return int(text[:-1]) * {"m": 1, "g": 1024}[text[-1]]
+
+
+# ---- Services, images, versions ----
+
+
+def test_there_is_a_container_for_each_service_of_the_embedded_system() -> None:
+    assert set(SERVICES) == {*OURS, "postgres"}
+
+
+def test_each_container_becomes_the_service_of_its_name() -> None:
+    serve = ["python", "-P", "-m", "faultline.installation.serve"]
+    for name in EMBEDDED:
+        program, *arguments = SERVICES[name]["command"]
+        if name in WORKERS:
+            assert (program, arguments[0]) == ("/opt/faultline/docker/worker", name)
+        elif name == "airflow-scheduler":
+            assert program == "/opt/faultline/docker/scheduler"
+        else:
+            assert [program, *arguments] == [*serve, name]
+    assert f'exec {" ".join(serve)} "$1"' in (DOCKER / "worker").read_text()
+    assert f"{' '.join(serve)} airflow-scheduler &" in (DOCKER / "scheduler").read_text()
+    assert f"exec {' '.join(serve)} {PREPARE}" in (DOCKER / "prepare").read_text()
+
+
+def test_every_image_is_pinned_to_a_version() -> None:
+    assert {SERVICES[name]["image"] for name in OURS} == {f"faultline:{__version__}"}
+    bases = re.findall(r"^FROM (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert len(bases) == 1
+    for image in (*bases, SERVICES["postgres"]["image"]):
+        assert re.fullmatch(r"[a-z/-]+:\d+\.\d+(\.\d+)?-[a-z-]+", image), image
+
+
+def test_the_image_is_made_from_the_locks_on_a_supported_python_and_java() -> None:
+    version = re.search(r"^FROM python:(\d+\.\d+)\.\d+-slim", DOCKERFILE, re.MULTILINE)
+    assert version and version[1] in (ROOT / "faultline").read_text()
+    assert "openjdk-17-jre-headless" in DOCKERFILE
+    assert "RUN FAULTLINE_HOME=/var/lib/faultline python include/faultline/bootstrap.py" in DOCKERFILE
+    for variable, folder in {"FAULTLINE_HOME": INSIDE.home, "FAULTLINE_RESULTS": INSIDE.results}.items():
+        assert f"{variable}={folder} " in DOCKERFILE
+        # A volume takes its owner from the image's folder.
+        assert re.search(rf"mkdir -p .*{folder}(\s|$)", DOCKERFILE, re.MULTILINE), folder
+    assert f"WORKDIR {INSIDE.root}\n" in DOCKERFILE
+
+
+def test_the_image_has_nothing_that_only_tests_need() -> None:
+    assert "requirements-test" not in DOCKERFILE + (DOCKER / "Dockerfile.dockerignore").read_text()
+    assert "faultline test" not in DOCKERFILE
+
+
+def test_what_the_dockerfile_copies_exists_and_is_sent_to_the_builder() -> None:
+    rules = (DOCKER / "Dockerfile.dockerignore").read_text().split("\n")
+    sent = [rule[1:] for rule in rules if rule.startswith("!")]
+    assert "*" in rules
+    for arguments in re.findall(r"^COPY (?:--\S+ )*(.+)$", DOCKERFILE, re.MULTILINE):
+        for source in arguments.split()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert any(fnmatch(source.rstrip("/"), rule) for rule in sent), f"{source} is not sent"
+    build = SERVICES["machine"]["build"]
+    assert (ROOT / build["context"] / build["dockerfile"]).is_file()
+
+
+def test_one_service_builds_the_image_and_the_others_fetch_none() -> None:
+    assert [name for name, service in SERVICES.items() if "build" in service] == ["machine"]
+    assert {SERVICES[name]["pull_policy"] for name in set(OURS) - {"machine"}} == {"never"}
+
+
+def test_the_installer_runs_on_what_was_copied_before_it(tmp_path: Path) -> None:
+    before, _, _ = DOCKERFILE.replace("\\\n", "").partition("python include/faultline/bootstrap.py")
+    for arguments in re.findall(r"^COPY (?:--\S+ )*(.+)$", before, re.MULTILINE):
+        *copied, target = arguments.split()
+        assert target.endswith("/")
+        for source in copied:
+            (tmp_path / target).mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / source, tmp_path / target)
+    # Alone with the standard library, as in the image at that moment.
+    program = "import sys; sys.path.insert(0, 'include'); from faultline import bootstrap; print(bootstrap.ROOT)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (str(tmp_path), "")
+
+
+# ---- Network, processes, mounts ----
+
+
+def test_all_share_the_network_and_the_processes_and_have_no_rights_beyond() -> None:
+    for name in OURS:
+        service = SERVICES[name]
+        assert service["network_mode"] == "host" and "ports" not in service, name
+        assert service.get("pid") == (None if name == "machine" else "service:machine"), name
+        # setpriority(2): a limit of n reaches down to a niceness of 20 - n.
+        assert 20 - service["ulimits"]["nice"] <= PUNCTUAL_NICENESS, name
+        assert service["cap_drop"] == ["ALL"] and "privileged" not in service
+        assert service["security_opt"] == ["no-new-privileges:true"]
+    assert SERVICES["machine"]["init"] is True, "whoever dies is buried"
+
+
+def test_ports_are_the_projects_and_on_loopback() -> None:
+    assert f"listen_addresses={HOST}" in SERVICES["postgres"]["command"]
+    assert SERVICES["postgres"]["network_mode"] == "host"
+    named = re.findall(r"(?<![\d.])1\d{4}(?!\d)", FILE.read_text())
+    own = {"15432", "17122", "17222"}
+    assert {int(port) for port in named if port not in own} <= set(DEFAULT_PORTS.values())
+    assert not {int(port) for port in own} & set(DEFAULT_PORTS.values())
+
+
+def test_health_checks_and_connections_ask_the_service_that_listens_there() -> None:
+    ports = INSIDE.ports
+    asked = {name: re.findall(r"1\d{4}", " ".join(map(str, SERVICES[name]["healthcheck"]["test"]))) for name in OURS
+             if "healthcheck" in SERVICES[name]}  # fmt: skip
+    wanted = {
+        "kafka": ["kafka"], "spark-master": ["spark_master_ui"],
+        "spark-worker-1": ["spark_master_ui", "spark_worker_1"],
+        "spark-worker-2": ["spark_master_ui", "spark_worker_2"],
+        **dict.fromkeys([name for name in asked if name.startswith("airflow")], ["airflow"]),
+    }  # fmt: skip
+    for name, keys in wanted.items():
+        assert [int(port) for port in asked[name]][: len(keys)] == [ports[key] for key in keys], name
+    known = connections(INSIDE)
+    broker = json.loads(str(known["kafka_default"]["extra"]))["bootstrap.servers"]
+    assert broker == f"{HOST}:{ports['kafka']}"
+    assert (known["spark_default"]["host"], known["spark_default"]["port"]) == (
+        f"spark://{HOST}",
+        ports["spark_master"],
+    )
+
+
+def test_mounts_exist_in_the_repository_and_are_read_only() -> None:
+    for name in set(OURS) - {"machine"}:
+        mounts = SERVICES[name]["volumes"]
+        whole = [mount for mount in mounts if isinstance(mount, dict)]
+        bound = [mount for mount in whole if mount["type"] == "bind"]
+        for mount in bound:
+            assert mount["read_only"] is True
+            assert (ROOT / mount["source"]).is_dir(), mount["source"]
+            assert Path(mount["target"]) == INSIDE.root / mount["source"]
+        code = {"./dags", "./docker", "./fault", "./generators", "./include", "./plugins", "./spark_jobs"}
+        assert {mount["source"] for mount in bound} == code
+        assert [mount for mount in mounts if isinstance(mount, str)] == [
+            f"state:{INSIDE.home}",
+            f"results:{INSIDE.results}",
+            # What executors, drivers and JVMs share on one host.
+            f"scratch:{SERVICES[name]['environment']['SPARK_LOCAL_DIRS']}",
+            "class-data:/var/lib/faultline/venv/share/faultline",
+        ]
+        ram = {"type": "volume", "source": "ram", "target": str(RAM), "volume": {"nocopy": True}}
+        assert [mount for mount in whole if mount not in bound] == [ram]
+    assert set(COMPOSE["volumes"]) == {"state", "results", "postgres-data", "scratch", "class-data", "ram"}
+    assert COMPOSE["volumes"]["ram"]["driver_opts"]["type"] == "tmpfs"
+
+
+def test_services_are_told_where_their_local_disk_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = SERVICES[WORKERS[0]]["environment"]["SPARK_LOCAL_DIRS"]
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", place)
+    assert clean_environment()["SPARK_LOCAL_DIRS"] == place
+    assert re.search(rf"mkdir -p .*{place}", DOCKERFILE), "a volume takes its owner from the image's folder"
+
+
+# ---- Life of the services ----
+
+
+def test_long_running_services_have_health_checks_and_restart() -> None:
+    for name, service in SERVICES.items():
+        if name == PREPARE:
+            assert service["restart"] == "no" and "healthcheck" not in service
+            continue
+        assert service["restart"] == "unless-stopped", name
+        check = service["healthcheck"]
+        assert check["test"][0] == "CMD" and {"interval", "timeout", "retries", "start_period"} <= set(check), name
+
+
+def test_every_service_bounds_its_logs() -> None:
+    for name, service in SERVICES.items():
+        assert {"max-size", "max-file"} <= set(service["logging"]["options"]), name
+
+
+def test_dependencies_wait_for_what_can_come_true() -> None:
+    for name, service in SERVICES.items():
+        for other, wait in service.get("depends_on", {}).items():
+            wanted = "service_completed_successfully" if other == PREPARE else "service_healthy"
+            assert wait == {"condition": wanted}, f"{name} on {other}"
+    assert all(PREPARE in SERVICES[name]["depends_on"] for name in EMBEDDED)
+    assert set(SERVICES[PREPARE]["depends_on"]) == {"machine", "postgres"}
+    assert set(SERVICES["airflow-scheduler"]["depends_on"]) >= {"kafka", *WORKERS}
+
+
+def test_scripts_that_are_started_exist_and_parse() -> None:
+    started = [service.get("command", [""])[0] for service in SERVICES.values()]
+    started += [service["healthcheck"]["test"][1] for service in SERVICES.values() if "healthcheck" in service]
+    scripts = {Path(text).relative_to(INSIDE.root) for text in started if text.startswith(str(INSIDE.root))}
+    assert len(scripts) == 4
+    for script in (*scripts, Path("docker/make-secrets")):
+        file = ROOT / script
+        assert os.access(file, os.X_OK), script
+        if file.read_text().startswith("#!/bin/sh"):
+            subprocess.run(["sh", "-n", str(file)], check=True, timeout=120)
+        else:
+            compile(file.read_text(), str(file), "exec")
+
+
+def fake(folder: Path, name: str, body: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_a_killed_scheduler_is_started_again_and_a_stopped_one_is_not(tmp_path: Path) -> None:
+    fake(tmp_path, "python", f'echo "$$ $*" >>{tmp_path}/started; exec /bin/sleep 900')
+    fake(tmp_path, "sleep", "exit 0")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    script = subprocess.Popen([str(DOCKER / "scheduler")], env={"PATH": path}, stderr=subprocess.DEVNULL)
+
+    def started(count: int) -> list[str]:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            lines = (tmp_path / "started").read_text().splitlines() if (tmp_path / "started").exists() else []
+            if len(lines) >= count:
+                return lines
+            time.sleep(0.02)
+        raise AssertionError(f"not started {count} times")
+
+    try:
+        pid, *arguments = started(1)[0].split()
+        assert arguments[-2:] == ["faultline.installation.serve", "airflow-scheduler"]
+        os.kill(int(pid), signal.SIGKILL)
+        second = int(started(2)[1].split()[0])
+        script.terminate()
+        assert script.wait(120) == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(second, 0)
+    finally:
+        script.kill()
+        script.wait()
+
+
+# ---- Settings ----
+
+
+def test_workers_are_limited_alike_and_offer_less_than_their_limit() -> None:
+    kept = ("cpus", "mem_limit", "memswap_limit", "secrets", "volumes", "environment")
+    first, *others = (SERVICES[name] for name in WORKERS)
+    for other in others:
+        assert {key: other[key] for key in kept} == {key: first[key] for key in kept}
+    offered = int(first["environment"][WORKER_MEMORY])
+    daemon = EMBEDDED[WORKERS[0]].environment["SPARK_DAEMON_MEMORY"]
+    # Two executors of 384 MiB overhead each, beside heap and worker.
+    assert offered + mebibytes(daemon) + 2 * 384 <= mebibytes(first["mem_limit"])
+    assert first["mem_limit"] == first["memswap_limit"]
+    # Who places executors must know what the workers offer.
+    assert SERVICES["airflow-scheduler"]["environment"][WORKER_MEMORY] == first["environment"][WORKER_MEMORY]
+
+
+def test_the_database_is_the_one_that_prepare_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = SERVICES["postgres"]["environment"]
+    address = SERVICES[PREPARE]["environment"][DATABASE]
+    outside = f"{HOST}:{given['PGPORT']}"
+    assert f"--port={given['PGPORT']}" in SERVICES["postgres"]["healthcheck"]["test"]
+    assert address == (
+        f"postgresql://{given['POSTGRES_USER']}:{given['POSTGRES_PASSWORD']}@{outside}/{given['POSTGRES_DB']}"
+    )
+    monkeypatch.setenv(DATABASE, REQUIRED.sub("secret", address))
+    assert wanted_database() == f"postgresql+psycopg2://faultline:secret@{outside}/airflow"
+    assert [name for name in OURS if DATABASE in SERVICES[name].get("environment", {})] == [PREPARE]
+    assert PASSWORD in SERVICES[PREPARE]["environment"]
+
+
+def test_the_example_of_ssh_hosts_reaches_a_workers_sshd(tmp_path: Path) -> None:
+    (host,) = json.loads((DOCKER / "ssh_hosts.json").read_text()).values()
+    assert str(host["port"]) == SERVICES[WORKERS[0]]["command"][2]
+    # Who uses it, and who checks it before anything starts.
+    for name in ("airflow-scheduler", PREPARE):
+        assert {host["key_file"], host["known_hosts"]} == {f"/run/secrets/{one}" for one in SERVICES[name]["secrets"]}
+    (tmp_path / "key").touch(0o600)
+    keys = {"key_file": str(tmp_path / "key"), "known_hosts": str(tmp_path / "key")}
+    assert check_ssh_host("example", {**host, **keys})["user"] == "faultline"
+
+
+# ---- Secrets ----
+
+
+def strings(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from strings(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner, path)
+    elif isinstance(value, str):
+        yield path, value
+
+
+# What may be left out: sizes, schedules, whom to tell, how long to wait.
+OPTIONAL = ("WORKER_CPUS", "NIGHTLY_SCHEDULE", "SPEED_SCHEDULE", "NOTIFIERS", "QUIET_S")
+HARMLESS = tuple(f"${{FAULTLINE_{name}:-" for name in OPTIONAL)
+
+
+def test_no_password_has_a_default() -> None:
+    for path, text in strings(COMPOSE):
+        for variable in re.findall(r"\$\{[^}]*\}?", text):
+            assert REQUIRED.fullmatch(variable) or variable.startswith(HARMLESS), f"{path}: {text}"
+        if re.search(r"(PASSWORD|SECRET|SECRET_KEY|FERNET_KEY|TOKEN)$", path):
+            assert REQUIRED.fullmatch(text), f"{path}: {text}"
+        assert not re.search(r"://[^/\s:]+:(?!\$\{)[^@/\s]+@", text), f"{path}: {text}"
+
+
+def test_keys_come_from_files_that_the_environment_names() -> None:
+    for name, secret in COMPOSE["secrets"].items():
+        assert REQUIRED.match(secret["file"]), name
+    assert SERVICES[WORKERS[0]]["secrets"] == ["ssh_authorized_key", "ssh_host_key"]
+    holders = [name for name, service in SERVICES.items() if "ssh_key" in service.get("secrets", [])]
+    assert holders == [PREPARE, "airflow-scheduler"]
+
+
+def sshd_config() -> dict[str, str]:
+    lines = (DOCKER / "sshd_config").read_text().splitlines()
+    return dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
+
+
+def test_sshd_takes_one_user_by_key_only() -> None:
+    config = sshd_config()
+    no = ("PasswordAuthentication", "KbdInteractiveAuthentication", "PermitEmptyPasswords", "PermitRootLogin", "UsePAM")
+    assert {config[key] for key in no} == {"no"}
+    assert config["AuthenticationMethods"] == "publickey" and config["AllowUsers"] == "faultline"
+    assert config["AuthorizedKeysFile"] == "/run/secrets/ssh_authorized_key"
+    assert config["ListenAddress"] == HOST and "Port" not in config
+    ports = [SERVICES[name]["command"][2] for name in WORKERS]
+    assert ports == [SERVICES[name]["healthcheck"]["test"][-1] for name in WORKERS] and len(set(ports)) == len(WORKERS)
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen makes the keys; install openssh-client")
+def test_make_secrets_gives_all_that_is_asked_for_and_keeps_it(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+
+    def make() -> dict[str, bytes]:
+        command = [str(DOCKER / "make-secrets")]
+        subprocess.run(
+            command, env={**os.environ, "FAULTLINE_SECRETS": str(folder)}, check=True, capture_output=True, timeout=120
+        )
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    made = make()
+    assert make() == made
+    given = dict(line.split("=", 1) for line in made["env"].decode().splitlines())
+    assert set(given) == set(re.findall(r"\$\{([A-Z_]+):\?", FILE.read_text()))
+    assert all(given.values())
+    assert re.fullmatch(r"[0-9a-f]{48}", given["FAULTLINE_POSTGRES_PASSWORD"])
+    assert {Path(secret["file"].split("}")[1]).name for secret in COMPOSE["secrets"].values()} <= set(made)
+    hosts = [line.split()[0] for line in made["ssh_known_hosts"].decode().splitlines()]
+    assert hosts == [f"[{HOST}]:{SERVICES[name]['command'][2]}" for name in WORKERS]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+
+
+# ---- The health check ----
+
+
+@contextmanager
+def answering(document: object) -> Iterator[str]:
+    """A server that gives the document at every path; yields its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(document).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer((HOST, 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://{HOST}:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def healthy(*arguments: str) -> bool:
+    command = [sys.executable, "-IS", str(DOCKER / "healthcheck"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert bool(done.stderr) == bool(done.returncode), done.stderr
+    assert "Traceback" not in done.stderr
+    return done.returncode == 0
+
+
+def test_health_of_the_master_and_of_airflow() -> None:
+    with answering({"status": "ALIVE", "scheduler": {"status": "healthy"}, "triggerer": {"status": None}}) as url:
+        assert healthy("spark-master", url)
+        assert healthy("airflow", url, "scheduler")
+        assert not healthy("airflow", url, "triggerer")
+        assert not healthy("airflow", url, "dag_processor")
+    assert not healthy("spark-master", url)
+
+
+def test_a_worker_is_healthy_when_the_master_knows_it_and_sshd_answers() -> None:
+    def greet(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"SSH-2.0-test\r\n")
+
+    with socket.create_server((HOST, 0)) as server:
+        port = str(server.getsockname()[1])
+        thread = threading.Thread(target=greet, args=(server,))
+        thread.start()
+        with answering({"workers": [{"port": 17081, "state": "ALIVE"}]}) as url:
+            assert healthy("spark-worker", url, "17081", port)
+            assert not healthy("spark-worker", url, "17082", port)
+        thread.join()
+        with answering({"workers": [{"port": 17081, "state": "DEAD"}]}) as url:
+            assert not healthy("spark-worker", url, "17081", port)
+    with answering({"workers": [{"port": 17081, "state": "ALIVE"}]}) as url:
+        assert not healthy("spark-worker", url, "17081", port)
+
+
+def test_a_port_is_healthy_when_something_listens() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        port = str(server.getsockname()[1])
+        assert healthy("port", port)
+    assert not healthy("port", port)
+
+
+# ---- Compose itself ----
+
+
+def test_compose_accepts_the_file() -> None:
+    variables = dict.fromkeys(re.findall(r"\$\{([A-Z_]+):\?", FILE.read_text()), "1")
+    command = ["docker", "compose", "--file", str(FILE), "config", "--quiet"]
+    if shutil.which("docker") is None or subprocess.run(command[:2] + ["version"], capture_output=True).returncode:
+        pytest.skip("docker compose is not installed here; the other tests parse the file themselves")
+    subprocess.run(command, env={**os.environ, **variables}, check=True, timeout=60)
+    refused = subprocess.run(command, env={"PATH": os.environ["PATH"]}, capture_output=True, check=False, timeout=60)
+    assert refused.returncode, "it must ask for its secrets"

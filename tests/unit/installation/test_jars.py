@@ -1,0 +1,194 @@
+"""The jars: the lock's form, verification of what lies on the disk, and fetching with a fake Ivy."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.installation import jars
+from faultline.installation.java import Java
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def jar_bytes(content: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("META-INF/MANIFEST.MF", content)
+    return buffer.getvalue()
+
+
+FILES_OF_PACKAGES = (
+    "requirements.lock", "requirements.in", "requirements-test.lock", "requirements-test.in", "jars.lock",
+)  # fmt: skip
+GOOD = {("kafka", "one-1.0.jar"): jar_bytes("one"), ("spark-kafka", "two-2.0.jar"): jar_bytes("two")}
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    path = tmp_path / "jars.lock"
+    path.write_text(
+        "# a comment\n\n"
+        + "".join(
+            f"{hashlib.sha256(content).hexdigest()}  org.example:{name[:3]}:{name[4:7]}  {name}  {group}\n"
+            for (group, name), content in GOOD.items()
+        )
+    )
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A state directory with every jar in place."""
+    home = tmp_path / "state"
+    for (group, name), content in GOOD.items():
+        path = home / "jars" / group / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+    return home
+
+
+def fake_java(tmp_path: Path, serves: dict[tuple[str, str], bytes]) -> Java:
+    """A `java` that, run as Ivy, leaves the given files where the real one would."""
+    executable = tmp_path / "java"
+    lines = ["#!/bin/sh"]
+    for number, ((group, name), content) in enumerate(serves.items()):
+        source = tmp_path / f"served-{number}"
+        source.write_bytes(content)
+        lines.append(f"mkdir -p out/{group} && cp '{source}' out/{group}/{name}")
+    lines.append(f"cp ivy.xml '{tmp_path}/asked.xml'; echo \"$*\" >'{tmp_path}/arguments'")
+    executable.write_text("\n".join(lines) + "\n")
+    executable.chmod(0o755)
+    return Java(tmp_path, executable, "17.0.1", True)
+
+
+def test_the_repositorys_lock_is_complete() -> None:
+    listed = jars.read_lock()
+    counts = {name: sum(jar.set == name for jar in listed) for name in jars.SETS}
+    assert counts == {"kafka": 45, "kafka-tools": 1, "spark-kafka": 4, "hdfs": 0}
+    assert [jar.set for jar in jars.read_lock(ROOT / "jars-test.lock")] == ["hdfs"]
+    assert len({(jar.set, jar.filename) for jar in listed}) == len(listed)
+    for jar in listed:
+        # Ivy names the files so; a line that disagrees could never be fetched.
+        assert jar.filename == f"{jar.artifact}-{jar.version}.jar"
+
+
+@pytest.mark.parametrize("name", FILES_OF_PACKAGES)
+def test_the_locks_name_no_registry(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert "://" not in text
+    assert not re.findall(r"[\w-]+\.(?:org|com|io|net|dev)(?=[/:\s]|$)", text)
+    assert not re.findall(r"(?:^|\s)/(?:home|root|tmp|work|Users)\b", text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "abc  g:a:1  a-1.jar  kafka",
+        f"{'0' * 64}  g:a:1  a-1.jar  other-set",
+        f"{'0' * 64}  g:a  a-1.jar  kafka",
+        f"{'0' * 64}  g:a:1  ../a-1.jar  kafka",
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, line: str) -> None:
+    lock = tmp_path / "jars.lock"
+    lock.write_text(f"# comment\n{line}\n")
+    with pytest.raises(ConfigError, match="jars.lock, line 2"):
+        jars.read_lock(lock)
+
+
+def test_verify_accepts_what_the_lock_promises(home: Path, lock: Path) -> None:
+    jars.verify(home, lock)
+    assert jars.missing(home, lock) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (None, "missing"),
+        (b"", "truncated"),
+        (GOOD["kafka", "one-1.0.jar"][:-30], "truncated"),
+        (jar_bytes("another"), "other content"),
+    ],
+)
+def test_verify_names_jar_fault_and_remedy(home: Path, lock: Path, content: bytes | None, fault: str) -> None:
+    path = home / "jars" / "kafka" / "one-1.0.jar"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        jars.verify(home, lock)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: {fault};")
+    assert "run `./faultline` again" in message and "\n" not in message
+    assert ("delete it" in message) == (content is not None)
+
+
+def test_verify_counts_further_faults(home: Path, lock: Path) -> None:
+    for group, name in GOOD:
+        (home / "jars" / group / name).unlink()
+    with pytest.raises(ConfigError, match=r"missing \(and 1 more\)"):
+        jars.verify(home, lock)
+
+
+def test_classpath(home: Path, lock: Path) -> None:
+    assert jars.classpath(home, "kafka", lock) == [home / "jars" / "kafka" / "one-1.0.jar"]
+    with pytest.raises(ConfigError, match="choose one of kafka"):
+        jars.classpath(home, "spark", lock)
+
+
+def test_fetch_asks_only_for_what_is_missing(home: Path, lock: Path, tmp_path: Path) -> None:
+    (home / "jars" / "kafka" / "one-1.0.jar").unlink()
+    jars.fetch(home, fake_java(tmp_path, GOOD), lock, ivy=tmp_path / "ivy.jar")
+    jars.verify(home, lock)
+    asked = (tmp_path / "asked.xml").read_text()
+    assert 'name="one" rev="1.0"' in asked and 'name="two"' not in asked
+    assert (tmp_path / "arguments").read_text().strip().endswith("-confs kafka")
+    assert not (home / "ivy").exists()
+
+
+def test_fetch_with_nothing_missing_starts_nothing(home: Path, lock: Path, tmp_path: Path) -> None:
+    jars.fetch(home, Java(tmp_path, tmp_path / "no-java", "17", True), lock)
+
+
+@pytest.mark.parametrize("served", [jar_bytes("another"), GOOD["kafka", "one-1.0.jar"][:-30], b"<html>blocked</html>"])
+def test_a_wrong_hash_is_never_put_in_place(home: Path, lock: Path, tmp_path: Path, served: bytes) -> None:
+    path = home / "jars" / "kafka" / "one-1.0.jar"
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"one-1.0.jar was fetched but is not what jars.lock promises"):
+        jars.fetch(home, fake_java(tmp_path, {("kafka", "one-1.0.jar"): served}), lock, ivy=tmp_path / "ivy.jar")
+    assert not path.exists() and not (home / "ivy").exists()
+
+
+def test_a_jar_that_cannot_be_had_is_named_and_the_others_stay(home: Path, lock: Path, tmp_path: Path) -> None:
+    for group, name in GOOD:
+        (home / "jars" / group / name).unlink()
+    first = dict(list(GOOD.items())[:1])
+    with pytest.raises(InfrastructureError, match=r"two-2.0.jar could not be fetched: check the network"):
+        jars.fetch(home, fake_java(tmp_path, first), lock, ivy=tmp_path / "ivy.jar")
+    assert [jar.filename for jar in jars.missing(home, lock)] == ["two-2.0.jar"]
+
+
+def test_without_pyspark_the_remedy_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="delete that directory"):
+        jars.ivy_jar(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("environ", "options"),
+    [
+        ({}, []),
+        ({"https_proxy": "http://p.example:3128"}, ["-Dhttps.proxyHost=p.example", "-Dhttps.proxyPort=3128"]),
+        ({"HTTP_PROXY": "p.example"}, ["-Dhttp.proxyHost=p.example", "-Dhttp.proxyPort=80"]),
+        ({"HTTPS_PROXY": ""}, []),
+    ],
+)
+def test_proxy_options(environ: dict[str, str], options: list[str]) -> None:
+    assert jars.proxy_options(environ) == options

@@ -1,0 +1,150 @@
+"""The gate: SCRAM as the specification has it, and strangers before a closed door."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from faultline.system.errors import InfrastructureError
+from faultline.system.files import write_private
+from faultline.system.settings import ROOT, free_port
+from faultline.system.sockets import listener_of, owner_of
+from faultline.system.waiting import wait_until
+from faultline.installation.scram import Exchange, log_in
+from tests.support.decoys import only_root
+from tests.support.stranger import as_stranger
+
+# RFC 7677, 3: user "user", password "pencil".
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+CHALLENGE = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+PROOF = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+END = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def test_an_exchange_is_that_of_the_specification() -> None:
+    exchange = Exchange("user", "pencil", NONCE)
+    assert exchange.first() == f"n,,n=user,r={NONCE}".encode()
+    assert exchange.last(CHALLENGE) == PROOF
+    exchange.check(END)
+    with pytest.raises(InfrastructureError, match="does not know the password"):
+        exchange.check(END.replace(b"6rr", b"7rr"))
+
+
+def test_a_challenge_for_somebody_else_is_not_answered() -> None:
+    with pytest.raises(InfrastructureError, match="another's"):
+        Exchange("user", "pencil", "mine").last(CHALLENGE)
+    with pytest.raises(InfrastructureError, match="cannot be read"):
+        Exchange("user", "pencil", NONCE).last(b"e=unknown-user")
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([b""], "closed the connection"),
+        ([struct.pack(">iihi", 10, 0, 33, 0)], "refuses the mechanism"),
+        ([struct.pack(">i", 2**30)], "is none"),
+    ],
+)
+def test_a_broker_that_refuses_is_said_in_one_line(answers: list[bytes], said: str) -> None:
+    async def run() -> None:
+        async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(4 + struct.unpack(">i", await reader.readexactly(4))[0] - 4)
+            writer.write(b"".join(answers))
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(broker, "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            try:
+                await log_in(reader, writer, "user", "pencil")
+            finally:
+                writer.close()
+                await asyncio.sleep(0.1)  # the other side ends, too
+
+    with pytest.raises(InfrastructureError, match=said):
+        asyncio.run(run())
+
+
+def test_the_kernel_tells_whose_a_socket_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        assert listener_of(address) == os.geteuid()
+        with socket.create_connection(address) as client:
+            assert owner_of(client.getsockname(), address) == os.geteuid()
+            # As Java connects, by one kind of socket for both protocols.
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as both:
+            both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            both.connect((f"::ffff:{address[0]}", address[1]))
+            assert owner_of(("127.0.0.1", both.getsockname()[1]), address) == os.geteuid()
+    assert listener_of(address) is None and owner_of(("127.0.0.1", 1), address) is None
+
+
+def test_a_closed_socket_is_nobodys() -> None:
+    """The kernel's tables say of it that it is root's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as client:
+            ours = client.getsockname()
+        with server.accept()[0] as connection:
+            assert connection.recv(1) == b"" and owner_of(ours, server.getsockname()) is None
+
+
+@contextmanager
+def gate(folder: Path, upstream: tuple[str, int]) -> Iterator[tuple[str, int]]:
+    """A gate before a server that asks nobody for a login."""
+    listen, ready = ("127.0.0.1", free_port()), folder / "ready"
+    write_private(folder / "login", "{}")
+    command = [sys.executable, "-m", "faultline.installation.kafka_gate", "--listen", f"{listen[0]}:{listen[1]}"]
+    command += ["--upstream", f"{upstream[0]}:{upstream[1]}", "--login", str(folder / "login"), "--ready", str(ready)]
+    path = os.pathsep.join([str(ROOT / "include"), str(ROOT)])
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, env={**os.environ, "PYTHONPATH": path})
+    try:
+        wait_until(ready.exists, timeout_s=120, what="the gate")
+        yield listen
+    finally:
+        process.kill()
+        process.wait()
+
+
+def echo(server: socket.socket) -> None:
+    with server.accept()[0] as connection:
+        connection.settimeout(120)
+        connection.sendall(connection.recv(100).upper())
+
+
+@only_root
+def test_this_users_processes_come_through_and_a_strangers_do_not(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, gate(tmp_path, server.getsockname()) as listen:
+        server.settimeout(120)
+        with socket.create_connection(listen) as ours:
+            ours.sendall(b"hello")
+            echo(server)
+            assert ours.recv(100) == b"HELLO"
+
+        def knock() -> bytes:
+            with socket.create_connection(listen) as his:
+                his.sendall(b"hello")
+                return his.recv(9) or b"shut"
+
+        def throw() -> None:
+            """What he sends and leaves is there to be read when nobody has his socket any more."""
+            for _ in range(40):
+                with socket.create_connection(listen) as his:
+                    his.sendall(b"hello")
+
+        assert as_stranger(knock).got in (None, "b'shut'")
+        as_stranger(throw)
+        server.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            server.accept()
+    assert "closed a connection of another user's" in (tmp_path / "said").read_text()

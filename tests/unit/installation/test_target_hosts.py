@@ -1,0 +1,146 @@
+"""A target's hosts are looked at before an experiment starts: who is away, or lets nobody in, is named in a line."""
+
+from __future__ import annotations
+
+import io
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.installation.targets.ssh import greeted
+from tests.support.acceptor import LOCAL, accepting
+
+
+def pem(key: Ed25519PrivateKey | EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+
+
+SHOWN, OTHER = (paramiko.ECDSAKey.generate() for _ in range(2))
+OWN = pem(Ed25519PrivateKey.generate())
+
+
+class Host(paramiko.ServerInterface):
+    """Lets the owner of one key run commands, as they run on this machine."""
+
+    def __init__(self, key: paramiko.PKey) -> None:
+        self._key = key
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return paramiko.AUTH_SUCCESSFUL if key == self._key else paramiko.AUTH_FAILED
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        threading.Thread(target=run, args=(channel, command.decode()), daemon=True).start()
+        return True
+
+
+def run(channel: paramiko.Channel, command: str) -> None:
+    process = subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    assert process.stdin is not None and process.stdout is not None
+
+    def answer() -> None:
+        assert process.stdout is not None
+        # Whoever asked may have gone in between.
+        with suppress(OSError, EOFError):
+            while data := process.stdout.read(65536):
+                channel.sendall(data)
+            channel.close()
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    while data := channel.recv(65536):
+        try:
+            process.stdin.write(data)
+        except BrokenPipeError:
+            break
+    process.stdin.close()
+    process.wait(120)
+    thread.join(120)
+    process.stdout.close()
+
+
+@contextmanager
+def server() -> Iterator[int]:
+    """An SSH server that shows SHOWN and lets OWN in; gives its port."""
+    let_in = paramiko.Ed25519Key.from_private_key(io.StringIO(OWN))
+    transports: list[paramiko.Transport] = []
+
+    def play(came: socket.socket) -> None:
+        transports.append(paramiko.Transport(came))
+        transports[-1].add_server_key(SHOWN)
+        transports[-1].start_server(threading.Event(), Host(let_in))
+
+    with accepting(play) as port:
+        yield port
+    for one in transports:
+        one.close()
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """A host at a port, as the endpoints of a target have it."""
+
+    def make(port: int, known: paramiko.PKey = SHOWN, own: str = OWN, python: str = sys.executable) -> dict[str, Any]:
+        key, hosts = tmp_path / "key", tmp_path / "known_hosts"
+        key.write_text(own)
+        hosts.write_text(f"[{LOCAL}]:{port} {known.get_name()} {known.get_base64()}\n")
+        return {"host": LOCAL, "port": port, "user": "bench", "key_file": str(key), "known_hosts": str(hosts),
+                "python": python}  # fmt: skip
+
+    return make
+
+
+def test_a_host_that_lets_the_agent_in_tells_its_clock(at: Callable[..., dict[str, Any]]) -> None:
+    with server() as port:
+        said = greeted(at(port), "faultline_host_a")
+    assert said.startswith(f"bench@{LOCAL}:{port} lets the agent in, its clock is ")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "why"),
+    [
+        ({"known": OTHER}, ConfigError, r"extra: known_hosts: the key that \S+ shows is refused \(.*\); name a file"),
+        ({"own": pem(Ed25519PrivateKey.generate())}, ConfigError, r"\S+ refuses bench with this key \(.*\); let it in"),
+        (
+            {"own": pem(generate_private_key(SECP256R1()))},
+            ConfigError,
+            r"\S+ refuses bench with this key \(.*\); let it in",
+        ),
+        (
+            {"own": "KEY"},
+            ConfigError,
+            r"\S+ refuses bench with this key \(\S+/key: cannot be used as a key \(.*\)\); let",
+        ),
+        ({"python": "/no/python3"}, InfrastructureError, r"the agent does not start on \S+ \(.*\); give it Python 3"),
+    ],
+)
+def test_a_host_that_refuses_is_told_in_a_line(
+    at: Callable[..., dict[str, Any]], given: dict[str, Any], kind: type[FaultlineError], why: str
+) -> None:
+    with server() as port, pytest.raises(kind, match=f"^Connection faultline_host_a: {why}") as refused:
+        greeted(at(port, **given), "faultline_host_a")
+    assert "\n" not in str(refused.value)
+
+
+def test_an_address_where_nobody_answers_is_told(at: Callable[..., dict[str, Any]]) -> None:
+    with socket.create_server((LOCAL, 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(InfrastructureError, match=rf"^Connection faultline_host_a: {LOCAL}:{port} cannot be reached"):
+        greeted(at(port), "faultline_host_a")

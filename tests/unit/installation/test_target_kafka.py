@@ -1,0 +1,278 @@
+"""What a target's broker is asked before anything starts: certificates, the login, topics, its clock."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.secrets import HARNESS, login_file
+from faultline.installation.targets import kafka
+from faultline.installation.targets.clock import Clock
+from faultline.installation.targets.java_kafka import KEYSTORE
+from faultline.installation.targets.kafka import Broker, _clock, logged_in, reached
+from tests.support.acceptor import LOCAL, accepting
+from tests.support.certificates import Authority, Pair
+
+
+@contextmanager
+def tls_server(
+    folder: Path, own: Pair, clients: Authority | None = None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+) -> Iterator[int]:
+    """Shakes hands with whoever comes, or only with whom that authority signed; gives its port."""
+    (folder / "own.pem").write_text(own.key + own.certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "own.pem")
+    if clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=clients.pem)
+        context.maximum_version = newest
+
+    def play(came: socket.socket) -> None:
+        try:
+            context.wrap_socket(came, server_side=True).close()
+        except OSError:
+            came.close()
+
+    with accepting(play) as port:
+        yield port
+
+
+def broker(folder: Path, port: int, **login: str) -> Broker:
+    login_file(folder, HARNESS).write_text(json.dumps(login))
+    login_file(folder, HARNESS).chmod(0o600)
+    (folder / "endpoints.json").touch()
+    return Broker(f"{LOCAL}:{port}", folder, "faultline_kafka")
+
+
+@pytest.mark.parametrize(
+    ("expired", "known", "why"),
+    [
+        (False, True, None),
+        (True, True, r"certificate has expired\); renew the certificate"),
+        (False, False, r"(certificate signature failure|unable to get local issuer certificate)\); renew the "),
+    ],
+)
+def test_a_certificate_that_cannot_be_trusted_is_told_with_its_reason(
+    tmp_path: Path, expired: bool, known: bool, why: str | None
+) -> None:
+    authority = Authority()
+    given = {"security.protocol": "SASL_SSL", "ssl.ca.pem": (authority if known else Authority()).pem}
+    with tls_server(tmp_path, authority.signed(expired=expired)) as port:
+        there = broker(tmp_path, port, **given)
+        if why is None:
+            assert reached(there) == f"{LOCAL}:{port} answers"
+        else:
+            with pytest.raises(ConfigError, match=rf"^Connection faultline_kafka: extra: ssl\.ca\.pem: .*{why}"):
+                reached(there)
+
+
+def test_a_broker_that_does_not_speak_tls_or_is_away_is_told(tmp_path: Path) -> None:
+    with socket.create_server((LOCAL, 0)) as listening:
+        port = listening.getsockname()[1]
+
+        def answer() -> None:
+            came, _ = listening.accept()
+            came.recv(1)
+            came.sendall(b"no TLS here, be sure of that")
+            came.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: security\.protocol: "):
+            reached(broker(tmp_path, port, **{"security.protocol": "SSL", "ssl.ca.pem": Authority().pem}))
+    # A port that nobody else gets, and where nobody listens.
+    with socket.socket() as away:
+        away.bind((LOCAL, 0))
+        with pytest.raises(
+            InfrastructureError, match=r"^Connection faultline_kafka: extra: bootstrap\.servers: .* refused"
+        ):
+            reached(broker(tmp_path, away.getsockname()[1]))
+
+
+def with_own(folder: Path, port: int, authority: Authority, own: Pair) -> Broker:
+    """As `write_target` leaves the login of who has a certificate."""
+    (folder / KEYSTORE).write_text(own.key + own.certificate)
+    given = {"ssl.ca.pem": authority.pem, "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key}
+    return broker(folder, port, **{"security.protocol": "SSL", **given})
+
+
+def test_a_certificate_of_ones_own_is_shown_and_one_that_is_refused_told(tmp_path: Path) -> None:
+    authority = Authority()
+    strangers, own = Authority(), tmp_path / "own"
+    own.mkdir()
+    with tls_server(tmp_path, authority.signed(), clients=authority) as port:
+        assert reached(with_own(own, port, authority, authority.signed())) == f"{LOCAL}:{port} answers"
+        given = {"security.protocol": "SSL", "ssl.ca.pem": authority.pem}
+        for make in (lambda: with_own(own, port, authority, strangers.signed()), lambda: broker(own, port, **given)):
+            with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.certificate\.pem: .* do"):
+                reached(make())
+
+
+def test_a_certificate_that_is_refused_after_the_handshake_is_told_by_the_login(tmp_path: Path) -> None:
+    """As TLS 1.3 does."""
+    authority, strangers, own = Authority(), Authority(), tmp_path / "own"
+    own.mkdir()
+    with tls_server(tmp_path, authority.signed(), clients=authority, newest=ssl.TLSVersion.TLSv1_3) as port:
+        given = {"security.protocol": "SSL", "ssl.ca.pem": authority.pem}
+        for make in (lambda: with_own(own, port, authority, strangers.signed()), lambda: broker(own, port, **given)):
+            assert reached(there := make())
+            with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.certificate\.pem: .* do"):
+                logged_in(there)
+
+
+def damaged(pem: str) -> str:
+    """One whose middle was lost."""
+    lines = pem.splitlines()
+    return "\n".join([lines[0], "no!base64", *lines[-1:]]) + "\n"
+
+
+def test_what_cannot_be_read_or_used_is_told_by_its_key_before_anybody_is_asked(tmp_path: Path) -> None:
+    authority = Authority()
+    own, other = authority.signed(), authority.signed()
+    for pair, ca, why in (
+        (own, damaged(authority.pem), r"ssl\.ca\.pem: cannot be read \(.*\); give it whole$"),
+        (
+            Pair(damaged(own.certificate), own.key),
+            authority.pem,
+            r"ssl\.certificate\.pem: cannot be read; give",
+        ),
+        (Pair(own.certificate, other.key), authority.pem, r"ssl\.key\.pem: is not that of ssl\.certificate\.pem \("),
+        (authority.signed(expired=True), authority.pem, r"ssl\.certificate\.pem: holds from .*; renew it$"),
+    ):
+        there = with_own(tmp_path, 1, authority, pair)
+        login = {**json.loads(login_file(tmp_path, HARNESS).read_text()), "ssl.ca.pem": ca}
+        login_file(tmp_path, HARNESS).write_text(json.dumps(login))
+        with pytest.raises(ConfigError, match=rf"^Connection faultline_kafka: extra: {why}") as refused:
+            reached(there)
+        assert "\n" not in str(refused.value)
+
+
+class Brokers:
+    """Of a cluster, as its admin client sees them; `answers`: what each look at a topic comes to."""
+
+    def __init__(self, *answers: int) -> None:
+        self.answers = list(answers)
+
+    def describe_configs(self, resources: list[str], request_timeout: float) -> dict[str, Future[None]]:
+        told: Future[None] = Future()
+        answer = self.answers.pop(0)
+        if answer == KafkaError.NO_ERROR:
+            told.set_result(None)
+        else:
+            told.set_exception(KafkaException(KafkaError(answer)))
+        return {resources[0]: told}
+
+
+def test_a_topic_of_which_a_broker_has_not_heard_yet_is_asked_for_again() -> None:
+    brokers = Brokers(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NO_ERROR)
+    kafka._describe(brokers, "topic")
+    assert brokers.answers == []
+
+
+@pytest.mark.parametrize("answer", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_a_topic_that_stays_away_or_is_refused_is_told(answer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "HEARD_S", 0)
+    brokers = Brokers(answer, answer, KafkaError.NO_ERROR)
+    with pytest.raises(KafkaException):
+        kafka._describe(brokers, "topic")
+    assert KafkaError.NO_ERROR in brokers.answers
+
+
+class Cluster:
+    """Of so many servers, as its admin client sees it. `trouble`: what each request comes to, by its name, when it has
+    been done."""
+
+    def __init__(self, servers: int = 1, **trouble: int) -> None:
+        self.servers, self.trouble, self.topics, self.listed = servers, trouble, dict[str, int](), False
+
+    def _told(self, what: str) -> Future[None]:
+        told: Future[None] = Future()
+        if what in self.trouble:
+            told.set_exception(KafkaException(KafkaError(self.trouble[what])))
+        else:
+            told.set_result(None)
+        return told
+
+    def create_topics(self, new: list[Any], request_timeout: float) -> dict[str, Future[None]]:
+        self.topics |= {one.topic: one.num_partitions for one in new}
+        return {one.topic: self._told("create") for one in new}
+
+    def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[None]]:
+        return {one: self._told("describe") for one in resources}
+
+    def delete_topics(self, names: list[str], request_timeout: float) -> dict[str, Future[None]]:
+        for name in names:
+            del self.topics[name]
+        return {name: self._told("delete") for name in names}
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        # It still answers when it is asked first.
+        if self.listed and "list" in self.trouble:
+            raise KafkaException(KafkaError(self.trouble["list"]))
+        self.listed = True
+        return SimpleNamespace(brokers=range(self.servers), topics=dict(self.topics))
+
+
+def asked_of(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What records tell of servers each of which is 10 ms ahead of the one before, the first of this machine."""
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda settings: cluster)
+    monkeypatch.setattr(kafka, "_written", lambda *_: [(1.0, 1.001)])
+    monkeypatch.setattr(kafka, "_read", lambda *asked: [[1.0 + 0.01 * number] for number in range(asked[-1])])
+    return kafka.worked(broker(folder, 1))
+
+
+def test_each_server_tells_its_clock_and_all_of_them_are_within_what_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    assert asked_of(cluster, tmp_path, monkeypatch) == Clock(pytest.approx(0), pytest.approx(1))
+    assert asked_of(Cluster(servers=3), tmp_path, monkeypatch) == Clock(pytest.approx(10), pytest.approx(11))
+    assert cluster.topics == {}
+
+
+@pytest.mark.parametrize("what", ["create", "describe", "delete", "list"])
+def test_a_broker_that_goes_meanwhile_keeps_no_topic_and_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    cluster = Cluster(**{what: KafkaError._TIMED_OUT})
+    with pytest.raises(InfrastructureError, match=f"^Connection faultline_kafka: could not {what} faultline-probe-"):
+        asked_of(cluster, tmp_path, monkeypatch)
+    assert cluster.topics == {}
+
+
+def test_records_go_to_each_server_and_come_back_with_their_times(tmp_path: Path) -> None:
+    # Three servers that librdkafka plays itself.
+    played = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 3, "log_level": 0})
+    servers = [f"{one.host}:{one.port}" for one in played.list_topics(timeout=120).brokers.values()]
+    there = replace(broker(tmp_path, 1), bootstrap=",".join(servers))
+    sent = [kafka._written(there, "t", number) for number in range(3)]
+    given = kafka._read(there, "t", 3)
+    assert [len(one) for one in given] == [kafka.ASKED_TIMES] * 3
+    for before, at in zip(sent, given, strict=True):
+        clock = _clock(before, at)
+        assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1, "they are this process"
+
+
+def test_a_topic_that_is_there_already_is_somebody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(create=KafkaError.TOPIC_ALREADY_EXISTS)
+    with pytest.raises(ConfigError, match="is there, and somebody else's; it stays as it is"):
+        asked_of(cluster, tmp_path, monkeypatch)
+    assert len(cluster.topics) == 1
+
+
+def test_the_fastest_record_tells_the_clock() -> None:
+    # The broker's clock is 40 ms ahead; the second record took 2 ms, the first half a second.
+    found = _clock([(10.0, 10.5), (11.0, 11.002)], [10.49, 11.041])
+    assert found == Clock(pytest.approx(40.5), pytest.approx(1.5))

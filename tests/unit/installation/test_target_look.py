@@ -1,0 +1,275 @@
+"""What stops an experiment on a target is named before one starts: certificates, secrets, versions, hosts, storage."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.target import Target, folder_of, keep, write_endpoints
+from faultline.installation.targets import look, rules, spark, storage
+from faultline.installation.targets.rules import check_target, not_measured, require_storage, require_victims
+from faultline.experiment.config import parse_configuration
+from tests.support.acceptor import LOCAL
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    made = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+    keep(made, Target("lab"))
+    return made
+
+
+def endpoints(page: str = "http://127.0.0.1:1", **more: Any) -> Endpoints:
+    return Endpoints(
+        kafka=f"{LOCAL}:1", kafka_detoured="", kafka_detour="", engine="spark://127.0.0.1:7077", engine_ui=page,
+        airflow="", target="lab", **more,
+    )  # fmt: skip
+
+
+LOOKS = {
+    "kafka": "kafka.reached", "kafka login": "kafka.logged_in", "kafka rights": "kafka.worked",
+    "kafka topics": "kafka.others_topics", "storage": "storage.looked_at", "host a": "ssh.greeted",
+    "spark": "spark.alive", "spark version": "spark.versions", "spark login and storage": "spark.probed",
+}  # fmt: skip
+AT_ONCE = ["kafka", "kafka login", "storage", "host a", "spark", "spark version"]
+
+
+def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_time(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, looked, wrong = Target("lab", hosts=("a",)), list[str](), dict[str, FaultlineError]()
+    keep(settings, lab)
+    folder = folder_of(settings, "lab")
+    folder.mkdir()
+    write_endpoints(settings, endpoints(logins=str(folder), hosts={"a": {"host": "10.0.0.7", "port": 22}}))
+    (folder / look.SAID).write_text("as it was")
+    monkeypatch.setattr(look, "find_java", lambda _: SimpleNamespace(home=Path("/java")))
+    for what, function in LOOKS.items():
+
+        def told(*_: object, what: str = what) -> dict[str, Any]:
+            looked.append(what)
+            if what in wrong:
+                raise wrong[what]
+            return {}
+
+        monkeypatch.setattr(f"faultline.installation.targets.{function}", told)
+
+    def looks() -> list[str]:
+        looked.clear()
+        look.require_well(settings, lab, lambda _: None)
+        return list(looked)
+
+    assert looks() == list(LOOKS)
+    assert looks() == AT_ONCE
+    for what in AT_ONCE:
+        wrong[what] = ConfigError(f"of {what}")
+        with pytest.raises(ConfigError, match=f"^of {what}$"):
+            looks()
+        wrong.clear()
+    monkeypatch.setattr(look, "version", lambda _: "4.9.9")
+    assert looks() == list(LOOKS), "the Spark that is installed here is another"
+    assert looks() == AT_ONCE
+    (folder / look.SAID).write_text("another password")
+    assert looks() == list(LOOKS)
+
+
+@contextmanager
+def pages(**contents: str) -> Iterator[str]:
+    """A server of these pages, by path; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = contents.get(self.path.strip("/"))
+            self.send_response(200 if content is not None else 404)
+            self.end_headers()
+            self.wfile.write((content or "").encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer((LOCAL, 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://{LOCAL}:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_page_of_another_master_is_told(settings: Settings) -> None:
+    workers = [{"state": "ALIVE", "host": LOCAL, "port": 1}]
+    with pages(json=json.dumps({"url": "spark://a:7078", "workers": workers})) as address:
+        here = settings.at(replace(endpoints(address), engine="spark://a:7077"))
+        with pytest.raises(ConfigError, match=rf"^Connection s: {address} is the page of spark://a:7078, and not of"):
+            spark.alive(here, "s")
+        # A cluster has several masters, and a host several names, each perhaps with ports of its own.
+        gateway = replace(endpoints(address), engine="spark://gateway:17078")
+        assert spark.workers_of(spark.alive(settings.at(gateway), "s")) == workers
+        here = settings.at(replace(endpoints(address), engine="spark://b:7077,a:7078"))
+        assert spark.workers_of(spark.alive(here, "s")) == workers
+
+
+@pytest.mark.parametrize("here", ["192.0.2.9", "no-such-host.invalid"])
+def test_executors_are_given_an_address_of_this_machine(settings: Settings, here: str) -> None:
+    for good in (LOCAL, "localhost"):
+        spark.require_here(replace(endpoints(), here=good), "s")
+    with pytest.raises(ConfigError, match=f"^Connection s: extra: driver-host: {here} is no address of this machine; "):
+        spark.require_here(replace(endpoints(), here=here), "s")
+
+
+def page_of(version: str) -> str:
+    return f'<h3><a href="/">logo</a>\n<span class="version me-3">{version}</span> Spark Master</h3>'
+
+
+def test_a_worker_of_another_version_is_named(settings: Settings) -> None:
+    with pages(master=page_of("4.2.0"), old=page_of("4.1.1"), same=page_of("4.2.0")) as address:
+        there = settings.at(endpoints(f"{address}/master"))
+
+        def state(*names: str) -> dict[str, Any]:
+            return {"workers": [
+                {"state": "ALIVE", "host": "10.0.0.7", "port": number, "webuiaddress": f"{address}/{name}"}
+                for number, name in enumerate(names)
+            ] + [{"state": "DEAD", "host": "10.0.0.8", "port": 9, "webuiaddress": f"{address}/old"}]}  # fmt: skip
+
+        assert spark.versions(there, "faultline_spark", state("same"), "4.2.0") == "Spark 4.2.0 on 2 pages"
+        with pytest.raises(
+            ConfigError, match=r"^Connection faultline_spark: the worker 10\.0\.0\.7:1 is Spark 4\.1\.1"
+        ):
+            spark.versions(there, "faultline_spark", state("same", "old"), "4.2.0")
+        assert spark.versions(there, "faultline_spark", state("none"), "4.2.0").endswith(
+            "no page of the worker 10.0.0.7:0 says its version"
+        )
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("WARN Failed to connect to master h:7077\nCaused by: javax.security.sasl.SaslException: DIGEST-MD5: digest "
+         "response format violation. Mismatched response.", "Connection s: password: the cluster does not accept"),
+        ("Caused by: javax.crypto.AEADBadTagException: Tag mismatch!", "Connection s: password: the cluster does not"),
+        ("ERROR TransportClientFactory: Exception while bootstrapping client after 40 ms\n"
+         "java.lang.RuntimeException: java.lang.InterruptedException", "Connection s: password: the cluster does not"),
+        ("ERROR TransportClientFactory: Exception while bootstrapping client after 9 ms\njava.lang.RuntimeException: "
+         "java.io.IOException: Connection from /127.0.0.1:7077 closed", "Connection s: password: the cluster does not"),
+        ("java.io.InvalidClassException: org.apache.spark.rpc.netty.RpcEndpointVerifier; local class incompatible",
+         "Connection s: its Spark is another version"),
+        ("ERROR StandaloneSchedulerBackend: All masters are unresponsive! Giving up.", "Connection s: the master does"),
+        ("WARN TaskSchedulerImpl: Initial job has not accepted any resources; check", "Connection s: workers have no"),
+    ],
+)  # fmt: skip
+def test_what_a_driver_logs_becomes_one_line(line: str, why: str) -> None:
+    trouble = spark.trouble_in(f"INFO started\n{line}\n", "s")
+    assert trouble is not None and str(trouble).startswith(why) and "\n" not in str(trouble)
+
+
+def test_a_driver_that_works_is_in_no_trouble() -> None:
+    assert spark.trouble_in("INFO SecurityManager: authentication enabled; ui acls disabled\n", "s") is None
+
+
+def test_a_master_that_answers_too_late_has_refused_no_secret() -> None:
+    log = (
+        "ERROR TransportClientFactory: Exception while bootstrapping client after 30001 ms\n"
+        "java.lang.RuntimeException: java.util.concurrent.TimeoutException: Waited 30 seconds\n"
+    )
+    assert spark.trouble_in(log, "s") is None
+    given_up = (
+        "ERROR StandaloneSchedulerBackend: All masters are unresponsive! Giving up.\n"
+        "ERROR TransportClientFactory: Exception while bootstrapping client after 20000 ms\n"
+        "java.lang.RuntimeException: java.lang.InterruptedException\n"
+    )
+    assert isinstance(spark.trouble_in(log + given_up, "s"), InfrastructureError)
+
+
+def executor(**more: Any) -> dict[str, Any]:
+    return {"host": "w1", "python": "3.11.2", "user": 0, "sees": True, "wrote": None, "unreadable": [], **more}
+
+
+def test_storage_that_executors_do_not_share_is_told_by_host() -> None:
+    spark.told_by([executor(), executor(host="w2")], "s", "t", Path("/shared"))
+    with pytest.raises(
+        ConfigError, match=r"^Connection t: extra: path: executors on w2 .* cannot use /shared: do not s"
+    ):
+        spark.told_by([executor(), executor(host="w2", sees=False)], "s", "t", Path("/shared"))
+    with pytest.raises(ConfigError, match=r"cannot use /shared: Permission denied; "):
+        spark.told_by([executor(wrote="Permission denied")], "s", "t", Path("/shared"))
+    with pytest.raises(
+        ConfigError, match=r"^Connection s: executors on w1 \(user 0\) cannot read /x\.jar; run workers"
+    ):
+        spark.told_by([executor(unreadable=["/x.jar"])], "s", "t", Path("/shared"))
+
+
+def test_a_storage_whose_clock_is_off_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = replace(endpoints(), storage=str(tmp_path))
+    assert storage.looked_at(told, "t").startswith(f"{tmp_path} can be written, its clock is ")
+    assert list(tmp_path.iterdir()) == []
+    now = storage.time.time
+    monkeypatch.setattr(storage.time, "time", lambda: now() - 60)
+    with pytest.raises(ConfigError, match=r"^Connection t: extra: path: the clock of .* is \+60\d\d\d ms off this"):
+        storage.looked_at(told, "t")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_programs_that_open_their_checkpoint_need_a_folder() -> None:
+    hdfs = replace(endpoints(), storage="hdfs://n:1/x")
+    for workload, fault in (("nexmark", "none"), ("topology", "none")):
+        asked = parse_configuration({"target": "lab", "workload": workload, "fault": fault})
+        require_storage(endpoints(), asked)
+        with pytest.raises(ConfigError, match=f"^workload: {workload} reads its own checkpoint"):
+            require_storage(hdfs, asked)
+    require_storage(hdfs, parse_configuration({"target": "lab"}))
+
+
+def test_only_what_can_be_reached_may_be_a_victim(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [{"state": "ALIVE", "host": LOCAL}, {"state": "ALIVE", "host": "10.0.0.7"}]
+    monkeypatch.setattr(rules, "master_state", lambda _: {"workers": workers})
+    kill, control = parse_configuration({"target": "lab"}), parse_configuration({"target": "lab", "fault": "none"})
+    with pytest.raises(ConfigError, match=r"^fault: executors of lab run on 10\.0\.0\.7 as well, which no Connection"):
+        require_victims(endpoints(), kill)
+    require_victims(endpoints(), control)
+    require_victims(endpoints(), parse_configuration({"target": "lab", "fault": "driver"}))
+    require_victims(endpoints(hosts={"a": {"host": "10.0.0.7"}}), kill)
+    missing = not_measured(endpoints())
+    assert set(missing) == {f"{one}.{role}" for one in ("cpu_cores", "rss_mb")
+                            for role in ("kafka", "executors", "python_workers")}  # fmt: skip
+    assert "10.0.0.7" in missing["cpu_cores.executors"]
+    assert set(not_measured(endpoints(hosts={"a": {"host": "10.0.0.7"}}))) == {"cpu_cores.kafka", "rss_mb.kafka"}
+    with pytest.raises(ConfigError, match=r"^fault: where executors of lab run is not known beforehand; "):
+        require_victims(endpoints(""), kill)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"target": "lap"}, "target: no target is called 'lap'; did you mean lab"),
+        ({"fault": "kafka"}, "fault: kafka: lab's kafka is no victim: its process does not bear the mark"),
+        ({"fault": "worker"}, "fault: worker: lab's worker is no victim"),
+        ({"fault": "any"}, "fault: any: lab's worker is no victim"),
+        ({"commit_mode": "none"}, "commit_mode: none keeps state on this machine's RAM disk"),
+        ({"fault_plan": {"faults": [{"victim": "kafka", "action": "delay", "at_s": 40, "duration_s": 5,
+                                     "delay_ms": 100}]}}, "fault_action: delay needs a broker or hosts that `up`"),
+        ({"workload": "program", "application": "/a.py", "fault": "none"}, "workload: program comes to the broker th"),
+        ({"workload": "topology", "parallelism": "1-2-2-1", "mechanisms": "all", "topology": {"queue": "memcached"}},
+         "workload: topology needs a memcached beside it, which listens for the embedded"),
+    ],
+)  # fmt: skip
+def test_what_a_target_cannot_have_is_refused_by_its_key(settings: Settings, values: dict[str, Any], why: str) -> None:
+    check_target(settings, parse_configuration({}))
+    check_target(settings, parse_configuration({"target": "lab"}))
+    with pytest.raises(ConfigError) as refused:
+        check_target(settings, parse_configuration({"target": "lab", **values}))
+    assert str(refused.value).startswith(why) and "\n" not in str(refused.value)
+
+
+def test_where_an_experiment_ran_is_part_of_what_it_is() -> None:
+    usual = parse_configuration({})
+    assert parse_configuration({"target": "embedded"}).config_id == usual.config_id
+    assert parse_configuration({"target": "lab"}).config_id != usual.config_id

@@ -1,0 +1,260 @@
+"""What Connections of a target say is taken whole, or refused by Connection and key."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError
+from faultline.system.kafka_login import kafka_client, kafka_options
+from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file
+from faultline.system.settings import Settings
+from faultline.system.target import Target, endpoints_at, folder_of, forget, keep, named_after, target, targets, where
+from faultline.cli import connections
+from faultline.installation.targets.logins import check_said, write_target
+from faultline.installation.targets.said import Said, digest, host_of, kafka_of, spark_of, storage_of
+from faultline.engines.spark.settings import properties_file
+from tests.support.certificates import Authority
+
+PASSWORD, SECRET = 'pa"ss\\word', "of the \\cluster"
+LAB = Target("lab")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+
+
+def said(storage: str = "/shared", **kafka: Any) -> dict[str, Said]:
+    login = {
+        "bootstrap.servers": "127.0.0.1:9093,127.0.0.1:9094", "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "bench", "sasl.password": PASSWORD,
+    }  # fmt: skip
+    return {
+        LAB.kafka: Said(LAB.kafka, "kafka", extra={**login, **kafka}),
+        LAB.spark: Said(
+            LAB.spark, "spark", "spark://127.0.0.1", 7077, password=SECRET,
+            extra={"conf": {"spark.network.crypto.enabled": "true"}},
+        ),
+        LAB.storage: Said(LAB.storage, "fs", extra={"path": storage}),
+    }  # fmt: skip
+
+
+def test_logins_lie_in_files_of_this_user_and_nowhere_else(settings: Settings, tmp_path: Path) -> None:
+    authority = tmp_path / "ca.crt"
+    authority.write_text(Authority().pem)
+    keep(settings, LAB)
+    endpoints = write_target(settings, LAB, said(**{"ssl.ca.location": str(authority)}))
+    there, folder = settings.at(endpoints), folder_of(settings, "lab")
+
+    assert (endpoints.engine, endpoints.engine_ui) == ("spark://127.0.0.1:7077", "http://127.0.0.1:8080")
+    assert (endpoints.here, endpoints.storage, endpoints.target) == ("127.0.0.1", "/shared", "lab")
+    assert there.endpoints == endpoints and there.logins == folder and settings.endpoints.target == "embedded"
+    client = kafka_client(endpoints.kafka, secrets=there.logins, user=WORKLOAD)
+    assert client["sasl.password"] == PASSWORD and client["ssl.ca.pem"] == authority.read_text()
+    assert '"pa\\"ss\\\\word"' in jaas_file(folder, HARNESS).read_text()
+    assert "spark.authenticate.secret=of the \\\\cluster\n" in properties_file(there).read_text()
+    options = kafka_options(there)
+    assert options["kafka.ssl.truststore.location"] == str(folder / "ca.pem")
+    # What is written into an experiment's files.
+    for told in (json.dumps(options), json.dumps(endpoints.as_mapping())):
+        assert PASSWORD not in told and json.dumps(PASSWORD) not in told and SECRET not in told
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for file in folder.iterdir():
+        text = file.read_text()
+        if any(secret in text for secret in (PASSWORD, json.dumps(PASSWORD)[1:-1], SECRET.replace("\\", "\\\\"))):
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    assert endpoints_at(settings, "lab") == endpoints
+    assert Endpoints.from_mapping(json.loads(json.dumps(endpoints.as_mapping()))) == endpoints
+
+
+def test_whoever_only_knows_the_address_logs_in_as_well(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(settings, LAB)
+    bootstrap = write_target(settings, LAB, said()).kafka
+    monkeypatch.setenv("FAULTLINE_HOME", str(settings.home))
+    assert kafka_client(bootstrap)["sasl.username"] == "bench"
+    assert kafka_client("127.0.0.1:1") == {"bootstrap.servers": "127.0.0.1:1"}
+
+
+def test_an_address_has_one_login_here(settings: Settings) -> None:
+    other = named_after("other", first=False)
+    keep(settings, LAB)
+    keep(settings, other)
+    write_target(settings, LAB, said())
+    again = {new: replace(one, id=new) for new, one in zip(other.connections, said().values(), strict=True)}
+    with pytest.raises(ConfigError, match="^Connection faultline_kafka_other: .* is reached by faultline_kafka, too"):
+        write_target(settings, other, again)
+    # The same Connection is the same login.
+    write_target(settings, replace(other, kafka=LAB.kafka), {**again, LAB.kafka: said()[LAB.kafka]})
+
+
+def test_what_was_written_stays_when_a_connection_is_wrong(settings: Settings) -> None:
+    keep(settings, LAB)
+    write_target(settings, LAB, said())
+    before = {file.name: file.read_text() for file in folder_of(settings, "lab").iterdir()}
+    with pytest.raises(ConfigError, match="^Connection faultline_kafka: extra: group.id: "):
+        write_target(settings, LAB, said(**{"group.id": "x", "sasl.password": "another"}))
+    assert {file.name: file.read_text() for file in folder_of(settings, "lab").iterdir()} == before
+
+
+def test_a_changed_password_is_noticed() -> None:
+    assert digest(said()) == digest(said()) != digest(said(**{"sasl.password": "another"}))
+
+
+@pytest.mark.parametrize(
+    ("read", "one", "why"),
+    [
+        (kafka_of, Said("k"), "extra: bootstrap.servers: missing"),
+        (kafka_of, Said("k", extra={"bootstrap.server": "a:1"}),
+         "extra: bootstrap.servers: missing; give HOST:PORT of a broker in place of bootstrap.server"),
+        (kafka_of, Said("k", extra={"bootstrap.servers": "broker"}), "extra: bootstrap.servers: 'broker' is no HOST:"),
+        (kafka_of, Said("k", extra={"bootstrap.servers": "a:1", "ssl.ca.location": "/no/file"}),
+         "extra: ssl.ca.location: /no/file: No such file"),
+        (spark_of, Said("k", "spark", "local[2]"), "host: local[2] is no master"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"deploy-mode": "cluster"}),
+         "extra: deploy-mode: cluster cannot run a Python program here"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, password="two\nlines"),
+         "password: holds a line break"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"conf": {"spark.authenticate.secret": "x"}}),
+         "extra: conf: spark.authenticate.secret follows from the secret"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"conf": {"spark.master": "local[2]"}}),
+         "extra: conf: spark.master follows from the Connection"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077,
+                        extra={"conf": {"spark.network.crypto.enabled": "true"}}),
+         "password: missing, and conf has spark.network.crypto.enabled"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"ui": "master:8081"}),
+         "extra: ui: 'master:8081' is no address of a page; give http://"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"driver-host": "no such host"}),
+         "extra: driver-host: 'no such host' is no host"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"driver-host": "::1"}),
+         "extra: driver-host: '::1' is no host"),
+        (spark_of, Said("k", "spark", "yarn"), "extra: driver-host: missing"),
+        (spark_of, Said("k", "spark", "spark://no-such-host.invalid", 7077), "host: no-such-host.invalid has no addr"),
+        (storage_of, Said("k", "aws", extra={"path": "s3a://bucket/x"}), "extra: path: s3a is refused: its files"),
+        (storage_of, Said("k", "fs", extra={"path": "gs://bucket/x"}), "extra: path: gs is refused: only a"),
+        (storage_of, Said("k", "fs", extra={"path": "hdfs://x"}), "extra: path: 'hdfs://x' is no folder in HDFS"),
+        (storage_of, Said("k", "fs", extra={"path": "hdfs://x:1/a b"}), "extra: path: 'hdfs://x:1/a b' is no folder"),
+        (storage_of, Said("k", "fs", extra={"path": "hdfs://x:1/a", "web": "x:2"}), "extra: web: 'x:2' is no address"),
+        (storage_of, Said("k", "fs", extra={"path": "shared"}), "extra: path: 'shared' is no path of a folder"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_names_connection_key_and_remedy(read: Callable[[Said], Any], one: Said, why: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(one)
+    assert str(refused.value).startswith(f"Connection k: {why}") and "; " in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_storage_in_hdfs_is_read_by_its_page() -> None:
+    def read(**extra: str) -> tuple[str, str]:
+        return storage_of(Said("k", "fs", extra=extra))
+
+    assert read(path="hdfs://name:8020/shared/lab/") == ("hdfs://name:8020/shared/lab", "http://name:9870")
+    assert read(path="hdfs://name:8020/x", web="http://page:1/") == ("hdfs://name:8020/x", "http://page:1")
+    assert read(path="file:///shared/") == ("/shared", "")
+
+
+def test_masters_are_read_as_the_provider_of_spark_reads_them() -> None:
+    told = [
+        Said("k", "spark", "spark://127.0.0.1:7077"), Said("k", "spark", "127.0.0.1", 7077),
+        Said("k", "spark", "spark://127.0.0.1", 7077),
+    ]  # fmt: skip
+    assert {spark_of(one).master for one in told} == {"spark://127.0.0.1:7077"}
+    yarn = spark_of(Said("k", "spark", "yarn", extra={"driver-host": "10.0.0.9"}))
+    assert (yarn.master, yarn.ui, yarn.here, yarn.standalone) == ("yarn", "", "10.0.0.9", False)
+
+
+def test_the_key_of_a_host_is_kept_in_a_file_of_this_user(settings: Settings, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.touch(0o600)
+    one = Said(
+        "faultline_host_a", "ssh", "10.0.0.7", 2222, "bench", extra={"private_key": "KEY", "known_hosts": str(known)}
+    )
+    assert host_of(one)["port"] == 2222
+    lab = replace(LAB, hosts=("a",))
+    keep(settings, lab)
+    host = write_target(settings, lab, {**said(), "faultline_host_a": one}).hosts["a"]
+    assert Path(host["key_file"]).read_text() == "KEY\n" and "private_key" not in host
+    assert stat.S_IMODE(Path(host["key_file"]).stat().st_mode) == 0o600
+
+
+def test_secrets_go_with_what_they_belonged_to(settings: Settings, tmp_path: Path) -> None:
+    known, folder, own = tmp_path / "known_hosts", folder_of(settings, "lab"), Authority().signed()
+    known.touch(0o600)
+    given = {"private_key": "KEY", "known_hosts": str(known)}
+    keys = {f"faultline_host_{name}": Said(f"faultline_host_{name}", "ssh", "h", 22, "u", extra=given) for name in "ab"}
+    pair = {"ssl.ca.pem": Authority().pem, "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key}
+    secret = ["ca.pem", "host_a.key", "host_b.key", "keystore.pem"]
+
+    def left(*hosts: str, **login: str) -> list[str]:
+        write_target(settings, replace(LAB, hosts=hosts), {**said(**login), **keys})
+        return [name for name in secret if (folder / name).exists()]
+
+    keep(settings, LAB)
+    assert left("a", "b", **pair) == secret
+    assert left("a", **pair) == ["ca.pem", "host_a.key", "keystore.pem"]
+    assert left("a", **{"ssl.ca.pem": pair["ssl.ca.pem"]}) == ["ca.pem", "host_a.key"]
+    assert left() == []
+    assert (folder / "harness.json").exists()
+
+
+def test_a_connection_that_is_missing_is_told_with_who_makes_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = replace(LAB, hosts=("a",))
+    for gone, remedy in (
+        ("faultline_kafka", r"\./faultline target add lab --kafka FILE makes it, or Airflow's page"),
+        ("faultline_host_a", r"add it by --host-file, or on Airflow's page \(an SSH Connection: host, login, port; "),
+    ):
+        told = {one: None if one == gone else Said(one) for one in lab.connections}
+        monkeypatch.setattr(connections, "ask", lambda *_, told=told: connections.Answer(told))
+        with pytest.raises(ConfigError, match=f"^Connection {gone}: missing, and the target lab needs it; {remedy}"):
+            connections.take_in(settings, lab)
+
+
+def test_targets_are_known_by_their_files(settings: Settings) -> None:
+    assert targets(settings) == {} and target(settings, "embedded") is None
+    keep(settings, LAB)
+    keep(settings, named_after("two", ("a", "b"), first=False))
+    assert list(targets(settings)) == ["lab", "two"] and target(settings, "lab") == LAB
+    assert targets(settings)["two"].connections == (
+        "faultline_kafka_two", "faultline_spark_two", "faultline_storage_two", "faultline_host_a", "faultline_host_b",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="^target: no target is called 'lap'; did you mean lab"):
+        target(settings, "lap")
+    with pytest.raises(ConfigError, match="^target: lab was not looked at yet; ./faultline target check lab"):
+        endpoints_at(settings, "lab")
+    for name in ("embedded", "Lab", "", "a/b", "a-b"):
+        with pytest.raises(ConfigError, match="^NAME: "):
+            named_after(name)
+    assert named_after("lab", ("worker-a",)).host("worker-a") == "faultline_host_worker-a"
+    with pytest.raises(ConfigError, match="^--host: 'A' is no name of a host"):
+        named_after("lab", ("A",))
+
+
+def test_a_target_is_forgotten_whole(settings: Settings) -> None:
+    keep(settings, LAB)
+    assert where(settings, LAB) == "not looked at yet"
+    write_target(settings, LAB, said())
+    assert where(settings, LAB) == "127.0.0.1:9093,127.0.0.1:9094  spark://127.0.0.1:7077  /shared"
+    keep(settings, named_after("other"))
+    forget(settings, LAB)
+    assert list(targets(settings)) == ["other"] and not folder_of(settings, "lab").exists()
+    forget(settings, LAB)
+
+
+def test_a_dry_look_at_connections_writes_nothing(settings: Settings) -> None:
+    check_said(LAB, {**said(), LAB.spark: Said(LAB.spark, "spark", "spark://no-such-host.invalid", 7077)})
+    with pytest.raises(ConfigError, match="^Connection faultline_kafka: extra: group.id: "):
+        check_said(LAB, said(**{"group.id": "x"}))
+    host = Said("faultline_host_a", "ssh", "h", 22, "u", extra={"key_file": "/no/key", "known_hosts": "/no/known"})
+    with pytest.raises(ConfigError, match="^Connection faultline_host_a.key_file: /no/key cannot be read"):
+        check_said(LAB, {host.id: host})
+    assert not settings.home.exists()

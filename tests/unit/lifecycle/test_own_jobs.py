@@ -1,0 +1,235 @@
+"""A job of the user's when it is prepared: kept as it is then, part of the build, refused in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from faultline.system import hashes
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import ConfigError
+from faultline.system.hashes import kept_hash
+from faultline.system.marks import RUN_MARK
+from faultline.system.processes import end_processes, marked
+from faultline.system.settings import ROOT
+from faultline.system.waiting import wait_until
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.job_file import read_job
+from faultline.lifecycle import prepare
+from faultline.lifecycle.collect import _of_job
+from faultline.lifecycle.environment import job_hashes
+from faultline.lifecycle.prepare import check_here, copy_job, describe_order
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+QUERY = "def query(records, config):\n    return records\n"
+
+
+def own(path: Path, **more: Any) -> Configuration:
+    return parse_configuration({"workload": "query", "job": str(path), **more})
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "job.py"
+    (tmp_path / "helper.py").write_text("x = 1\n")
+    path.write_text(f"from helper import x\nJOB = {{'arguments': {{'a': 1}}}}\n{QUERY}")
+    return path
+
+
+def test_an_attempt_keeps_the_job_as_it_was(tmp_path: Path, job: Path) -> None:
+    attempt = Attempt(tmp_path / "attempt")
+    attempt.folder.mkdir()
+    copy_job(own(job), attempt)
+    job.write_text("changed")
+    assert sorted(one.name for one in attempt.job.iterdir()) == ["helper.py", "job.py"]
+    assert "JOB" in (attempt.job / "job.py").read_text()
+    told = _of_job(attempt, {"job": "job.py"})
+    assert told["job"] == str(attempt.job / "job.py") and told["attempt"] == "attempt"
+    copy_job(parse_configuration({}), Attempt(tmp_path / "none"))
+    assert _of_job(attempt, {"tuples": "words"}) == {}
+
+
+def test_its_content_is_part_of_the_build_and_not_of_the_configuration(tmp_path: Path, job: Path) -> None:
+    before, config = job_hashes([own(job)]), own(job)
+    assert sorted(Path(name).name for name in before) == ["helper.py", "job.py"]
+    (tmp_path / "helper.py").write_text("x = 2\n")
+    assert job_hashes([config]) != before and own(job).config_id == config.config_id
+    job.unlink()
+    assert job_hashes([config]) == {}, "whoever prepares it says that it is gone"
+    assert job_hashes([parse_configuration({})]) == {}
+
+
+def test_data_is_part_of_the_build(tmp_path: Path, job: Path) -> None:
+    data = tmp_path / "a.jsonl"
+    data.write_text('{"a": 1}\n')
+    config = own(job, data=str(data))
+    before = job_hashes([config])
+    data.write_text('{"a": 2}\n')
+    assert {name for name, said in job_hashes([config]).items() if said != before[name]} == {str(data)}
+
+
+def test_a_file_is_hashed_once_while_nothing_changes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    whole = hashes.file_hash
+
+    def noted(file: Path) -> str:
+        read.append(file)
+        return whole(file)
+
+    monkeypatch.setattr(hashes, "file_hash", noted)
+    data = tmp_path / "a.jsonl"
+    data.write_text("1")
+    os.utime(data, (1, 1))
+    assert kept_hash(data) == kept_hash(data) == whole(data) and read == [data]
+    data.write_text("2")
+    assert kept_hash(data) == kept_hash(data) == whole(data) and len(read) == 3, "what changed just now may do so again"
+    os.utime(data, (1, 2))
+    assert kept_hash(data) == kept_hash(data) == whole(data) and len(read) == 4
+
+
+def test_the_load_of_recorded_times_is_theirs(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the rate says, which nothing is sent by."""
+    data = tmp_path / "a.jsonl"
+    data.write_text("".join(f'{{"t": {second}}}\n' for second in range(1000, 1010)))
+    told = {"data": str(data), "data_time": "t", "data_pace": "recorded", "duration_s": 80, "fault": "none"}
+    check_here(own(job, rate=0.001, **told))
+    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10_000_000))
+    check_here(own(job, rate=200_000, **told))
+    with pytest.raises(ConfigError, match=r"^rate: 200,000 records/s for 100 s take "):
+        check_here(own(job, rate=200_000, data=str(data), duration_s=80, fault="none"))
+    with pytest.raises(ConfigError) as refused:
+        check_here(own(job, data_speed=5000, **told))
+    assert str(refused.value).startswith("data_speed: 5,000 records/s for 100 s take 0 GB at least, and 0 GB are free;")
+    assert str(refused.value).endswith("lower it, or duration_s to 20")
+    with pytest.raises(
+        ConfigError, match=r"data_speed: so fast the data makes (600|599),\d+ records/s, and 500,000 can be sent"
+    ):
+        check_here(own(job, data_speed=600_000, **told))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {
+                "workload": "query",
+                "job": "/j.py",
+                "data": "/a.csv",
+                "data_time": "t",
+                "data_pace": "recorded",
+                "fault_plan": {"faults": [{"victim": "driver", "action": "kill", "at_record": 30_000}]},
+            },
+            "fault_plan: at_record counts at a rate; with data_pace=recorded give at_s instead",
+        ),
+        ({"workload": "query"}, "job: is empty; name your Python file"),
+        ({"workload": "query", "job": "job.py"}, "job: 'job.py' is a relative path"),
+        ({"workload": "word_count", "job": "/job.py"}, "job: only query has it; leave it empty"),
+        ({"workload": "program"}, "application: is empty"),
+        ({"workload": "program", "application": "/a.exe"}, "application: /a.exe is neither a Python file nor a jar"),
+        ({"workload": "program", "application": "/a.py", "jars": "b.jar"}, "jars: 'b.jar' is a relative path"),
+        (
+            {"workload": "program", "application": "/a.py", "application_arguments": "{topic}"},
+            "nothing is called {topic}",
+        ),
+        ({"workload": "program", "application": "/a.py", "application_arguments": "'"}, "cannot be split"),
+        ({"workload": "program", "application": "/a.py", "commit_mode": "none"}, "commit_mode: none needs a program"),
+        ({"data": "/a.txt"}, "data: word_count makes its own input; leave it out, or use query and program"),
+        ({"workload": "query", "job": "/j.py", "data_key": "k"}, "data_key: there is no data that it is of"),
+        ({"workload": "query", "job": "/j.py", "data": "/a.csv", "skew": 1}, "skew: with data no words are drawn"),
+        ({"workload": "query", "job": "/j.py", "data": "a.csv"}, "data: 'a.csv' is a relative path"),
+        (
+            {"workload": "query", "job": "/j.py", "data": "/a.csv", "data_speed": 2},
+            "data_speed: a rate is not hastened",
+        ),
+        ({"workload": "query", "job": "/j.py", "arguments": {"a": [1]}}, "arguments.a: "),
+    ],
+)
+def test_what_contradicts_itself_is_refused_by_name(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_configuration(values)
+    assert said in str(refused.value)
+
+
+def test_what_is_not_there_is_refused_before_anything_starts(tmp_path: Path, job: Path) -> None:
+    jar = tmp_path / "a.jar"
+    with zipfile.ZipFile(jar, "w") as content:
+        content.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    program = {"workload": "program", "application": str(jar)}
+    cases = [
+        (own(tmp_path / "no.py"), "cannot be read"),
+        (own(job, arguments={"b": 1}), "arguments.b: job.py declares none such"),
+        (own(job, commit_mode="none"), "commit_mode: none loses state"),
+        (own(job, data=str(tmp_path / "no.csv")), "is no file and holds none"),
+        (own(job, data=str(job)), "ends in .py; use"),
+        (parse_configuration({**program, "application": "/no.jar"}), "application: /no.jar is no file"),
+        (parse_configuration(program), "main_class: "),
+        (
+            parse_configuration({**program, "main_class": "a.B", "reference": "/no.py"}),
+            "reference: /no.py cannot be read",
+        ),
+    ]
+    broken = tmp_path / "broken.py"
+    broken.write_text("def main(:\n")
+    cases.append((parse_configuration({**program, "application": str(broken)}), "application: "))
+    for config, said in cases:
+        with pytest.raises(ConfigError) as refused:
+            check_here(config)
+        assert said in str(refused.value), said
+    check_here(own(job))
+    check_here(parse_configuration({**program, "main_class": "a.B"}))
+
+
+def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
+    """A process without any token of ours, which inherited nothing but the environment; and no other one."""
+    command = [sys.executable, "-c", "import time; time.sleep(900)"]
+    forked, stranger = (
+        subprocess.Popen(command, env={**os.environ, RUN_MARK: name}) for name in ("20261125T000000Z-forked", "another")
+    )
+    try:
+        wait_until(lambda: forked.pid in found("20261125T000000Z-forked"), timeout_s=120, what="the fork")
+        assert end_processes(marked(RUN_MARK, "20261125T000000Z-forked")) == [forked.pid]
+        assert not found("20261125T000000Z-forked") and stranger.poll() is None
+    finally:
+        for process in (forked, stranger):
+            process.kill()
+            process.wait()
+
+
+def found(attempt: str) -> set[int]:
+    return {process.pid for process in marked(RUN_MARK, attempt)}
+
+
+def test_what_has_one_name_cannot_be_kept_beside_each_other(tmp_path: Path, job: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "job.py").write_text(QUERY)
+    config = parse_configuration({"workload": "program", "application": str(job), "reference": str(other / "job.py")})
+    with pytest.raises(ConfigError, match="have one name; rename one"):
+        copy_job(config, Attempt(tmp_path))
+
+
+def test_a_refusal_tells_of_a_job_that_is_gone(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong with the job, its order can be described: the record of the refusal needs that."""
+    from faultline.system.settings import Settings
+    from faultline.lifecycle.prepare import Order
+
+    config = own(job)
+    job.unlink()
+    described = describe_order(Order(config), Settings(ROOT, tmp_path / "h", tmp_path / "r"), "17")
+    assert json.dumps(described) and described["config"]["job"] == str(job)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_what_they_say(example: Path) -> None:
+    """Those that are jobs declare what can be read; each names the command that tries it."""
+    assert f"./faultline job check examples/{example.name}" in example.read_text()
+    if example.stem != "kafka_word_count":
+        assert read_job(str(example)).files == {example.name: example}

@@ -1,0 +1,139 @@
+"""Which processes the recorder takes for what."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fault.sampling import SETTLED_S, RoleRule, Table
+from faultline.experiment.attempt import Attempt
+from faultline.system.machine_lock import Claim
+from faultline.system.processes import read_ledger, spawn_detached
+from faultline.system.roles import SERVICES
+from faultline.system.waiting import wait_until
+from faultline.lifecycle.recorder import take_turn
+from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.processes import shown
+
+RULE = RoleRule("kafka", "kafka", "of-this-run")
+# Waits, then becomes another program under the same pid, as a held service does.
+HELD = """
+import os, sys
+sys.stdin.readline()
+os.execvp("sh", ["sh", "-c", "read x", "kafka", "of-this-run"])
+"""
+# Starts two processes, and stays.
+KEEPER = """
+import subprocess, sys, time
+for name in ("scheduler", "of-this-run"):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)", "kafka", name])
+time.sleep(900)
+"""
+
+
+def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
+    roles = Table([RULE], {}, again_s=60.0)
+    process = subprocess.Popen([sys.executable, "-c", HELD], stdin=subprocess.PIPE, text=True)
+
+    def role() -> str | None:
+        return next((one.role for one in roles.look({}).values() if one.pid == process.pid), None)
+
+    try:
+        shown(process.pid, HELD)
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > SETTLED_S, timeout_s=120, what="an age that is looked at")
+        assert role() is None
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        assert wait_until(role, timeout_s=120, what="its role") == "kafka"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@only_root
+def test_another_users_look_alike_is_others_load() -> None:
+    with decoy("kafka", "of-this-run", user=NOBODY) as planted, decoy("kafka", "of-this-run") as ours:
+        roles = Table([RULE], {})
+
+        def told() -> set[int]:
+            return {one.pid for one in roles.look({}).values()}
+
+        wait_until(lambda: ours.pid in told(), timeout_s=120, what="an age that is looked at")
+        assert planted.pid not in told()
+
+
+@pytest.mark.parametrize("role", ["proxy", "memcached", "whatever a workload brings"])
+def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str) -> None:
+    """Without a role their CPU would count as used by others."""
+    folder = tmp_path / "20261121T061500Z-3fa9c1"
+    folder.mkdir()
+    attempt = Attempt(folder)
+    entry = spawn_detached(
+        [sys.executable, "-c", "import time; time.sleep(900)"],
+        role=role,
+        attempt=attempt.id,
+        ledger=attempt.ledger,
+        stdout=tmp_path / "out",
+        stderr=tmp_path / "err",
+        cwd=tmp_path,
+    )
+    roles = Table([], {})
+
+    def found() -> str | None:
+        ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(attempt.ledger)}
+        return next((one.role for one in roles.look(ledger).values() if one.pid == entry.pid), None)
+
+    try:
+        assert wait_until(found, timeout_s=120, what="an age that is looked at") == role
+    finally:
+        psutil.Process(entry.pid).kill()
+
+
+def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is_measured() -> None:
+    keeper = subprocess.Popen([sys.executable, "-c", KEEPER])
+    try:
+        family = wait_until(
+            lambda: len(found := psutil.Process(keeper.pid).children()) == 2 and found,
+            timeout_s=120,
+            what="its children",
+        )
+        # Before anybody looks at their roles, which stay.
+        names = {child.pid: shown(child.pid, lambda words: "kafka" in words)[-1] for child in family}
+        roles = Table([RULE], {})
+
+        def told() -> dict[int, str]:
+            return {one.pid: one.role for one in roles.look({}, (keeper.pid, SERVICES)).values()}
+
+        wait_until(lambda: len(told()) >= 3, timeout_s=120, what="an age that is looked at")
+        now = told()
+        assert {name: now[pid] for pid, name in names.items()} == {
+            "scheduler": "services",
+            "of-this-run": "kafka",
+        }
+        assert told()[keeper.pid] == "services"
+        assert "services" not in {one.role for one in roles.look({}).values()}
+    finally:
+        for process in (*psutil.Process(keeper.pid).children(), keeper):
+            process.kill()
+        keeper.wait()
+
+
+def test_it_notes_whose_turn_it_is_and_tells_whose_it_was(tmp_path: Path) -> None:
+    turn, attempts = tmp_path / "turn.json", tmp_path / "attempts"
+    first, second, third, fourth = (Attempt(attempts / name) for name in ("a1", "a2", "a3", "a4"))
+    assert take_turn(turn, first, None) is None
+    assert take_turn(turn, second, None) == "a1", "it may still be harvested, though nobody waited"
+    words = ("python", "--attempt-dir", str(first.folder))
+    assert take_turn(turn, third, Claim(1, 1, "me", words, True)) == "a1", "who was waited for"
+    words = ("python", "--attempt-dir", "/home/other/results/attempts/b1")
+    assert take_turn(turn, fourth, Claim(1, 1, "other", words, True)) == "/home/other/results/attempts/b1"
+    turn.write_text("{")
+    assert take_turn(turn, first, None) is None
+    assert take_turn(turn, second, None) == "a1", "mended"

@@ -1,0 +1,228 @@
+"""Attempts are closed by what their engine left, whether or not they have a plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import write_lines
+from faultline.system.marks import RUN_MARK
+from faultline.system.processes import Entry, append_entry, is_marked, present_boot
+from faultline.system.settings import Settings
+from faultline.system.waiting import wait_until
+from faultline.engines.spark import throwaway
+from faultline.engines.spark.collect import keep_logs
+from faultline.engines.spark.throwaway import make_throwaway
+from faultline.experiment.config import parse_configuration
+from faultline.records.store import Store
+from faultline.lifecycle.teardown import close, note_failure, refuse_unfinished
+
+APPLICATION = "app-1"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+
+
+def left(settings: Settings, values: dict[str, Any], *, engine: str | None) -> tuple[Attempt, Path]:
+    """An attempt that came to its end, with a checkpoint and the folder that a Spark worker keeps of it."""
+    attempt, config = Attempt(settings.attempts / "20261121T061500Z-3fa9c1"), parse_configuration(values)
+    (attempt.checkpoint / "commits").mkdir(parents=True)
+    attempt.scratch.mkdir()
+    attempt.logs.mkdir()
+    said = {
+        "attempt": attempt.id, "config": config.model_dump(mode="json"), "config_id": config.config_id,
+        "repetition": 0, "series": "b1", "build": "b1", "prepared_wall_ns": 1, "topics": {"input": "t"},
+    }  # fmt: skip
+    write_json(attempt.folder / "attempt.json", said)
+    write_json(attempt.folder / "end.json", {})
+    if engine is not None:
+        write_json(attempt.plan, {"engine": engine})
+    write_lines(attempt.recorder_journal, [{"kind": "executors", "app_id": APPLICATION, "wall_ns": 1}])
+    worker = settings.spark_work / "worker-1" / APPLICATION
+    worker.mkdir(parents=True)
+    return attempt, worker
+
+
+@pytest.mark.parametrize("engine", [None, "spark"])
+def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings, engine: str | None) -> None:
+    attempt, worker = left(settings, {}, engine=engine)
+    attempt.harvest.mkdir()
+    (attempt.harvest / "counts.parquet").touch()
+    write_lines(attempt.generator_journal, [{"event": "application", "app_id": "app-2"}])
+    sending = settings.spark_work / "worker-2" / "app-2" / "0"
+    sending.mkdir(parents=True)
+    (sending / "stderr").write_text("said by a process of the generator")
+    kept = attempt.folder / "checkpoint.kept"  # of a teardown that was killed while it kept the logs
+    kept.mkdir()
+    deleted: list[str] = []
+    assert close(attempt, settings, deleted.extend) == {"ended": [], "topics": ["t"]}
+    assert deleted == ["t"]
+    assert not attempt.checkpoint.exists() and not attempt.scratch.exists() and not worker.exists()
+    assert not kept.exists() and not sending.parent.exists()
+    assert (attempt.logs / "generator-0.err").read_text() == "said by a process of the generator"
+    (record,) = Store(settings.results).query()
+    assert (record.attempt, record.status) == (attempt.id, "failed")
+
+
+def test_what_frees_space_comes_first_and_the_record_also_when_the_broker_is_away(settings: Settings) -> None:
+    attempt, worker = left(settings, {}, engine="spark")
+    (attempt.folder / "end.json").unlink()
+
+    def refuse(topics: list[str]) -> None:
+        assert not attempt.checkpoint.exists() and not worker.exists()
+        assert Store(settings.results).query() == [], "on a full disk there was no room for it before"
+        raise InfrastructureError("kafka: away")
+
+    with pytest.raises(InfrastructureError, match="away"):
+        close(attempt, settings, refuse)
+    assert [one.status for one in Store(settings.results).query()] == ["failed"] and not attempt.closed.exists()
+    close(attempt, settings, lambda topics: None)
+    assert attempt.closed.exists() and len(Store(settings.results).query()) == 1
+
+
+def test_a_reason_that_cannot_be_noted_hides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "failures.jsonl").symlink_to("/dev/full")
+    note_failure(tmp_path, "heal", InfrastructureError("healing: broker"))
+    assert "heal: its failure could not be noted: " in capsys.readouterr().out
+
+
+def test_what_is_not_harvested_yet_stays_but_for_what_lies_in_memory(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throwaway, "RAM", tmp_path)
+    attempt, worker = left(settings, {"commit_mode": "none"}, engine=None)
+    lineage = make_throwaway(attempt) / "lineage-0"
+    attempt.checkpoint.rename(lineage)
+    attempt.checkpoint.symlink_to(lineage)
+    assert close(attempt, settings, lambda topics: None)["topics"] == []
+    assert (attempt.checkpoint / "commits").is_dir() and not attempt.checkpoint.is_symlink()
+    assert worker.exists() and not lineage.parent.exists()
+
+
+@pytest.mark.parametrize("harvested", [False, True])
+def test_of_a_machine_that_went_down_nothing_is_kept_or_judged(settings: Settings, harvested: bool) -> None:
+    attempt, _ = left(settings, {}, engine=None)
+    if harvested:
+        attempt.harvest.mkdir()
+        (attempt.harvest / "counts.parquet").touch()
+    entry = Entry(1, 1.0, "recorder", ["x"], attempt.id, "t", start_ticks=1)
+    for boot in ("", present_boot()):
+        append_entry(attempt.ledger, replace(entry, boot=boot))
+        refuse_unfinished(attempt)
+    append_entry(attempt.ledger, replace(entry, boot="before"))
+    with pytest.raises(InfrastructureError, match=f"{attempt.id}: the machine was started anew before it was judged"):
+        refuse_unfinished(attempt)
+    assert close(attempt, settings, lambda topics: None)["topics"] == ["t"]
+    refuse_unfinished(attempt)  # whoever repeats a step of one that is closed knows why
+
+
+def test_known_truth_leaves_nothing_beside_its_raw_files(settings: Settings) -> None:
+    attempt, worker = left(settings, {"workload": "known_truth"}, engine="known_truth")
+    (attempt.folder / "end.json").unlink()
+    attempt.traces.touch()
+    close(attempt, settings, lambda topics: None)
+    assert worker.exists() and attempt.traces.exists() and not attempt.scratch.exists()
+    assert json.loads(attempt.closed.read_text())["topics"] == ["t"]
+
+
+def test_a_process_that_would_not_end_keeps_nothing_from_being_healed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, _ = left(settings, {}, engine="spark")
+    attempt.conductor_journal.touch()
+    healed: list[Attempt] = []
+    monkeypatch.setattr("faultline.lifecycle.healing.heal", healed.append)
+
+    def refuse(ledger: Path) -> list[int]:
+        raise InfrastructureError("process 7 (generator): still there after SIGKILL")
+
+    monkeypatch.setattr("faultline.lifecycle.teardown.end_ledger", refuse)
+    with pytest.raises(InfrastructureError, match="still there"):
+        close(attempt, settings, lambda topics: None)
+    assert healed == [attempt] and not attempt.closed.exists()
+
+
+def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(settings: Settings) -> None:
+    """By the mark that it inherited; what a journal says of a pid is not enough."""
+    attempt, _ = left(settings, {}, engine="spark")
+    inherited = {**os.environ, RUN_MARK: attempt.id}
+    with subprocess.Popen(["sleep", "60"], env=inherited) as workload, subprocess.Popen(["sleep", "60"]) as stranger:
+        try:
+            began = psutil.Process(stranger.pid).create_time()
+            write_lines(
+                attempt.supervisor_journal,
+                [{"event": "start", "incarnation": 0, "pid": stranger.pid, "create_time": began}],
+            )
+            wait_until(lambda: is_marked(psutil.Process(workload.pid), RUN_MARK, attempt.id), timeout_s=120, what="it")
+            assert close(attempt, settings, lambda topics: None)["ended"] == [workload.pid]
+            assert stranger.poll() is None
+        finally:
+            workload.kill()
+            stranger.kill()
+
+
+@pytest.mark.parametrize("name", ["../../precious", "..", "*"])
+def test_an_application_by_the_name_of_a_path_removes_nothing(settings: Settings, name: str) -> None:
+    """Whoever answered at the driver's port has said what its application is called."""
+    attempt, worker = left(settings, {}, engine="spark")
+    precious = settings.spark_work / "precious" / "kept"
+    precious.mkdir(parents=True)
+    write_lines(attempt.recorder_journal, [{"kind": "executors", "app_id": name, "wall_ns": 1}])
+    write_lines(attempt.generator_journal, [{"event": "application", "app_id": name}])
+    (attempt.folder / "end.json").unlink()
+    close(attempt, settings, lambda topics: None)
+    assert precious.is_dir() and worker.is_dir()
+
+
+@pytest.mark.parametrize("killed", ["before", "while it copied", "before the folder was there", "before it was done"])
+def test_keeping_the_logs_goes_on_where_it_was_killed(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    monkeypatch.setattr(throwaway, "RAM", tmp_path)
+    attempt, _ = left(settings, {"commit_mode": "none"}, engine="spark")
+    lineage, kept = make_throwaway(attempt) / "lineage-0", attempt.folder / "checkpoint.kept"
+    (attempt.checkpoint / "commits" / "7").write_text("v1")
+    attempt.checkpoint.rename(lineage)
+    attempt.checkpoint.symlink_to(lineage)
+    if killed == "while it copied":
+        (kept / "offsets").mkdir(parents=True)
+    elif killed != "before":
+        shutil.copytree(lineage, kept)
+        attempt.checkpoint.unlink()
+        if killed == "before it was done":
+            kept.rename(attempt.checkpoint)
+    for _ in range(2):
+        keep_logs(attempt)
+        assert not attempt.checkpoint.is_symlink() and not kept.exists() and not lineage.parent.exists()
+        assert (attempt.checkpoint / "commits" / "7").read_text() == "v1"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status", "reason"),
+    [
+        (["InvalidMeasurement", "InfrastructureError"], "unsound", "schedule-lag: late"),
+        (["InfrastructureError", "InvalidMeasurement"], "failed", "InfrastructureError: await_end: schedule-lag: late"),
+        (["InvalidMeasurement", "Cancelled"], "cancelled", "InvalidMeasurement: await_end: schedule-lag: late"),
+    ],
+)
+def test_a_step_that_finds_out_that_nothing_can_be_measured_makes_the_record_invalid(
+    settings: Settings, kinds: list[str], status: str, reason: str
+) -> None:
+    attempt, _ = left(settings, {}, engine=None)
+    lines = [{"event": "failed", "step": "await_end", "kind": kind, "message": "schedule-lag: late"} for kind in kinds]
+    write_lines(attempt.folder / "failures.jsonl", lines)
+    close(attempt, settings, lambda topics: None)
+    (record,) = Store(settings.results).query()
+    assert (record.status, record.reasons[0]) == (status, reason)

@@ -1,0 +1,128 @@
+"""Lag and latency read from commits while a run lasts, and the rules of steadiness and recovery on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.records.judge.recovery.limits import Limits
+from faultline.system.journal import Instant
+from faultline.engines.base import Commit
+from faultline.lifecycle.window.signals import (
+    CommitSignal,
+    Load,
+    SignalReader,
+    Trouble,
+    limits_before,
+    normal_since,
+    steady,
+)
+from generators.pacing import Schedule
+
+NS = 10**9
+T0 = Instant(10**18, 10**12)
+LIMITS = Limits(latency_ms=3000.0, lag=1200.0, hold_s=10.0, baseline_p99_ms=2400.0)
+ENDS = {"0": 5000}
+
+
+@dataclass
+class Commits:
+    """An engine whose commits are given."""
+
+    made: list[Commit] = field(default_factory=list)
+
+    def commits_since(self, wall_ns: int) -> Sequence[Commit]:
+        return [one for one in self.made if one.committed_ns > wall_ns]
+
+
+def commit(at_s: float, ends: dict[str, int]) -> Commit:
+    return Commit(0, 0, None, T0.plus(at_s).wall_ns, ends)
+
+
+def signal(at_s: float, *, lag: float = 1000, latency_ms: float = 2000, end: int = 9999) -> CommitSignal:
+    return CommitSignal(T0.plus(at_s).wall_ns, lag, latency_ms, {"0": end})
+
+
+def load(rate: int = 100, count: int = 10_000) -> Load:
+    return Load(Schedule(Fraction(rate), count), {"0": 7, "1": 3}, float(rate))
+
+
+def test_lag_and_latency_are_those_of_the_schedule_without_the_primer() -> None:
+    engine = Commits([commit(2, {"0": 107, "1": 93}), commit(4, {"0": 207, "1": 193})])
+    first, second = SignalReader(engine, load(), T0).poll()  # type: ignore[arg-type]
+    # 190 records are committed of 201 that are due at 2 s (the one due then included).
+    assert first.lag == 201 - 190
+    assert first.latency_ms == pytest.approx(2000)
+    # The oldest record of the second batch is number 190, due at 1.9 s.
+    assert second.lag == 401 - 390
+    assert second.latency_ms == pytest.approx(2100)
+
+
+def test_a_poll_reads_what_is_new_and_an_empty_batch_has_no_latency() -> None:
+    engine = Commits([commit(2, {"0": 107, "1": 93})])
+    reader = SignalReader(engine, load(), T0)  # type: ignore[arg-type]
+    assert len(reader.poll()) == 1
+    engine.made.append(commit(4, {"0": 107, "1": 93}))
+    assert math.isnan(reader.poll()[1].latency_ms)
+    assert len(reader.poll()) == 2
+
+
+def test_fewer_commits_than_a_baseline_are_not_steady() -> None:
+    nine = [signal(2 * n) for n in range(9)]
+    assert steady(nine, 10, interval_s=2, offered_rps=500)[0] == 0
+    assert steady([*nine, signal(18)], 10, interval_s=2, offered_rps=500)[0] == 10
+    assert steady([], 10, interval_s=2, offered_rps=500) == (0, {})
+
+
+def test_falling_latency_is_not_steady() -> None:
+    falling = [signal(2 * n, latency_ms=4000 - 200 * n) for n in range(10)]
+    commits, drifts = steady(falling, 10, interval_s=2, offered_rps=500)
+    assert commits == 0
+    assert drifts["latency"] is not None and not drifts["latency"].steady
+
+
+def test_limits_come_from_the_commits_before_the_fault_alone() -> None:
+    seen = [signal(1, lag=9e9), signal(3, lag=800, latency_ms=2000), signal(5, latency_ms=2400), signal(7, lag=9e9)]
+    found = limits_before(seen, T0.plus(2).wall_ns, T0.plus(6).wall_ns, interval_s=2, offered_rps=500, within=0.25)
+    assert found is not None
+    assert (found.lag, found.latency_ms) == (1250, 3000)
+    assert limits_before([], 0, 10**19, interval_s=2, offered_rps=500, within=0.25) is None
+
+
+def since(signals: list[CommitSignal], now_s: float) -> int | Trouble:
+    return normal_since(signals, LIMITS, ENDS, fault_ns=T0.wall_ns, now_ns=T0.plus(now_s).wall_ns)
+
+
+def test_normal_is_the_first_commit_that_covers_the_input_and_holds() -> None:
+    signals = [signal(2, end=100), *(signal(2 * n) for n in range(2, 12))]
+    assert since(signals, 30) == T0.plus(4).wall_ns
+
+
+def test_what_is_out_is_named() -> None:
+    assert since([signal(2, end=100)], 30) == Trouble("commits", None, None)
+    assert since([signal(2, lag=5000)], 30) == Trouble("lag", 5000, 1200)
+    assert since([signal(2, latency_ms=5000)], 30) == Trouble("latency", 5000, 3000)
+    # Nothing is out of its limit, but commits stopped: the hold time is not seen.
+    assert since([signal(2)], 30) == Trouble("commits", None, None)
+
+
+@given(st.integers(1, 20), st.integers(1, 30))
+def test_no_engine_is_normal_before_its_last_violation_or_before_the_hold_time(bad: int, good: int) -> None:
+    signals = [signal(n, lag=5000) for n in range(1, bad + 1)] + [signal(bad + n) for n in range(1, good + 1)]
+    found = since(signals, bad + good)
+    if good < 1 + LIMITS.hold_s:
+        assert isinstance(found, Trouble)
+    else:
+        assert found == T0.plus(bad + 1).wall_ns
+
+
+def test_a_single_slow_batch_does_not_undo_a_recovery() -> None:
+    signals = [signal(n / 4, lag=5000 if n == 20 else 1000) for n in range(1, 60)]
+    found = since(signals, 15)
+    assert isinstance(found, int) and found < T0.plus(5).wall_ns

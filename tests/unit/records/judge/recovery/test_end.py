@@ -1,0 +1,206 @@
+"""The end of a recovery: the definition, told by hand on courses that were made up, and against a slow search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.records.judge.production import CELL_NS, MS
+from faultline.records.judge.recovery.end import End, end_of, first_held_cell, lag_back_ns
+from faultline.records.judge.recovery.limits import Limits, limits_from
+from faultline.records.judge.recovery.on_time import Cells, cells_of
+from faultline.system.window import NS
+
+T0_NS = 1_795_241_700_000_000_000
+LIMITS = Limits(latency_ms=1000, lag=100, hold_s=10, baseline_p99_ms=800)
+INTERVAL_S = 2
+END_S = 90
+
+
+@dataclass
+class Course:
+    """An engine that commits every two seconds, and holds 500 ms of records back, but for what a test changes.
+
+    `latency_ms`: by second of production. `lag`: by commit, the first one at 2 s after T0.
+    """
+
+    latency_ms: list[int | None]
+    lag: list[int]
+
+    @classmethod
+    def healthy(cls) -> Course:
+        return cls([500] * END_S, [50] * (END_S // INTERVAL_S))
+
+    def late(self, begin_s: int, end_s: int, latency_ms: int | None = 5000) -> Course:
+        self.latency_ms[begin_s:end_s] = [latency_ms] * (end_s - begin_s)
+        return self
+
+    def behind(self, begin_s: int, end_s: int, lag: int = 5000) -> Course:
+        """Commits at or after begin, before end."""
+        for number in range(len(self.lag)):
+            if begin_s <= (number + 1) * INTERVAL_S < end_s:
+                self.lag[number] = lag
+        return self
+
+    def end(self, t0_s: float, t5_s: float | None, limits: Limits = LIMITS, until_s: int = END_S) -> End:
+        rows = []
+        for second, latency in enumerate(self.latency_ms):
+            emitted = second * 1000 if latency is None else second * 1000 + latency
+            seen = T0_NS // MS + emitted
+            rows.append((T0_NS + second * NS, -1 if latency is None else latency, 20, seen, seen))
+        produced = pd.DataFrame(rows, columns=["cell_ns", "latency_ms", "n", "first_ms", "last_ms"])
+        ends = T0_NS + np.arange(1, len(self.lag) + 1) * INTERVAL_S * NS
+        bins = pd.DataFrame({"start_ns": ends - INTERVAL_S * NS, "end_ns": ends, "lag": self.lag})
+        return end_of(
+            cells_of(produced, limits.latency_ms),
+            bins,
+            limits,
+            t0_ns=at(t0_s),
+            t5_ns=None if t5_s is None else at(t5_s),
+            produced_until_ns=at(until_s),
+            watched_until_ns=at(until_s + INTERVAL_S),
+        )
+
+
+def at(seconds: float) -> int:
+    return T0_NS + round(seconds * NS)
+
+
+def test_a_healthy_engine_has_recovered_at_once() -> None:
+    end = Course.healthy().end(t0_s=41, t5_s=42)
+    assert (end.t6_ns, end.t7_ns) == (at(42), at(42))
+    assert (end.out_ns, end.out) == (at(41), "nothing")
+
+
+def test_it_is_over_with_the_first_tuple_on_time_once_lag_is_back() -> None:
+    end = Course.healthy().late(40, 50).behind(40, 52).end(t0_s=41, t5_s=48)
+    assert end.t6_ns == at(52)
+    # Produced at 50 and on time, but lag was not back before 52.
+    assert end.t7_ns == at(52)
+    # What was produced at 49 came at 54, which is later than the end: the last one before it came at 51.
+    assert end.out_ns == at(51)
+    later = Course.healthy().late(40, 60).behind(40, 52).end(t0_s=41, t5_s=48)
+    assert later.t7_ns == at(60.5)
+    assert (later.out_ns, later.out) == (at(60), "tuples later than L*")
+
+
+def test_what_never_came_is_late() -> None:
+    end = Course.healthy().late(40, 55, None).end(t0_s=41, t5_s=44)
+    assert end.t7_ns == at(55.5)
+    assert end.out_ns == at(55)  # produced at 54, and missed one L* later
+
+
+def test_one_late_tuple_in_twenty_breaks_no_hold() -> None:
+    course = Course.healthy().late(40, 50)
+    end = course.late(55, 56).end(t0_s=41, t5_s=48, limits=Limits(1000, 100, 20, 800))
+    assert end.t7_ns == at(50.5)
+    end = course.late(55, 57).end(t0_s=41, t5_s=48, limits=Limits(1000, 100, 20, 800))
+    # Two of twenty: the cell has to be one from which on there is only one left.
+    assert end.t7_ns == at(57.5)
+
+
+def test_a_watch_too_short_for_the_hold_says_only_what_was_seen() -> None:
+    end = Course.healthy().late(40, 50).end(t0_s=41, t5_s=48, until_s=58)
+    assert end.t7_ns is None
+    # Not "> 17 s": what was produced at 49 came at 54.
+    assert (end.out_ns, end.out) == (at(54), "tuples later than L*")
+
+
+def test_an_engine_that_never_catches_up_is_known_not_to_have() -> None:
+    end = Course.healthy().behind(40, 200).end(t0_s=41, t5_s=48)
+    assert (end.t6_ns, end.t7_ns) == (None, None)
+    assert (end.out_ns, end.out) == (at(90), "lag above lag*")
+
+
+def test_without_t5_it_is_known_until_the_last_commit() -> None:
+    end = Course.healthy().end(t0_s=41, t5_s=None)
+    assert (end.t6_ns, end.t7_ns, end.out_ns) == (None, None, at(90))
+
+
+def test_a_silent_engine_has_not_its_lag_back() -> None:
+    course = Course.healthy()
+    course.lag = course.lag[:24]  # the last commit at 48
+    assert course.end(t0_s=41, t5_s=44).t6_ns is None
+
+
+def test_limits_are_a_share_above_the_baseline_and_never_less_than_a_tenth_of_an_interval() -> None:
+    found = limits_from(4000, 2000, interval_s=2, rate=500, spacing_s=0.002, within=0.25)
+    assert found == Limits(latency_ms=5000, lag=2500, hold_s=10, baseline_p99_ms=4000)
+    found = limits_from(100, 10, interval_s=5, rate=500, spacing_s=6.0, within=0.25)
+    assert found == Limits(latency_ms=600, lag=260, hold_s=18, baseline_p99_ms=100)
+    assert limits_from(1, 1, interval_s=1, rate=1, spacing_s=float("inf"), within=0.25).hold_s == 10
+
+
+cells = st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1), st.booleans()), min_size=1, max_size=40)
+
+
+@given(cells, st.integers(0, 40), st.integers(0, 45))
+def test_the_first_cell_that_holds_is_the_one_a_slow_search_finds(
+    drawn: list[tuple[int, float, bool]], seen_from: int, until: int
+) -> None:
+    due = np.array([n for n, _, _ in drawn])
+    on_time = np.array([n if good else int(n * share) for n, share, good in drawn])
+    starts = T0_NS + np.arange(len(drawn)) * CELL_NS
+    first = np.where(on_time > 0, starts + 500 * MS, 0)
+    made = Cells(starts, due, on_time, first, np.zeros(len(drawn), dtype=np.int64))
+
+    def holds(index: int) -> bool:
+        inside = range(index, min(len(drawn), index + 10))
+        enough = sum(on_time[i] for i in inside) >= 0.95 * sum(due[i] for i in inside)
+        itself = on_time[index] >= 0.95 * due[index]
+        return bool(enough and itself and first[index] >= at(seen_from) and starts[index] + 10 * NS <= at(until))
+
+    expected = next((index for index in range(len(drawn)) if holds(index)), None)
+    assert first_held_cell(made, LIMITS, at(seen_from), at(until)) == expected
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 4), st.booleans()), min_size=1, max_size=30), st.floats(0, 40))
+def test_lag_is_back_where_a_slow_search_says(drawn: list[tuple[float, bool]], t5_s: float) -> None:
+    ends = T0_NS + (np.cumsum([span for span, _ in drawn]) * NS).astype(np.int64)
+    begins = np.concatenate([[T0_NS], ends[:-1]])
+    lag = [50 if good else 5000 for _, good in drawn]
+    bins = pd.DataFrame({"start_ns": begins, "end_ns": ends, "lag": lag})
+    until = at(60)
+
+    def holds(index: int) -> bool:
+        begin, end = int(ends[index]), int(ends[index]) + 10 * NS
+        inside = sum(
+            max(0, min(int(ends[i]), end) - max(int(begins[i]), begin)) for i in range(len(drawn)) if drawn[i][1]
+        )
+        return drawn[index][1] and begin >= at(t5_s) and end <= until and inside >= 0.95 * 10 * NS
+
+    expected = next((int(ends[index]) for index in range(len(drawn)) if holds(index)), None)
+    assert lag_back_ns(bins, LIMITS, at(t5_s), until) == expected
+
+
+@pytest.mark.parametrize("t5_s", [44, 60])
+def test_the_end_never_lies_before_what_was_seen_out(t5_s: float) -> None:
+    end = Course.healthy().late(40, 50).behind(40, 46).end(t0_s=41, t5_s=t5_s)
+    assert end.t6_ns is not None and end.t7_ns is not None
+    assert at(41) <= end.out_ns < end.t7_ns and end.t6_ns <= end.t7_ns
+
+
+BY_LAG = Limits(latency_ms=None, lag=100, hold_s=10, baseline_p99_ms=None)
+
+
+def test_without_latencies_it_is_over_once_lag_is_back() -> None:
+    """Whatever tuples say: nobody can tell whose outputs they are."""
+    course = Course.healthy().late(40, 80).behind(40, 52)
+    end = course.end(t0_s=41, t5_s=48, limits=BY_LAG)
+    assert end.t6_ns == end.t7_ns == at(52) and (end.out_ns, end.out) == (at(50), "lag above lag*")
+    never = Course.healthy().behind(40, 90).end(t0_s=41, t5_s=48, limits=BY_LAG)
+    assert (never.t6_ns, never.t7_ns) == (None, None) and never.out == "lag above lag*"
+    at_once = Course.healthy().end(t0_s=41, t5_s=42, limits=BY_LAG)
+    assert at_once.t7_ns == at(42) and (at_once.out_ns, at_once.out) == (at(41), "nothing")
+    uncovered = Course.healthy().end(t0_s=41, t5_s=48, limits=BY_LAG)
+    assert uncovered.t7_ns == at(48) and (uncovered.out_ns, uncovered.out) == (at(46), "not caught up")
+
+
+def test_limits_without_latencies_are_of_lag_alone() -> None:
+    limits = limits_from(None, 100, interval_s=2, rate=500, spacing_s=float("inf"), within=0.25)
+    assert (limits.latency_ms, limits.baseline_p99_ms, limits.lag, limits.hold_s) == (None, None, 200, 10)

@@ -1,0 +1,283 @@
+"""Planted timelines come back; identities hold; what cannot be known is censored or named."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from faultline.records.judge.recovery.evidence import Event
+from faultline.records.judge.recovery.parts import PARTS, measure
+from faultline.records.judge.recovery.timeline import CHAIN, companions, read_timeline, reloads
+from faultline.system.window import NS
+from faultline.engines.base import Life
+from tests.unit.synthetic import Scenario, Synthetic
+
+SEEDS = 320
+
+
+def _scenario(seed: int) -> Scenario:
+    random = np.random.default_rng(seed)
+    interval = float(random.choice([1.0, 2.0, 5.0]))
+    return Scenario(
+        interval_s=interval,
+        rate=float(random.choice([100, 250])) * 2 / interval,
+        phase=float(random.uniform(0.02, 0.25)),
+        detection_s=float(random.uniform(0, 2)),
+        redeploy_s=float(random.uniform(0, 4)),
+        load_s=float(random.uniform(0.01, 6)),
+        replay_s=float(random.uniform(0.9, 2.5)) * interval,
+        catch=int(random.integers(0, 5)),
+        slow=int(random.integers(0, 3)),
+        recovers=bool(random.random() > 0.1),
+        nothing_to_load=bool(random.random() < 0.1),
+    )
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_planted_instants_come_back_within_one_bin(block: int, share: int) -> None:
+    for seed in range(block, SEEDS, 8 if share == 1 else 32):
+        scenario = _scenario(seed)
+        made = Synthetic(scenario)
+        timeline = read_timeline(made.evidence())
+        recovery, problems = measure(timeline)
+        assert problems == (), seed
+        assert recovery.recovered is scenario.recovers, seed
+        for part, planted in made.truth.items():
+            found = getattr(recovery, part)
+            if not scenario.recovers and part in {"catchup_s", "macro_s"}:
+                assert found is None, (seed, part)
+            else:
+                assert found == pytest.approx(planted, abs=scenario.interval_s), (seed, part)
+        if scenario.recovers:
+            assert recovery.macro_s is not None and recovery.reload_s is not None
+            assert recovery.macro_s >= recovery.reload_s
+            assert recovery.censored_at_s is None
+            # Only what was out of its bound is known not to have been the end.
+            assert recovery.resolution_s is not None and 0 < recovery.resolution_s <= recovery.macro_s
+        else:
+            # The lag was out at every commit that was watched, perhaps but for the last, when no more came.
+            watched = max(row.committed for row in made.batches if row.committed <= made.window.watched_until_ns)
+            assert recovery.censored_at_s == pytest.approx((watched - made.t0) / NS, abs=scenario.interval_s + 0.001)
+            assert recovery.resolution_s is None
+
+
+def within_s(made: Synthetic, part: str) -> float:
+    """How far a part may be from what was planted: logs cut to milliseconds; the last is told by cells of a second,
+    the first of which may hold tuples of two batches where a batch is no longer than that."""
+    return 0.002 if part != "macro_s" or made.s.interval_s >= 2 else made.s.interval_s + 0.002
+
+
+ROLES = ["worker", "driver", "python_worker", "kafka", "pause", "delay", "none", "none-driver"]
+
+
+@pytest.mark.parametrize("kind", ROLES)
+def test_planted_instants_come_back_whatever_was_hit(kind: str) -> None:
+    for seed in range(12):
+        changes: dict[str, object] = {"victims": (kind,)}
+        if kind in ("pause", "delay"):
+            victim = "kafka" if kind == "delay" else ["executor", "driver", "worker"][seed % 3]
+            changes = {"victims": (victim,), "action": kind, "detection_s": 3.0 + seed}
+        if kind.startswith("none"):
+            changes = {"victims": ("driver" if "driver" in kind else "executor",), "commit_mode": "none"}
+        made = Synthetic(dataclasses.replace(_scenario(1_000 + seed), **changes))
+        evidence = made.evidence()
+        recovery, problems = measure(read_timeline(evidence))
+        assert problems == (), seed
+        assert recovery.recovered is made.s.recovers, seed
+        for part, planted in made.truth.items():
+            found = getattr(recovery, part)
+            if made.s.recovers or part not in {"catchup_s", "macro_s"}:
+                assert found == pytest.approx(planted, abs=within_s(made, part)), (seed, part)
+        names = {event.name for event in companions(evidence)}
+        assert names == {
+            "worker": {"service_up"}, "driver": {"driver_restarted"}, "python_worker": set(), "kafka": {"service_up"},
+            "pause": {"undone"}, "delay": {"undone"}, "none": {"lineage"},
+            "none-driver": {"lineage", "driver_restarted"},
+        }[kind]  # fmt: skip
+
+
+@pytest.mark.parametrize("victims", [("executor", "executor"), ("driver", "executor"), ("kafka", "driver", "worker")])
+def test_each_of_several_faults_has_its_own_chain(victims: tuple[str, ...]) -> None:
+    for seed in range(4):
+        made = Synthetic(dataclasses.replace(_scenario(2_000 + seed), victims=victims, recovers=True))
+        for number, hit in enumerate(made.hits):
+            evidence = made.evidence(number)
+            timeline = read_timeline(evidence)
+            recovery, problems = measure(timeline)
+            assert problems == (), (seed, number)
+            assert timeline["t0"].wall_ns == hit.t0
+            for part, planted in made.truth_of(number).items():
+                found = getattr(recovery, part)
+                assert found == pytest.approx(planted, abs=within_s(made, part)), (seed, number, part)
+
+
+def test_a_fault_is_watched_until_the_next_one() -> None:
+    made = Synthetic(Scenario())
+    for name, instant in (("t2", made.t2), ("t5", made.t5), ("t6", made.t6), ("t7", made.t7)):
+        timeline = read_timeline(dataclasses.replace(made.evidence(), until_ns=instant))
+        known = CHAIN[: CHAIN.index(name)]
+        # nothing can be held that late
+        assert set(timeline) & set(CHAIN) <= set(known), name
+        recovery, _ = measure(timeline)
+        assert recovery.recovered is False
+        assert recovery.censored_at_s is not None
+        assert 0 <= recovery.censored_at_s <= (instant - made.t0) / NS + made.s.interval_s
+
+
+def test_only_the_last_start_before_t5_was_the_recovery() -> None:
+    made = Synthetic(Scenario(victims=("driver",), redeploy_s=6.0))
+    evidence = made.evidence()
+    traces = evidence.traces
+    first = next(load for load in traces.of("state_loaded") if load.wall_ns == made.t4)
+    # an incarnation that came up in between, loaded the state, and died again
+    vain = dataclasses.replace(first, wall_ns=made.t2 + NS, process="app-9/0")
+    lives = (traces.lives[0], Life(1, made.t2 + NS // 2, None), *traces.lives[1:])
+    changed = dataclasses.replace(evidence, traces=dataclasses.replace(traces, seen=(vain, *traces.seen), lives=lives))
+    timeline = read_timeline(changed)
+    assert timeline["t4"].wall_ns == made.t4
+    assert [event.name for event in companions(changed)] == ["driver_restarted"] * 2
+
+
+@pytest.mark.parametrize("victim", ["kafka", "executor"])
+@pytest.mark.parametrize("later_s", [0.3, None])
+def test_a_batch_that_waited_for_the_broker_and_went_on_was_launched_by_nobody(
+    victim: str, later_s: float | None
+) -> None:
+    made = Synthetic(Scenario(victims=(victim,)))
+    evidence = made.evidence()
+    t5 = read_timeline(evidence)["t5"]
+    kept = [one for one in evidence.traces.seen if one.kind != "state_loaded" or one.wall_ns < made.t0]
+    tasks = [one for one in kept if one.kind == "task_started"]
+    seen = [one for one in kept if one.kind != "task_started"]
+    if later_s is not None:
+        seen += [dataclasses.replace(tasks[-1], wall_ns=t5.wall_ns + round(later_s * NS))]
+    changed = dataclasses.replace(evidence, traces=dataclasses.replace(evidence.traces, seen=tuple(seen)))
+    timeline = read_timeline(changed)
+    recovery, problems = measure(timeline)
+    if victim == "kafka":
+        assert problems == () and timeline["t3"].wall_ns == timeline["t4"].wall_ns == t5.wall_ns
+        assert recovery.load_s == recovery.replay_s == 0 and "went on" in timeline["t3"].source
+    else:
+        assert problems, "who lost its executor launched something, or it was not seen"
+
+
+def test_what_was_noticed_before_the_undo_is_t2() -> None:
+    made = Synthetic(Scenario())
+    undone = [{"event": "undone", "undo": "SIGCONT", "wall_ns": made.t2 + NS}]
+    timeline = read_timeline(dataclasses.replace(made.evidence(), undone=undone))
+    assert timeline["t2"].wall_ns == made.t2
+    assert timeline["t4"].wall_ns == made.t4
+
+
+def test_a_reload_after_the_undo_is_a_reload() -> None:
+    made = Synthetic(Scenario())
+    undone = [{"event": "undone", "undo": "SIGCONT", "wall_ns": made.t2 - NS // 10}]
+    timeline = read_timeline(dataclasses.replace(made.evidence(), undone=undone))
+    assert timeline["t2"].wall_ns == made.t2 - NS // 10
+    assert "nothing was noticed before" in timeline["t2"].source
+    assert (timeline["t3"].wall_ns, timeline["t4"].wall_ns) == (made.t3, made.t4)
+
+
+def test_commits_during_an_act_that_lasts_are_not_the_end_of_it() -> None:
+    made = Synthetic(Scenario())
+    undone = [{"event": "undone", "undo": "SIGCONT", "wall_ns": made.t6}]
+    evidence = made.evidence()
+    unseen = tuple(one for one in evidence.traces.seen if one.kind != "lost")
+    traces = dataclasses.replace(evidence.traces, seen=unseen)
+    timeline = read_timeline(dataclasses.replace(evidence, undone=undone, traces=traces))
+    recovery, problems = measure(timeline)
+    assert problems == ()
+    assert timeline["t2"].wall_ns == timeline["t4"].wall_ns == made.t6 <= timeline["t5"].wall_ns
+    assert recovery.load_s == 0
+
+
+def test_the_silence_begins_with_the_last_output_before_the_gap() -> None:
+    made = Synthetic(Scenario())
+    timeline = read_timeline(made.evidence())
+    before = made.batches[made.hit - 1][1] // 1_000_000 - 20
+    assert timeline["t1"].wall_ns == before * 1_000_000
+
+
+def _timeline(steps_ms: list[int], missing: set[str]) -> dict[str, Event]:
+    instants = np.cumsum([1_795_241_700_000, *steps_ms])
+    return {
+        name: Event(name, int(at) * 1_000_000, "test")
+        for name, at in zip(CHAIN, instants, strict=True)
+        if name not in missing
+    }
+
+
+STEPS = st.lists(st.integers(0, 60_000), min_size=6, max_size=6)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_parts_add_up(steps: list[int]) -> None:
+    r, problems = measure(_timeline(steps, set()))
+    assert problems == ()
+    parts = {part: getattr(r, part) for part in PARTS}
+    assert parts["reload_s"] == pytest.approx(parts["detection_s"] + parts["redeploy_s"] + parts["load_s"])
+    to_t6 = parts["reload_s"] + parts["replay_s"] + parts["catchup_s"]
+    assert to_t6 == pytest.approx(sum(steps[:5]) / 1000)
+    assert to_t6 <= parts["macro_s"] + 1e-9
+
+
+@settings(deadline=None)
+@given(STEPS, st.sets(st.sampled_from(CHAIN[1:])))
+def test_a_missing_tail_is_censoring_and_a_gap_is_a_problem(steps: list[int], missing: set[str]) -> None:
+    recovery, problems = measure(_timeline(steps, missing))
+    present = [name for name in CHAIN if name not in missing]
+    gaps = [name for name in CHAIN[: CHAIN.index(present[-1])] if name in missing]
+    assert len(problems) == len(gaps)
+    assert recovery.recovered is ("t7" not in missing)
+    assert (recovery.censored_at_s is None) is ("t7" not in missing)
+    for part, (begin, end) in PARTS.items():
+        assert (getattr(recovery, part) is None) is (begin in missing or end in missing)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(list(combinations(range(6), 1))), st.integers(1, 20) | st.integers(1, 5_000))
+@example((3,), 10)
+@example((3,), 11)
+def test_a_difference_below_the_clocks_resolution_is_zero_and_a_larger_one_is_negative(
+    where: tuple[int], back_ms: int
+) -> None:
+    steps = [1_000] * 6
+    steps[where[0]] = -back_ms
+    recovery, problems = measure(_timeline(steps, set()))
+    if back_ms <= 10:
+        assert problems == ()
+        assert min(getattr(recovery, part) for part in PARTS) >= 0
+    else:
+        assert len(problems) >= 1
+        assert problems[0].startswith("negative:")
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000))
+def test_only_the_first_reopening_of_a_store_is_a_reload(seed: int) -> None:
+    real = Synthetic(_scenario(seed)).evidence().traces.of("state_loaded")
+    moved = dataclasses.replace(real[-1], wall_ns=real[-1].wall_ns + NS)
+    found = reloads([*real, moved], 0, None)
+    assert len(found) == len({load.store for load in real})
+    assert moved not in found
+
+
+def test_without_an_id_in_the_command_the_first_removal_after_t0_is_taken() -> None:
+    made = Synthetic(Scenario())
+    evidence = dataclasses.replace(made.evidence(), victims=[{"pid": 200, "role": "executor", "command": ["java"]}])
+    assert read_timeline(evidence)["t2"].wall_ns == made.t2
+
+
+def test_a_victim_that_was_never_removed_leaves_a_gap() -> None:
+    made = Synthetic(Scenario())
+    victim = {"pid": 200, "command": ["java", "--executor-id", "1"]}
+    timeline = read_timeline(dataclasses.replace(made.evidence(), victims=[victim]))
+    assert "t2" not in timeline
+    _, problems = measure(timeline)
+    assert "missing: t2, though t7 was seen" in problems

@@ -1,0 +1,196 @@
+"""Bins of batches and of seconds against a count by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.records.judge.bins import (
+    Schedule,
+    between,
+    bins_of_batches,
+    bins_of_seconds,
+    bins_of_work,
+    median_span_s,
+    throughput_rps,
+)
+from faultline.records.judge.latency import TUPLE_COLUMNS, fold
+from faultline.system.window import NS, Window
+from faultline.engines.base import Commit
+
+WINDOW = Window.of(1_000 * NS, 2, 8, 1)
+NO_TUPLES = fold([], WINDOW)
+
+
+def _records(due_ms: list[int], primer: int = 2) -> pd.DataFrame:
+    rows = [(0, offset, 0, True) for offset in range(primer)]
+    rows += [(0, primer + index, ms, False) for index, ms in enumerate(sorted(due_ms))]
+    return pd.DataFrame(rows, columns=["partition", "offset", "timestamp_ms", "primer"])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1_000_000, 1_012_000), min_size=1, max_size=60),
+    st.lists(st.tuples(st.integers(1, 3_000), st.integers(0, 20)), min_size=1, max_size=8),
+)
+def test_bins_count_as_by_hand(due_ms: list[int], steps: list[tuple[int, int]]) -> None:
+    due_ms = sorted(due_ms)
+    commits, wall, offset = [Commit(0, 0, None, 999 * NS, {"0": 2})], 1_000 * NS, 2
+    for number, (after_ms, more) in enumerate(steps, start=1):
+        wall, offset = wall + after_ms * 1_000_000, min(2 + len(due_ms), offset + more)
+        commits.append(Commit(0, number, None, wall, {"0": offset}))
+    bins = bins_of_batches(commits, Schedule(_records(due_ms)), NO_TUPLES, WINDOW)
+    assert len(bins) == len(steps)
+    for row, before, commit in zip(bins.itertuples(), commits, commits[1:], strict=False):
+        committed = commit.ends["0"] - before.ends["0"]
+        span = (commit.committed_ns - max(before.committed_ns, WINDOW.t0_ns)) / NS
+        due = sum(ms * 1_000_000 <= commit.committed_ns for ms in due_ms)
+        assert row.records == committed
+        assert row.span_s == pytest.approx(span)
+        assert row.throughput_rps == pytest.approx(committed / span)
+        assert row.lag == due - (commit.ends["0"] - 2)
+        assert np.isnan(row.latency_ms)
+
+
+def test_the_primer_is_no_throughput_even_within_a_mixed_batch() -> None:
+    commits = [Commit(0, 0, None, 1_001 * NS, {"0": 5})]
+    bins = bins_of_batches(commits, Schedule(_records([1_000_100, 1_000_200, 1_000_300], primer=4)), NO_TUPLES, WINDOW)
+    assert bins["records"].tolist() == [1]
+    assert Schedule(_records([1], primer=4)).primer_backlog(None) == 4
+    assert Schedule(_records([1], primer=4)).primer_backlog(Commit(0, 0, None, 1, {"0": 3})) == 1
+
+
+def test_what_a_new_lineage_skipped_is_in_nobodys_throughput() -> None:
+    due_ms = [1_000_000 + 100 * index for index in range(100)]
+    commits = [
+        Commit(0, 0, None, 999 * NS, {"0": 2}),
+        Commit(0, 1, None, 1_002 * NS, {"0": 22}),
+        Commit(1, 0, None, 1_006 * NS, {"0": 62}, {"0": 52}),
+        Commit(1, 1, None, 1_007 * NS, {"0": 72}),
+    ]
+    bins = bins_of_batches(commits, Schedule(_records(due_ms)), NO_TUPLES, WINDOW)
+    assert bins["records"].tolist() == [20, 10, 10]
+    assert bins["span_s"].tolist() == [2.0, 4.0, 1.0]
+    # due minus position, the skipped ones counted as passed
+    assert bins["lag"].tolist() == [21 - 20, 61 - 60, 71 - 70]
+
+
+def test_the_latency_of_a_bin_is_the_p99_of_its_batch() -> None:
+    rows = [(0, 1, 1_000_000, 1_000_000 + latency, False, 1) for latency in range(1, 201)]
+    tuples = fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW)
+    bins = bins_of_batches([Commit(0, 1, None, 1_002 * NS, {"0": 3})], Schedule(_records([1])), tuples, WINDOW)
+    assert bins["latency_ms"].tolist() == [198.0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9_999), st.integers(0, 3_000), st.integers(1, 5)), min_size=1, max_size=40))
+def test_bins_of_a_second_count_as_by_hand(groups: list[tuple[int, int, int]]) -> None:
+    rows = [(0, None, 1_000_000 + at, 1_000_000 + at + late, False, n) for at, late, n in groups]
+    tuples = fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW)
+    bins = bins_of_seconds(tuples, WINDOW)
+    for second, row in enumerate(bins.itertuples()):
+        emitted = [(late, n) for at, late, n in groups if (at + late) // 1000 == second]
+        out = sum(n for at, late, n in groups if (at + late) // 1000 <= second)
+        assert row.records == sum(n for _, n in emitted)
+        assert row.lag == sum(n for at, _, n in groups if at // 1000 <= second) - out
+        expanded = sorted(late for late, n in emitted for _ in range(n))
+        if expanded:
+            assert row.latency_ms == expanded[-(-len(expanded) * 990 // 1000) - 1]
+        else:
+            assert np.isnan(row.latency_ms)
+
+
+def _emitted(*counts: tuple[int, int]) -> pd.DataFrame:
+    return pd.DataFrame(list(counts), columns=["emitted_ms", "n"], dtype="int64")
+
+
+def _batches(*times_s: tuple[float, float]) -> pd.DataFrame:
+    return pd.DataFrame([(int(a * NS), int(b * NS)) for a, b in times_s], columns=["start_ns", "end_ns"], dtype="int64")
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=9),
+    st.lists(st.tuples(st.integers(0, 120_000), st.integers(1, 9)), max_size=30),
+)
+def test_each_tuple_is_the_work_of_one_batch(lengths: list[tuple[int, int]], emissions: list[tuple[int, int]]) -> None:
+    """`lengths`: pause and length of each batch, in seconds."""
+    times: list[tuple[float, float]] = []
+    for pause, length in lengths:
+        start = (times[-1][1] if times else 0) + pause
+        times.append((start, start + length))
+    work = bins_of_work(_emitted(*emissions), _batches(*times))
+    assert work["records"].sum() == sum(n for _, n in emissions), "and nothing is lost in a pause"
+    for number, (start, end) in enumerate(times):
+        assert work["records"][number] == sum(n for at, n in emissions if start * 1000 <= at <= end * 1000)
+    assert (work["end_ns"] > work["start_ns"]).all()
+
+
+def test_the_throughput_of_long_batches_is_not_that_of_the_seconds_they_end_in() -> None:
+    """A batch of 20 s that ends after the window was computed in it, for 8 s; the pause before it was not."""
+    window = Window(1_000 * NS, 1_005 * NS, 1_015 * NS, NS)
+    work = bins_of_work(_emitted((1_003_900, 100), (1_026_500, 400)), _batches((1_001, 1_004), (1_007, 1_027)))
+    assert throughput_rps(work, window) == 400 * 8 / 20 / 10
+
+
+def test_what_no_batch_reported_counts_when_it_came() -> None:
+    window = Window(1_000 * NS, 1_005 * NS, 1_015 * NS, NS)
+    late = _emitted((1_010_000, 30), (1_020_000, 50))
+    assert throughput_rps(bins_of_work(late, _batches()), window) == 3
+    # Nor is it the work of the batch that came after it.
+    assert throughput_rps(bins_of_work(late, _batches((1_016, 1_030))), window) == 3
+
+
+def test_throughput_takes_the_share_of_a_bin_that_lies_in_the_window() -> None:
+    bins = pd.DataFrame(
+        {"start_ns": [1_001 * NS, 1_003 * NS], "end_ns": [1_003 * NS, 1_005 * NS], "records": [100, 60]}
+    )
+    # 8 s of window: one of the first bin's two seconds, both of the second's; then nothing came
+    assert throughput_rps(bins, WINDOW) == pytest.approx((50 + 60) / 8)
+
+
+def test_bins_belong_to_the_span_in_which_they_end() -> None:
+    bins = pd.DataFrame({"end_ns": [10, 20, 30], "span_s": [1.0, 2.0, 5.0]})
+    assert between(bins, 10, 30)["end_ns"].tolist() == [20, 30]
+    assert median_span_s(bins) == 2.0
+    assert median_span_s(bins[:0]) is None
+
+
+def test_without_any_output_there_is_one_empty_second() -> None:
+    (row,) = bins_of_seconds(NO_TUPLES, WINDOW).itertuples()
+    assert (row.batch, row.start_ns, row.end_ns) == (0, 1_000 * NS, 1_001 * NS)
+    assert (row.records, row.throughput_rps, row.lag, row.span_s) == (0, 0, 0, 1)
+
+
+def test_bins_of_a_second_stand_at_their_place_in_time() -> None:
+    rows = [(0, None, 1_000_100, 1_002_000, False, 3), (0, None, 1_000_200, 1_000_999, False, 1)]
+    bins = bins_of_seconds(fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW), WINDOW)
+    assert bins["start_ns"].tolist() == [1_000 * NS, 1_001 * NS, 1_002 * NS]
+    assert bins["end_ns"].tolist() == [1_001 * NS, 1_002 * NS, 1_003 * NS]
+    assert bins["records"].tolist() == [1, 0, 3]
+    assert bins["lag"].tolist() == [3, 3, 0]
+
+
+def test_bins_of_batches_stand_at_their_place_in_time() -> None:
+    commits = [Commit(1, 4, None, 1_003 * NS, {"0": 4}), Commit(0, 7, None, 1_001 * NS, {"0": 3})]
+    bins = bins_of_batches(commits, Schedule(_records([1_000_000, 1_000_500])), NO_TUPLES, WINDOW)
+    assert [tuple(row)[1:7] for row in bins.itertuples()] == [
+        (0, 7, 1_000 * NS, 1_001 * NS, 1.0, 1), (1, 4, 1_001 * NS, 1_003 * NS, 2.0, 1)
+    ]  # fmt: skip
+    at_once = [Commit(0, 1, None, 1_001 * NS, {"0": 3}), Commit(1, 0, None, 1_001 * NS, {"0": 4})]
+    bins = bins_of_batches(at_once, Schedule(_records([1_000_000, 1_000_500])), NO_TUPLES, WINDOW)
+    assert bins["throughput_rps"].tolist() == [1.0, 1000.0], "a span is a millisecond at least"
+
+
+def test_each_record_is_due_from_its_instant_on() -> None:
+    schedule = Schedule(_records([1_000_000, 1_000_500, 1_002_000]))
+    due = [schedule.due(ns) for ns in (1_000 * NS - 1, 1_000 * NS, 1_000 * NS + 500_000_000, 1_002 * NS)]
+    assert due == [0, 1, 2, 3]
+    assert schedule.due_seconds(1_000 * NS, 1_001 * NS) == pytest.approx(1.5)
+    assert schedule.due_seconds(1_001 * NS, 1_003 * NS) == pytest.approx(2 + 2 + 1)
+    assert schedule.position(None) == 0
+    assert [schedule.below({"0": offset}) for offset in (0, 2, 3, 99)] == [0, 0, 1, 3]
+    assert schedule.below({"1": 99}) == 0
+    assert schedule.end_offsets == {"0": 5}

@@ -1,0 +1,172 @@
+"""Journals of other hosts, on this host's clock."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from faultline.records.judge.hosts import (
+    MACHINE_COLUMNS,
+    Clock,
+    all_processes,
+    clocks_of,
+    cores_by_host,
+    of_this_machine,
+    processes_of,
+    read_hosts,
+    taken_anywhere,
+    uncertain_ms,
+    unrecorded,
+)
+from faultline.records.judge.resources.cpu import cores, taken
+from faultline.records.judge.validity import are_unsure, clocks_apart
+from faultline.system.window import NS
+from tests.unit.analysis.test_validity import GOOD
+
+START, END = 1_000 * NS, 1_020 * NS
+# Of this machine's own journal.
+BEGUN = {"kind": "start", "boot": "b0", "space": "pid:[1]"}
+
+
+def journal(
+    folder: Path, name: str, *, ahead_s: float, used: float, busy: float, boot: str, space: str = "pid:[2]"
+) -> None:
+    """A host's own: an executor that uses so many cores, of so many that its machine is busy with; and of its group."""
+    (folder / "hosts").mkdir(exist_ok=True)
+    written: list[dict[str, object]] = [{"kind": "start", "boot": boot, "space": space, "wall_ns": 1}]
+    for second in range(990, 1_031):
+        wall_ns = round((second + ahead_s) * NS)
+        written += [
+            {"kind": "proc", "role": "executors", "pid": 7, "create_time": 900 + ahead_s,
+             "cpu_s": used * (second - 900), "rss_bytes": 10**6, "final": False, "wall_ns": wall_ns},
+            {"kind": "machine", "busy_s": busy * second, "stolen_s": 0.0, "wall_ns": wall_ns},
+            {"kind": "group", "cpu_s": (1.01 * used + 0.03) * second, "recording_s": 0.03 * second, "wall_ns": wall_ns},
+        ]  # fmt: skip
+    written.append({"kind": "stop", "wall_ns": 1})
+    (folder / "hosts" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
+
+
+def clock(host: str, offset_s: float, round_trip_s: float = 0.002) -> dict[str, object]:
+    return {"kind": "clock", "host": host, "offset_s": offset_s, "round_trip_s": round_trip_s}
+
+
+def local(used: float) -> list[dict[str, object]]:
+    return [
+        {"kind": "proc", "role": "driver", "pid": 7, "create_time": 900.0, "cpu_s": used * (at - 900), "rss_bytes": 1,
+         "final": False, "wall_ns": at * NS}
+        for at in range(990, 1_031)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 5.0, -120.0])
+def test_a_hosts_processes_are_counted_at_this_hosts_instants(tmp_path: Path, ahead_s: float) -> None:
+    """Both have a process of the same number, born at the same instant."""
+    journal(tmp_path, "worker-1", ahead_s=ahead_s, used=0.4, busy=0.5, boot="b0")
+    journal(tmp_path, "worker-2", ahead_s=0.0, used=0.2, busy=0.5, boot="b2")
+    recorder = [clock("worker-1", ahead_s), *local(0.3), clock("worker-1", ahead_s + 0.001)]
+    hosts = read_hosts(tmp_path, [BEGUN, *recorder])
+    assert [one.name for one in hosts] == ["worker-1", "worker-2"]
+    processes = all_processes(recorder, (), hosts)
+    found = cores(processes, START, END)
+    assert found["executors"] == pytest.approx(0.6) and found["driver"] == pytest.approx(0.3)
+    used, counted = hosts[0].cores(START, END)
+    assert used == pytest.approx(0.4) and counted == pytest.approx(0.404), "by its group, on this machine"
+    used, counted = hosts[1].cores(START, END)
+    assert used == pytest.approx(0.2) and counted == pytest.approx(0.47), "by its machine, which is its own"
+    assert cores_by_host(processes, "here", START, END) == {
+        "here": pytest.approx(0.3), "worker-1": pytest.approx(0.4), "worker-2": pytest.approx(0.2)
+    }  # fmt: skip
+
+
+def test_what_shares_this_machines_process_ids_is_counted_once(tmp_path: Path) -> None:
+    """As containers of one space do, each of which is reached over SSH."""
+    journal(tmp_path, "workers", ahead_s=0.0, used=0.4, busy=0.5, boot="b0", space="pid:[1]")
+    hosts = read_hosts(tmp_path, [BEGUN, *local(0.3)])
+    processes = all_processes(local(0.3), (), hosts)
+    assert cores(processes, START, END)["driver"] == pytest.approx(0.3)
+    assert cores(processes, START, END)["executors"] == 0.0 and hosts[0].cores(START, END) == (0.0, None)
+    # Of another machine the same number says nothing, nor where nobody wrote it down.
+    for boot, begun in (("b1", BEGUN), ("b0", {"kind": "start", "boot": "b0"})):
+        journal(tmp_path, "workers", ahead_s=0.0, used=0.4, busy=0.5, boot=boot, space="pid:[1]")
+        (host,) = read_hosts(tmp_path, [begun])
+        assert host.cores(START, END)[0] == pytest.approx(0.4)
+
+
+def test_a_recording_that_ended_by_itself_is_one_that_died(tmp_path: Path) -> None:
+    journal(tmp_path, "worker-1", ahead_s=0.0, used=0.4, busy=0.5, boot="b0")
+    journal(tmp_path, "worker-2", ahead_s=0.0, used=0.4, busy=0.5, boot="b0")
+    assert unrecorded(read_hosts(tmp_path, [BEGUN])) is None
+    file = tmp_path / "hosts" / "worker-2.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    assert unrecorded(read_hosts(tmp_path, [BEGUN])) == "of worker-2: the last line of its journal is not `stop`"
+
+
+def test_hosts_of_this_machine_share_its_processors_and_others_do_not(tmp_path: Path) -> None:
+    journal(tmp_path, "here", ahead_s=0.0, used=0.5, busy=0.0, boot="b0")
+    journal(tmp_path, "away", ahead_s=0.0, used=0.5, busy=1.75, boot="b1")
+    recorder = local(0.25)
+    hosts = read_hosts(tmp_path, [BEGUN, *recorder])
+    processes = all_processes(recorder, (), hosts)
+    machine = pd.DataFrame([[990 * NS, 0.0, 0.0], [1_030 * NS, 40 * 0.8, 0.0]], columns=MACHINE_COLUMNS)
+    own = taken(machine, of_this_machine(processes, hosts), START, END)
+    assert own is not None and own.mean == pytest.approx(0.8 - 0.75)
+    anywhere = taken_anywhere(machine, processes, hosts, START, END)
+    assert anywhere is not None and anywhere.mean == pytest.approx(1.25), "of the other machine"
+    alone = taken_anywhere(machine, processes_of(recorder), (), START, END)
+    assert alone is not None and alone.mean == pytest.approx(0.55)
+
+
+def test_a_clock_is_as_sure_as_it_stood_still_and_was_asked_quickly() -> None:
+    clocks = clocks_of([clock("a", 0.5, 0.002), clock("b", -1.0, 0.001), clock("a", 0.503, 0.004), {"kind": "proc"}])
+    assert clocks["a"] == Clock(0.5, 0.503, 0.002)
+    assert clocks["a"].ahead_s == pytest.approx(0.5015) and clocks["a"].uncertain_ms == 5.0
+    assert clocks["b"].ahead_s == -1.0 and math.isinf(clocks["b"].uncertain_ms), "it was not asked at the end"
+    assert uncertain_ms(clocks) == ("b", math.inf)
+    assert uncertain_ms({"a": clocks["a"]}) == ("a", 5.0)
+    assert uncertain_ms({}) is None
+
+
+NS_READINGS = st.integers(-(10**8), 10**8)
+
+
+@given(NS_READINGS, st.integers(-12_000_000, 12_000_000), st.integers(0, 24_000_000), st.integers(0, 24_000_000))
+@example(0, 4_000_000, 2_000_000, 0)  # five ms to the nanosecond
+@example(500_000_000, 3_000_000, 4_000_000, 1)
+@example(0, -4_000_001, 2_000_000, 0)
+@example(0, 1_000_000, 0, 0)  # one
+@example(-7, 999_999, 0, 2)
+@example(99_999_999, 0, 2_000_001, 2)
+def test_limits_of_clocks_are_kept_to_the_nanosecond(start: int, drift: int, first: int, last: int) -> None:
+    lines = [clock("a", start / 1e9, first / 1e9), clock("a", (start + drift) / 1e9, last / 1e9)]
+    found = uncertain_ms(clocks_of(lines))
+    assert found is not None
+    twice_ns = 2 * abs(drift) + max(first, last)
+    assert (clocks_apart(replace(GOOD, clock_uncertain=found)) is not None) == (twice_ns > 10_000_000)
+    assert are_unsure(found[1]) == (twice_ns > 2_000_000)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.tuples(NS_READINGS, NS_READINGS | st.none()), min_size=1))
+def test_one_host_that_is_not_sure_is_enough(readings: dict[str, tuple[int, int | None]]) -> None:
+    lines = [clock(name, start / 1e9, 0.0) for name, (start, _) in readings.items()]
+    lines += [clock(name, end / 1e9, 0.0) for name, (_, end) in readings.items() if end is not None]
+    found = uncertain_ms(clocks_of(lines))
+    apart = {name for name, (start, end) in readings.items() if end is None or abs(end - start) > 5_000_000}
+    said = clocks_apart(replace(GOOD, clock_uncertain=found))
+    assert (said is not None) == bool(apart)
+    assert said is None or (found is not None and found[0] in apart and found[0] in said)
+    if any(end is None for _, end in readings.values()):
+        assert said is not None and "was not asked at the end" in said
+
+
+def test_a_record_is_unsound_where_a_clock_is_known_to_worse_than_five_ms() -> None:
+    assert clocks_apart(GOOD) is None
+    assert clocks_apart(replace(GOOD, clock_uncertain=("worker-1", 5.0))) is None
+    said = clocks_apart(replace(GOOD, clock_uncertain=("worker-1", 61_000.2)))
+    assert said is not None and said.startswith("the clock of worker-1 is known to 61000.2 ms > 5 ms")

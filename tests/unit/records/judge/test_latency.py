@@ -1,0 +1,110 @@
+"""Latency: exact weighted percentiles, what is counted apart, and speed on a million tuples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.records.judge.latency import (
+    PERMILLES,
+    TUPLE_COLUMNS,
+    fold,
+    fold_tuples,
+    grouped_rank,
+    nearest_rank,
+    summarise,
+)
+from faultline.system.errors import InfrastructureError
+from faultline.system.window import NS, Window
+
+WINDOW = Window.of(1_000 * NS, 2, 8, 1)
+GROUPS = st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 50)), min_size=1, max_size=40)
+
+
+@settings(deadline=None)
+@given(GROUPS)
+def test_weighted_percentiles_are_those_of_the_expanded_values(groups: list[tuple[int, int]]) -> None:
+    values, weights = np.array(groups, dtype=np.int64).T
+    expanded = sorted(value for value, n in groups for _ in range(n))
+    for permille in PERMILLES.values():
+        rank = -(-len(expanded) * permille // 1000)
+        assert nearest_rank(values, weights, permille) == expanded[rank - 1]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100), st.integers(1, 9)), min_size=1, max_size=40))
+def test_percentiles_by_group_are_those_of_each_group(rows: list[tuple[int, int, int]]) -> None:
+    frame = pd.DataFrame(rows, columns=["batch", "latency_ms", "n"])
+    found = grouped_rank(frame, ["batch"], 990)
+    for batch, group in frame.groupby("batch"):
+        values, weights = group["latency_ms"].to_numpy(), group["n"].to_numpy()
+        assert found[batch] == nearest_rank(values, weights, 990)
+
+
+def _tuples(rows: list[tuple[int, int | None, bool, int]]) -> pd.DataFrame:
+    filled = [(0, None if emitted is None else 1, made, emitted, primer, n) for made, emitted, primer, n in rows]
+    return pd.DataFrame(filled, columns=TUPLE_COLUMNS)
+
+
+def test_primer_negative_unreflected_and_what_lies_outside_the_window_are_kept_apart() -> None:
+    rows = [
+        (1_001_999, 1_002_500, False, 1),  # before the window
+        (1_002_000, 1_002_500, False, 2),  # its first millisecond
+        (1_009_999, 1_010_999, False, 3),  # its last
+        (1_010_000, 1_010_500, False, 4),  # after it
+        (1_005_000, 1_004_999, False, 5),  # negative
+        (1_005_000, None, False, 6),  # never reflected
+        (1_005_000, 1_006_000, True, 7),  # primer
+    ]
+    latency = summarise(fold([_tuples(rows[:3]), _tuples(rows[3:])], WINDOW), "batch", 2)
+    assert (latency.count, latency.negative, latency.unreflected) == (5, 5, 6)
+    assert (latency.p50, latency.max, latency.mean) == (1000, 1000, pytest.approx((2 * 500 + 3 * 1000) / 5))
+
+
+def test_nothing_measured_is_unknown_and_not_zero() -> None:
+    latency = summarise(fold([], WINDOW), "rank", None)
+    assert (latency.mean, latency.p99, latency.count, latency.method) == (None, None, 0, "rank")
+
+
+@settings(deadline=None, max_examples=30)
+@given(GROUPS, st.integers(1, 7))
+def test_chunks_make_no_difference(groups: list[tuple[int, int]], size: int) -> None:
+    rows = [(1_002_000 + value, 1_002_000 + 2 * value, False, n) for value, n in groups]
+    chunks = [_tuples(rows[index : index + size]) for index in range(0, len(rows), size)]
+    whole, parts = fold([_tuples(rows)], WINDOW), fold(chunks, WINDOW)
+    assert summarise(whole, "batch", 3) == summarise(parts, "batch", 3)
+    assert whole.by_batch.equals(parts.by_batch)
+    assert whole.by_second.equals(parts.by_second)
+    assert whole.emitted.equals(parts.emitted)
+    assert whole.emitted["n"].sum() == sum(n for _, n in groups)
+
+
+def test_a_million_groups_are_summed_and_a_directory_of_parts_is_read(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    n = 1_000_000
+    made = 1_000_000 + random.integers(0, 10_000, n)
+    batch = (made - 1_000_000) // 500
+    frame = pd.DataFrame({"lineage": 0, "batch": batch, "produced_ms": made})
+    frame["emitted_ms"] = frame["produced_ms"] + random.integers(0, 3_000, n)
+    frame = frame.assign(primer=False, n=1)
+    (tmp_path / "tuples.parquet").mkdir()
+    frame[: n // 2].to_parquet(tmp_path / "tuples.parquet" / "part-0.parquet")
+    frame[n // 2 :].to_parquet(tmp_path / "tuples.parquet" / "part-1.parquet")
+    (tmp_path / "tuples.parquet" / "_SUCCESS").touch()
+    tuples = fold_tuples(tmp_path / "tuples.parquet", WINDOW)
+    latency = summarise(tuples, "batch", 20)
+    kept = frame[frame["produced_ms"] >= 1_002_000]
+    exact = np.sort(kept["emitted_ms"] - kept["produced_ms"])
+    assert latency.count == len(kept)
+    assert latency.p999 == exact[-(-len(kept) * 999 // 1000) - 1]
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tuples.parquet").write_bytes(b"PAR1 but no more")
+    with pytest.raises(InfrastructureError, match=r"tuples\.parquet"):
+        fold_tuples(tmp_path / "tuples.parquet", WINDOW)

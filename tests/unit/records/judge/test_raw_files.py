@@ -1,0 +1,167 @@
+"""Raw files: a cut last line is dropped, anything else broken is named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.records.judge.hosts import MACHINE_COLUMNS, all_processes
+from faultline.records.judge.raw_files import Gate, _without_late_audit, read_attempt, read_raw
+from faultline.records.judge.resources.cpu import taken
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import read_ended
+from faultline.system.window import NS
+from faultline.engines.base import Commit
+from faultline.engines.spark.instants import spark_instant_ns
+from tests.unit.synthetic import Scenario, Synthetic
+
+
+@settings(deadline=None)
+@given(lines=st.lists(st.dictionaries(st.text(max_size=5), st.integers()), max_size=6), cut=st.integers(0, 200))
+def test_a_file_cut_anywhere_yields_its_whole_lines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[dict[str, int]], cut: int
+) -> None:
+    path = tmp_path_factory.mktemp("raw") / "x.jsonl"
+    encoded = [json.dumps(line).encode() + b"\n" for line in lines]
+    content = b"".join(encoded)[:cut]
+    path.write_bytes(content)
+    ends = [sum(map(len, encoded[: index + 1])) - 1 for index in range(len(encoded))]
+    assert list(read_ended(path)) == [line for line, end in zip(lines, ends, strict=True) if end <= len(content)]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"a":1}\n{"a":\n{"a":2}\n')
+    with pytest.raises(InfrastructureError, match=r"x\.jsonl: line 2"):
+        read_ended(tmp_path / "x.jsonl")
+
+
+def test_a_missing_journal_reads_as_empty(tmp_path: Path) -> None:
+    assert read_ended(tmp_path / "none.jsonl") == ()
+
+
+def test_an_attempt_is_read_whole(tmp_path: Path) -> None:
+    made = Synthetic(Scenario())
+    raw = read_raw(made.write(tmp_path))
+    assert raw.traces.commits == tuple(made.commits)
+    assert raw.recorder_ended
+    assert len(raw.records) == len(made.records)
+    assert raw.attempt.config == made.s.configuration
+    assert [one.wall_ns for one in raw.traces.of("lost")] == [made.t2]
+
+
+@pytest.mark.parametrize("name", ["attempt.json", "gate.json", "batches.json"])
+def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    (directory / name).write_text("{")
+    with pytest.raises(InfrastructureError, match=name):
+        read_raw(directory)
+
+
+def test_a_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
+    (tmp_path / "attempt.json").write_text("{}")
+    with pytest.raises(InfrastructureError, match=r"attempt\.json: attempt: "):
+        read_attempt(tmp_path)
+
+
+def test_a_commit_covers_offsets_on_every_partition_only() -> None:
+    commit = Commit(0, 1, None, 5, {"0": 10, "1": 7})
+    assert commit.covers({"0": 10, "1": 7})
+    assert not commit.covers({"0": 10, "1": 8})
+    assert not commit.covers({"2": 1})
+
+
+def test_instants_of_spark_and_of_the_monotonic_clock() -> None:
+    assert spark_instant_ns("1970-01-01T00:00:01.123GMT") == 1_123_000_000
+    assert spark_instant_ns("1970-01-01T00:00:01.123Z") == 1_123_000_000
+    assert Gate(1_000, 70).mono_ns(1_500) == 570
+
+
+def test_harvests_from_before_there_was_event_time_know_no_late_records(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    path = directory / "harvest" / "records.parquet"
+    records = pd.read_parquet(path)
+    records.drop(columns="late", errors="ignore").to_parquet(path)
+    assert len(records) and not read_raw(directory).records["late"].any()
+
+
+def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
+    """The worker that takes a dead one's place has a core for some seconds: that is what the fault costs."""
+
+    def samples(pid: int, born: float, cores: float) -> list[dict[str, object]]:
+        return [
+            {"kind": "proc", "wall_ns": round(at * NS), "role": "services", "pid": pid, "create_time": born,
+             "cpu_s": cores * (at - born), "rss_bytes": 1, "final": False}
+            for at in range(990, 1_032) if at > born
+        ]  # fmt: skip
+
+    recorder = (*samples(1, 900.0, 0.05), *samples(7, 1_001.2, 1.2))
+    machine = pd.DataFrame(
+        [[990 * NS, 0.0, 0.0], [1_001 * NS, 0.55, 0.0], [1_031 * NS, 38.0, 0.0]], columns=MACHINE_COLUMNS
+    )
+    start = {"event": "started", "service": "spark-worker-1", "pid": 7, "wall_ns": round(1_003 * NS), "waited_s": 1.5}
+    own = all_processes(recorder, (start,), ())
+    assert set(own.loc[own["pid"] == 7, "role"]) == {"restarted"} and set(own.loc[own["pid"] == 1, "role"]) == {
+        "services"
+    }
+    found = taken(machine, own, 1_000 * NS, 1_020 * NS)
+    assert found is not None and found.worst < 0.2
+    # What else came to be is others' all the same: another pid, another time, no start at all.
+    for other in ({**start, "pid": 8}, {**start, "wall_ns": round(1_015 * NS)}, {**start, "event": "stopped"}):
+        found = taken(machine, all_processes(recorder, (other,), ()), 1_000 * NS, 1_020 * NS)
+        assert found is not None and found.worst > 1.0
+
+
+@pytest.mark.parametrize("apart_s", [-2.1, -1.9, 1.9, 2.1])
+def test_a_start_is_that_of_a_process_that_was_made_within_two_seconds_of_it(apart_s: float) -> None:
+    """After the time for which it was held down."""
+    sample = {"kind": "proc", "wall_ns": 1_010 * NS, "role": "services", "pid": 7, "create_time": 1_000.0 + apart_s}
+    start = {"event": "started", "pid": 7, "wall_ns": 1_030 * NS, "waited_s": 30.0}
+    (role,) = all_processes((sample,), (start,), ())["role"]
+    assert role == ("restarted" if abs(apart_s) < 2 else "services")
+    (role,) = all_processes(({**sample, "role": "kafka"},), (start,), ())["role"]
+    assert role == "kafka", "only what nobody else counts"
+
+
+@pytest.mark.parametrize("name", ["records", "tuples", "counts"])
+def test_a_missing_part_of_the_harvest_is_named(tmp_path: Path, name: str) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    (directory / "harvest" / f"{name}.parquet").unlink()
+    with pytest.raises(InfrastructureError, match=rf"{name}\.parquet"):
+        read_raw(directory)
+
+
+def test_broken_records_say_which_task_to_clear(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    path = directory / "harvest" / "records.parquet"
+    pd.read_parquet(path).drop(columns="primer").to_parquet(path)
+    with pytest.raises(InfrastructureError, match=r"records\.parquet: cannot be read .*; clear the task harvest"):
+        read_raw(directory)
+    path.write_bytes(b"PAR1")
+    with pytest.raises(InfrastructureError, match=r"records\.parquet: cannot be read .*; clear the task harvest"):
+        read_raw(directory)
+
+
+@pytest.mark.parametrize("kept", [0, -1])
+def test_a_recorder_without_its_last_line_did_not_end(tmp_path: Path, kept: int) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    path = directory / "recorder.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
+    assert not read_raw(directory).recorder_ended
+
+
+def test_an_audit_of_a_users_job_is_left_out_where_rows_came_too_late(tmp_path: Path) -> None:
+    raw = read_raw(Synthetic(Scenario()).write(tmp_path))
+    late = replace(raw, traces=replace(raw.traces, late_rows=1234))
+    users: Any = SimpleNamespace(config=SimpleNamespace(kind=SimpleNamespace(of_the_user=True)))
+    assert _without_late_audit(late).not_measured == {}, "built-in workloads know which rows are late"
+    assert _without_late_audit(replace(raw, attempt=users)).not_measured == {}
+    found = _without_late_audit(replace(late, attempt=users, not_measured={"latency_ms": "no output"})).not_measured
+    assert found["latency_ms"] == "no output" and found["audit"].startswith("1,234 rows came later than")

@@ -1,0 +1,161 @@
+"""Drift and slope, each against a slow and obvious version."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.records.judge.steady_state import (
+    Drift,
+    Floats,
+    drift_interval,
+    is_steady,
+    slope_interval,
+    steady_stretch,
+    sustained,
+    trailing_lengths,
+)
+
+
+def slopes_of(times: Floats, values: Floats) -> list[float]:
+    pairs = itertools.combinations(zip(times, values, strict=True), 2)
+    return [(v - u) / (t - s) for (s, u), (t, v) in pairs if t != s]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(-100, 100)), min_size=4, max_size=12))
+def test_a_drift_is_the_median_of_all_slopes(points: list[tuple[int, int]]) -> None:
+    ordered = sorted(points)
+    times = np.array([float(t) for t, _ in ordered])
+    values = np.array([float(v) for _, v in ordered])
+    if np.ptp(times) == 0:
+        return
+    found = drift_interval(times, values, 7.0)
+    assert found is not None
+    middle = statistics.median(slopes_of(times, values)) * np.ptp(times) / 7
+    assert found.share == pytest.approx(middle)
+    assert found.low <= found.share <= found.high
+
+
+@given(st.integers(4, 30), st.floats(-0.5, 0.5), st.floats(10, 1e4))
+def test_a_straight_line_drifts_by_what_it_moves(n: int, share: float, level: float) -> None:
+    times = np.arange(n, dtype=float)
+    found = drift_interval(times, level * (1 + share * times / (n - 1)), level)
+    assert found is not None
+    assert (found.share, found.low, found.high) == pytest.approx((share,) * 3, abs=1e-9)
+    # At the limit itself, by how both ends were rounded.
+    assert found.steady is (max(abs(found.low), abs(found.high)) <= 0.25)
+
+
+def test_a_drift_is_steady_only_when_all_of_its_interval_is() -> None:
+    assert Drift(0.0, -0.25, 0.25).steady
+    assert not Drift(0.0, -0.26, 0.1).steady
+    assert not Drift(0.0, -0.1, 0.26).steady
+
+
+def test_the_drift_interval_holds_the_planted_drift_about_as_often_as_it_says() -> None:
+    random, times = np.random.default_rng(11), np.arange(12, dtype=float)
+    drawn = [drift_interval(times, 100 + 2 * times + random.normal(0, 8, 12), 100.0) for _ in range(200)]
+    inside = [one.low <= 0.22 <= one.high for one in drawn if one is not None]
+    assert 0.9 <= sum(inside) / 200
+
+
+def judged(latency: list[float], lag: list[float]) -> bool:
+    times = np.arange(len(lag), dtype=float)
+    return is_steady(times, np.array(latency), np.array(lag), interval_s=1.0, offered_rps=1000.0)[0]
+
+
+def test_a_baseline_is_steady_when_both_signals_are() -> None:
+    flat, falling = [2000.0] * 10, [4000 - 200.0 * n for n in range(10)]
+    assert judged(flat, flat)
+    assert not judged(falling, flat)
+    assert not judged(flat, falling)
+
+
+def test_a_signal_without_values_is_not_asked_and_too_few_are_not_steady() -> None:
+    flat, none = [2000.0] * 10, [float("nan")] * 10
+    assert judged(none, flat)
+    assert not judged([*none[:7], 2000.0, 2000.0, 2000.0], flat)
+    assert not judged(flat[:3], flat[:3])
+    assert not judged([], [])
+
+
+@given(st.integers(4, 60), st.integers(0, 400))
+def test_trailing_lengths_grow_from_the_fewest_to_what_there_is(fewest: int, commits: int) -> None:
+    found = trailing_lengths(fewest, commits)
+    assert found[:1] == ([fewest] if fewest <= commits else [])
+    assert all(a < b <= 1.5 * a + 1 for a, b in itertools.pairwise(found))
+    assert all(length <= commits < 2 * found[-1] for length in found)
+
+
+def test_a_stretch_grows_until_it_can_tell() -> None:
+    random, times = np.random.default_rng(3), np.arange(40, dtype=float)
+    scattered, flat = 1000 * (1 + random.normal(0, 0.08, 40)), np.full(40, 100.0)
+
+    def stretch(latency: Floats, n: int = 40) -> int:
+        return steady_stretch(times[-n:], latency[-n:], flat[-n:], fewest=10, interval_s=1, offered_rps=100)[0]
+
+    assert stretch(flat) == 10
+    assert stretch(scattered) > 10
+    # What fell until lately was not steady, however far one looks back.
+    assert stretch(np.linspace(4000, 1000, 40)) == 0
+    assert stretch(flat, 9) == 0
+
+
+def test_what_decides_whether_a_baseline_is_steady_is_cheap_to_import() -> None:
+    code = "import sys, faultline.records.judge.steady_state; print(*{'scipy', 'pandas'} & sys.modules.keys())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not found.stdout.split()
+
+
+def test_noise_that_hides_a_drift_is_not_steady() -> None:
+    random, times = np.random.default_rng(5), np.arange(10, dtype=float)
+    still = [drift_interval(times, 100 + random.normal(0, 3, 10), 100.0) for _ in range(100)]
+    wild = [drift_interval(times, 100 + random.normal(0, 60, 10), 100.0) for _ in range(100)]
+    assert sum(one.steady for one in still if one) == 100
+    assert sum(one.steady for one in wild if one) <= 10
+
+
+def test_nothing_is_told_of_a_drift_without_values() -> None:
+    times = np.arange(4.0)
+    assert drift_interval(times[:3], times[:3], 1.0) is None
+    assert drift_interval(times, np.array([1.0, np.nan, 1.0, 1.0]), 1.0) is None
+    assert drift_interval(np.zeros(4), times, 1.0) is None
+    assert drift_interval(times, times, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("growth", "answer"),
+    [
+        ((-5.0, 10.0), True), ((-50.0, -20.0), True), ((9.9, 10.1), None), ((-100.0, 100.0), None),
+        ((10.1, 20.0), False), (None, None),
+    ],
+)  # fmt: skip
+def test_keeping_up_is_shown_or_not_or_nobody_can_tell(growth: tuple[float, float] | None, answer: bool | None) -> None:
+    assert sustained(growth, 1000.0) is answer
+    assert sustained(growth, 0.0) is None
+
+
+def test_the_slope_interval_holds_the_planted_slope_as_often_as_it_says() -> None:
+    random = np.random.default_rng(7)
+    times = np.arange(15, dtype=float)
+    intervals = [slope_interval(times, 2 * times + random.normal(0, 4, 15)) for _ in range(400)]
+    inside = [low <= 2 <= high for low, high in (i for i in intervals if i is not None)]
+    assert 0.92 <= sum(inside) / 400 <= 0.98
+
+
+def test_a_slope_takes_three_points_at_more_than_one_instant() -> None:
+    line = np.array([0.0, 1.0, 2.0])
+    assert slope_interval(line[:2], line[:2]) is None
+    assert slope_interval(np.array([1.0, 1.0, 1.0]), line) is None
+    assert slope_interval(line, 3 * line + 7) == pytest.approx((3, 3))
+    # One of three points half off: the slope is 1, its deviation is 1/sqrt(12), and t is 12.706.
+    found = slope_interval(line, np.array([0.0, 1.5, 2.0]))
+    assert found == pytest.approx((1 - 12.7062 * 12**-0.5, 1 + 12.7062 * 12**-0.5), rel=1e-4)

@@ -1,0 +1,166 @@
+"""Each rule fires on its own evidence and on nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from faultline.records.judge.resources.cpu import Lost, Taken
+from faultline.records.judge.steady_state import Drift
+from faultline.records.judge.validity import LOST_BRIEFLY, LOST_CORES, RULES, Findings, Settled, reasons
+from faultline.experiment.config import parse_configuration
+from tests.unit.synthetic import Scenario
+
+GOOD = Findings(
+    configuration=Scenario().configuration,
+    schedule_lag_p99_ms=50.0,
+    recovery_lateness_ms=250.0,
+    generator_died=None,
+    recorder_died=None,
+    conductor_died=None,
+    baseline_bins=10,
+    drifts={"latency": Drift(0.01, -0.2, 0.25), "lag": Drift(0.0, -0.25, 0.1)},
+    growth=(-3.0, 2.0),
+    offered_rps=200.0,
+    t0_backlog=0,
+    spans_s=np.array([2.1] * 9 + [2.4]),
+    outcomes=[Settled("effective", "gone")],
+    losses=["executor 0 was lost"],
+    undrained=0,
+    chain_problems=(),
+)
+CONTROL = dataclasses.replace(
+    GOOD, configuration=Scenario(fault=False).configuration, outcomes=(), losses=(), baseline_bins=3
+)
+
+
+def test_a_good_run_and_a_good_control_are_valid() -> None:
+    assert reasons(GOOD) == []
+    assert reasons(CONTROL) == []
+
+
+def test_a_late_generator_says_who_had_the_cores() -> None:
+    late = dataclasses.replace(GOOD, schedule_lag_p99_ms=80.0, besides={"others": 0.014, "stolen": 1.06})
+    assert reasons(late) == [
+        "schedule-lag: p99 80 ms > 50 ms; other processes used 0.01 cores; the host took 1.06 cores"
+    ]
+    during = dataclasses.replace(GOOD, recovery_lateness_ms=312.0)
+    assert reasons(during) == ["schedule-lag: up to 312 ms > 250 ms during a recovery"]
+    unknown = dataclasses.replace(late, besides={"others": None, "stolen": None})
+    assert reasons(unknown) == ["schedule-lag: p99 80 ms > 50 ms"]
+
+
+@pytest.mark.parametrize(
+    ("code", "changes"),
+    [
+        ("schedule-lag", {"schedule_lag_p99_ms": 50.1}),
+        ("schedule-lag", {"recovery_lateness_ms": 250.1}),
+        ("clock-jumped", {"clock_jump_ms": -101.0}),
+        ("clock-jumped", {"clock_jump_ms": 100.1}),
+        ("clocks-apart", {"clock_uncertain": ("worker-1", 5.1)}),
+        ("disturbed", {"taken": Taken(0.31, 0.5)}),
+        ("disturbed", {"taken": Taken(0.1, 1.01)}),
+        ("disturbed", {"lost": Lost(LOST_CORES - 0.01, 0.02, 0.3)}),
+        ("disturbed", {"lost": Lost(LOST_CORES + 0.01, None, 0.3)}),
+        ("disturbed", {"lost": Lost(0.0, 0.0, LOST_BRIEFLY + 0.01)}),
+        ("generator-died", {"generator_died": "killed"}),
+        ("recorder-died", {"recorder_died": "killed"}),
+        ("conductor-died", {"conductor_died": "killed"}),
+        ("baseline-too-short", {"baseline_bins": 9}),
+        ("not-steady", {"drifts": {"latency": Drift(0.2, 0.1, 0.26), "lag": None}}),
+        ("not-steady", {"drifts": {"latency": None, "lag": Drift(-0.2, -0.3, -0.1)}}),
+        ("overloaded", {"growth": (2.1, 9.0)}),
+        ("overloaded", {"growth": (2.1, 9.0), "drifts": {"lag": Drift(0.9, 0.5, 1.0)}}),
+        ("backlog-at-t0", {"t0_backlog": 1}),
+        ("store-unread", {"store_not_read": True}),
+        ("interval-not-held", {"spans_s": np.full(10, 2.11)}),
+        ("interval-not-held", {"spans_s": np.array([2.0] * 8 + [2.5, 2.5])}),
+        ("interval-not-held", {"spans_s": np.array([])}),
+        ("no-effect", {"outcomes": [Settled("no-effect", "no task was lost")]}),
+        ("missed-window", {"outcomes": [Settled("missed-window")]}),
+        ("fault-unknown", {"outcomes": [Settled("unknown")]}),
+        ("fault-unknown", {"outcomes": [Settled(None)]}),
+        ("drain-incomplete", {"undrained": 3}),
+        ("drain-incomplete", {"last_batch_lost": True}),
+        ("timeline-broken", {"chain_problems": ("missing: t3, though t7 was seen",)}),
+    ],
+)
+def test_one_rule_fires_alone(code: str, changes: dict[str, Any]) -> None:
+    found = reasons(dataclasses.replace(GOOD, **changes))
+    assert [reason.split(":")[0] for reason in found] == [code]
+
+
+def test_every_planned_fault_must_have_been_effective() -> None:
+    found = reasons(
+        dataclasses.replace(GOOD, outcomes=[Settled("effective"), Settled("no-effect", "gone before"), Settled(None)])
+    )
+    assert found == [
+        "no-effect: fault 2 changed nothing (gone before)",
+        "fault-unknown: fault 3 was not settled: nobody can say whether it took effect",
+    ]
+
+
+def test_a_control_may_not_see_a_fault() -> None:
+    found = reasons(dataclasses.replace(CONTROL, losses=["executor 0 was lost"]))
+    assert found == ["fault-in-control: executor 0 was lost"]
+
+
+def test_four_bins_are_enough_at_intervals_of_five_seconds() -> None:
+    slow = dataclasses.replace(
+        GOOD,
+        configuration=Scenario(interval_s=5.0).configuration,
+        baseline_bins=4,
+        spans_s=np.full(4, 5.0),
+    )
+    assert reasons(slow) == []
+
+
+def test_every_rule_says_what_it_means() -> None:
+    assert all(rule.__doc__ for rule in RULES.values())
+
+
+def test_what_moved_is_named_with_its_interval() -> None:
+    moved = {"latency": Drift(0.4, 0.3, 0.5), "lag": Drift(0.0, -0.1, 0.1)}
+    assert reasons(dataclasses.replace(GOOD, drifts=moved)) == [
+        "not-steady: latency moved by +40% (+30% to +50%) before the fault, and not surely within 25%"
+    ]
+    assert reasons(dataclasses.replace(CONTROL, drifts=moved)) == []
+    slow = dataclasses.replace(GOOD, drifts=moved, baseline_bins=6, spans_s=np.full(6, 3.0))
+    assert [one.partition(":")[0] for one in reasons(slow)] == ["interval-not-held"], "only fast runs would survive"
+    assert reasons(dataclasses.replace(GOOD, growth=(2.1, 9.4))) == [
+        "overloaded: lag grew by 2 to 9 of 200 records/s > 1%"
+    ]
+
+
+def test_what_lies_on_a_limit_is_within_it() -> None:
+    assert reasons(dataclasses.replace(GOOD, clock_jump_ms=100.0, schedule_lag_p99_ms=50.0)) == []
+    assert reasons(dataclasses.replace(GOOD, taken=Taken(0.3, 1.0))) == []
+    assert (
+        reasons(dataclasses.replace(GOOD, clock_jump_ms=-100.0, schedule_lag_p99_ms=None, recovery_lateness_ms=None))
+        == []
+    )
+    assert reasons(dataclasses.replace(GOOD, growth=(2.0, 9.0))) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({"fault": "none"}, True),
+        ({"fault": "none", "accept_overload": True}, False),
+        ({"fault": "executor", "accept_overload": True}, True),
+        ({"workload": "nexmark", "query": "q0", "fault": "none"}, False),
+    ],
+)
+def test_being_too_slow_is_a_result_only_where_it_was_asked_for(config: dict[str, Any], refused: bool) -> None:
+    good = GOOD if config["fault"] != "none" else CONTROL
+    slow = dataclasses.replace(good, configuration=parse_configuration(config), spans_s=np.full(3, 600.0))
+    assert [reason.split(":")[0] for reason in reasons(slow)] == (["interval-not-held"] if refused else [])
+    growing = dataclasses.replace(
+        slow, spans_s=np.full(3, 2.0), growth=(20.0, 30.0) if slow.configuration.paced else None
+    )
+    assert [reason.split(":")[0] for reason in reasons(growing)] == (["overloaded"] if refused else [])
+    silent = dataclasses.replace(slow, spans_s=np.array([]))
+    assert reasons(silent) == ["interval-not-held: no commit in the measured window"]

@@ -1,0 +1,125 @@
+"""Batches, tasks and waiting in the measured window, from hand-made samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from faultline.records.judge.bins import Schedule
+from faultline.records.judge.latency import fold
+from faultline.records.judge.work import is_real_time, non_compute_ms, source_rps, work_of
+from faultline.system.window import NS, Window
+from faultline.engines.base import Batch, Commit, Totals, Traces
+
+T0 = 1_000 * NS
+WINDOW = Window.of(T0, warmup_s=10, duration_s=10, interval_s=2)
+
+
+def progress(batch: int, at_s: float, trigger_ms: int, add_ms: int) -> Batch:
+    return Batch(batch, T0 + round(at_s * NS), trigger_ms, add_ms)
+
+
+def samples(*rows: tuple[float, str, float, float]) -> tuple[Totals, ...]:
+    """(seconds after T0, process, completed tasks, task ms), in order of time."""
+    return tuple(Totals(name, T0 + round(at_s * NS), 0.0, tasks, ms) for at_s, name, tasks, ms in sorted(rows))
+
+
+def test_only_what_ended_in_the_window_counts() -> None:
+    listener = [
+        progress(0, 9.9, 999, 500),
+        progress(1, 12, 300, 200),
+        progress(2, 20, 500, 400),
+        progress(3, 20.1, 7, 5),
+    ]
+    executors = samples(
+        (9, "a/0", 10, 1000),
+        (19, "a/0", 30, 4000),
+        (25, "a/0", 90, 9000),
+        # one that came up inside the window, and died there
+        (15, "a/1", 4, 400),
+    )
+    work = work_of(Traces("batch", work=tuple(listener), totals=executors), WINDOW, 400.0)
+    assert (work.batches, work.batch_s) == (2, 0.8)
+    assert (work.tasks, work.task_s) == (24, 3.4)
+    assert work.batch_us_per_record == pytest.approx(0.8e6 / 4000)
+
+
+def test_an_engine_that_reports_nothing_has_no_figures() -> None:
+    work = work_of(Traces("batch"), WINDOW, 400.0)
+    assert set(dataclasses.astuple(work)) == {None}
+
+
+def tuples_of(*rows: tuple[int, float, float, int]) -> Any:
+    """(batch, produced and emitted in seconds after T0, n)."""
+    frame = pd.DataFrame(
+        [
+            {
+                "lineage": 0,
+                "batch": batch,
+                "produced_ms": (T0 + round(made * NS)) // 1_000_000,
+                "emitted_ms": (T0 + round(out * NS)) // 1_000_000,
+                "primer": False,
+                "n": n,
+            }
+            for batch, made, out, n in rows
+        ]
+    )
+    return fold([frame], WINDOW)
+
+
+def test_non_compute_is_latency_less_the_batch_and_never_negative() -> None:
+    tuples = tuples_of((1, 11, 12, 3), (1, 11.9, 12, 1), (2, 18, 20, 2), (9, 5, 6, 100))
+    listener = [progress(1, 12, 300, 200), progress(2, 20, 500, 400), progress(9, 6, 1, 1)]
+    ends = {1: T0 + 12 * NS, 2: T0 + 20 * NS, 9: T0 + 6 * NS}
+    commits = tuple(Commit(0, batch, None, end, {}) for batch, end in ends.items())
+    traces = Traces("batch", commits, work=tuple(listener))
+    # 3 tuples wait 800 ms, 1 waits none, 2 wait 1,600 ms; batch 9 lies before the window
+    assert non_compute_ms(tuples, traces, WINDOW) == pytest.approx((3 * 800 + 0 + 2 * 1600) / 6)
+    assert non_compute_ms(tuples, dataclasses.replace(traces, work=()), WINDOW) is None
+
+
+def test_the_source_is_what_was_due_in_the_window() -> None:
+    due = [(T0 + round(second * NS)) // 1_000_000 for second in (9.999, 10, 15, 19.999, 20)]
+    records = pd.DataFrame({"partition": 0, "offset": range(5), "timestamp_ms": due, "primer": False})
+    assert source_rps(Schedule(records), WINDOW) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("spacing_ms", "expected"), [(50, True), (1000, True), (1001, False), (2000, False)])
+def test_real_time_means_outputs_closer_than_half_a_batch(spacing_ms: int, expected: bool) -> None:
+    start = (T0 + 10 * NS) // 1_000_000
+    assert is_real_time(np.arange(start, start + 9_000, spacing_ms, dtype=np.int64), WINDOW) is expected
+
+
+def test_bursts_at_the_ends_of_batches_are_not_real_time() -> None:
+    start = (T0 + 10 * NS) // 1_000_000
+    bursts = [start + batch * 2000 + ms for batch in range(5) for ms in range(50)]
+    assert is_real_time(np.array(bursts, dtype=np.int64), WINDOW) is False
+
+
+def test_without_outputs_nobody_can_tell() -> None:
+    assert is_real_time(np.array([], dtype=np.int64), WINDOW) is None
+
+
+def test_real_time_is_asked_of_the_window_only() -> None:
+    start, end = (T0 + 10 * NS) // 1_000_000, (T0 + 20 * NS) // 1_000_000
+    outside = [*range(start - 5_000, start, 10), *range(end, end + 5_000, 10)]
+    assert is_real_time(np.array(outside, dtype=np.int64), WINDOW) is None
+    slow = sorted([*outside, start, start + 4_000, end - 1])
+    assert is_real_time(np.array(slow, dtype=np.int64), WINDOW) is False
+    assert is_real_time(np.array([start, start + 900], dtype=np.int64), WINDOW) is True, "two of them say it"
+    assert is_real_time(np.array([start - 10, start], dtype=np.int64), WINDOW) is None
+
+
+def test_waiting_is_asked_of_one_lineage_and_of_batches_that_told_their_time() -> None:
+    tuples = tuples_of((1, 11, 12, 3), (2, 18, 20, 2))
+    commits = (Commit(0, 1, None, T0 + 10 * NS, {}), Commit(0, 2, None, T0 + 20 * NS, {}))
+    traces = Traces("batch", commits, work=(progress(1, 12, 300, 200), progress(2, 20, 500, 400)))
+    assert non_compute_ms(tuples, traces, WINDOW) == 1600, "a batch that ended when the window began is not in it"
+    assert non_compute_ms(tuples, dataclasses.replace(traces, work=(progress(2, 20, 500, 0),)), WINDOW) is None
+    several = dataclasses.replace(tuples, by_batch=tuples.by_batch.assign(lineage=[0, 1]))
+    assert non_compute_ms(several, traces, WINDOW) is None
+    assert non_compute_ms(fold([], WINDOW), traces, WINDOW) is None

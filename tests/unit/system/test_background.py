@@ -1,0 +1,245 @@
+"""What gives way while a window is measured: which sessions, by which means, and that it is always taken back."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fault.sampling import SETTLED_S
+from faultline.system.marks import BACKGROUND_MARK
+from faultline.system.quiet import background
+from faultline.system.quiet.background import (
+    LOWEST_NICENESS,
+    Background,
+    Means,
+    all_stats,
+    background_sessions,
+    be_ordinary,
+    control_group,
+    means,
+    niceness_of,
+    policies_of,
+    restore,
+)
+from faultline.system.quiet.window_lock import window
+from faultline.system.waiting import wait_until
+from tests.support.decoys import NOBODY, only_root
+
+INSTANCE = f"background-test-{os.getpid()}"
+ORDINARY, IDLE = {os.SCHED_OTHER}, {os.SCHED_IDLE}
+needs_idle = pytest.mark.skipif(not means().idle, reason="this user may not take the idle class back")
+needs_groups = pytest.mark.skipif(not means().groups, reason="sessions are not weighed as groups here")
+PR_SET_DUMPABLE = 4
+REFUSED = "limits"
+THREADS = """
+import sys, threading
+for _ in range(3): threading.Thread(target=sys.stdin.readline, daemon=True).start()
+print("up", flush=True)
+threading.Event().wait()
+"""
+
+
+@contextmanager
+def service(mark: str | None = INSTANCE, *, own_session: bool = True, user: int | None = None) -> Iterator[int]:
+    """A process that is old enough to be looked at, of four threads where it is this user's; gives its pid."""
+    process = subprocess.Popen(
+        # Another user may not run the suite's Python.
+        [sys.executable, "-S", "-c", THREADS] if user is None else ["/bin/sh", "-c", "echo up; read x"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={} if mark is None else {BACKGROUND_MARK: mark},
+        start_new_session=own_session,
+        cwd="/",
+        **({} if user is None else {"user": user, "group": user, "extra_groups": []}),  # type: ignore[arg-type]
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > SETTLED_S + 0.1, timeout_s=60, what="an age that is looked at")
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# pid, session, and whether it is background: None for one that is too young to be known.
+PROCESSES = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(1, 5), st.sampled_from([True, False, None])), unique_by=lambda one: one[0]
+)
+
+
+@given(PROCESSES)
+def test_a_session_gives_way_where_all_that_is_known_of_it_is_background(
+    processes: list[tuple[int, int, bool | None]],
+) -> None:
+    stats = {(pid, 0): ["S", "0", "0", str(session)] for pid, session, _ in processes}
+    kinds = {True: set[tuple[int, int]](), False: set[tuple[int, int]]()}
+    for pid, _, kind in processes:
+        if kind is not None:
+            kinds[kind].add((pid, 0))
+    found = background_sessions(kinds[True], kinds[False], stats)
+    for session in range(1, 6):
+        members = [(pid, kind) for pid, its, kind in processes if its == session]
+        gives_way = any(kind for _, kind in members) and not any(kind is False for _, kind in members)
+        assert (session in found) == gives_way
+        assert not gives_way or (found[session], True) in members
+
+
+@needs_idle
+def test_every_thread_gives_way_and_is_restored() -> None:
+    with service() as pid, service("another") as other, service(None) as unmarked:
+        ways = means()
+        own = Background(INSTANCE, ways)
+        assert {key[0] for key in own.lower(all_stats())} == {pid}
+        assert policies_of(pid) == IDLE and policies_of(other) == policies_of(unmarked) == ORDINARY
+        if ways.groups:
+            assert (niceness_of(pid), niceness_of(other), niceness_of(unmarked)) == (LOWEST_NICENESS, 0, 0)
+        # By another object, as after a recorder that was killed.
+        assert Background(INSTANCE, ways).restore() == [pid]
+        assert policies_of(pid) == ORDINARY and niceness_of(pid) in (0, None)
+        assert own.restore() == []
+
+
+@needs_idle
+@needs_groups
+def test_a_session_that_holds_something_else_stays_and_its_processes_do_not_count_as_lowered() -> None:
+    with service(own_session=False) as pid:
+        own = Background(INSTANCE, means())
+        try:
+            assert own.lower(all_stats()) == set()
+            assert policies_of(pid) == IDLE and niceness_of(pid) == niceness_of(os.getpid())
+        finally:
+            own.restore()
+
+
+@needs_groups
+def test_where_the_idle_class_cannot_be_taken_back_the_session_alone_gives_way() -> None:
+    with service() as pid:
+        own = Background(INSTANCE, Means(idle=False, groups=True))
+        assert {key[0] for key in own.lower(all_stats())} == {pid}
+        assert policies_of(pid) == ORDINARY and niceness_of(pid) == LOWEST_NICENESS
+        assert own.restore() == [pid] and niceness_of(pid) == 0
+
+
+def test_without_means_nothing_is_touched_and_the_reason_is_given() -> None:
+    nothing = Means(idle=False, groups=False)
+    with service() as pid:
+        assert Background(INSTANCE, nothing).lower(all_stats()) == set()
+        assert policies_of(pid) == ORDINARY and niceness_of(pid) in (0, None)
+    assert "RLIMIT_NICE" in nothing.text and "RLIMIT_NICE" not in Means(idle=True, groups=False).text
+
+
+@needs_idle
+def test_what_shares_no_control_group_with_what_is_measured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    with service() as pid:
+        monkeypatch.setattr(background, "control_group", lambda one: "services" if one == pid else "engine")
+        stats = all_stats()
+        own = Background(INSTANCE, means())
+        assert own.lower(stats, [key for key in stats if key[0] == os.getpid()]) == set()
+        assert policies_of(pid) == ORDINARY
+
+
+@needs_idle
+def test_a_measured_process_that_has_just_ended_keeps_nobody_from_giving_way() -> None:
+    with service() as pid:
+        stats = all_stats()
+        own = Background(INSTANCE, means())
+        with subprocess.Popen(["true"]) as ended:
+            ended.wait()
+        gone = (ended.pid, 0)
+        assert control_group(ended.pid) == ""
+        try:
+            assert {key[0] for key in own.lower({**stats, gone: stats[next(iter(stats))]}, [gone])} == {pid}
+        finally:
+            own.restore()
+
+
+@needs_idle
+def test_beside_a_window_nothing_is_restored(tmp_path: Path) -> None:
+    with service() as pid:
+        Background(INSTANCE, means()).lower(all_stats())
+        with window(tmp_path / "lock"):
+            assert restore(INSTANCE, tmp_path / "lock") == [] and policies_of(pid) == IDLE
+        assert restore(INSTANCE, tmp_path / "lock") == [pid] and policies_of(pid) == ORDINARY
+        assert restore(None, tmp_path / "lock") == []
+
+
+@only_root
+def test_another_users_process_is_never_touched() -> None:
+    with service(user=NOBODY) as theirs:
+        assert Background(INSTANCE, means()).lower(all_stats()) == set()
+        assert policies_of(theirs) == ORDINARY and niceness_of(theirs) in (0, None)
+
+
+def as_user(act: Callable[[], Any], *, niceness_limit: int) -> Any:
+    """What a function gives to an ordinary user with this RLIMIT_NICE."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_NICE, (niceness_limit, niceness_limit))
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            # As of a process that was started as this user: its own /proc is its own.
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)
+            os.write(writer, json.dumps(act()).encode())
+        except ValueError:
+            os.write(writer, json.dumps(REFUSED).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with open(reader) as file:
+        return json.loads(file.read())
+
+
+@only_root
+@pytest.mark.parametrize("limit", [0, 20])
+def test_an_ordinary_user_lowers_what_the_kernel_lets_it_take_back(limit: int) -> None:
+    def act() -> list[object]:
+        own, ways = Background(INSTANCE, means()), means()
+        found = []
+        # One look changes a few autogroups at most.
+        for _ in range(3):
+            lowered = own.lower(all_stats())
+        found.append([ways.idle, ways.groups, sorted(key[0] for key in lowered)])
+        found.append([[sorted(policies_of(pid)), niceness_of(pid)] for pid in pids])
+        own.restore()
+        found.append([[sorted(policies_of(pid)), niceness_of(pid)] for pid in pids])
+        return found
+
+    with service(user=NOBODY) as first, service(user=NOBODY) as second:
+        pids = [first, second]
+        found = as_user(act, niceness_limit=limit)
+    if found == REFUSED:
+        pytest.skip("root may not raise limits here")
+    (idle, groups, lowered), during, after = found
+    assert idle == (limit == 20) and groups == means().groups
+    assert lowered == (sorted(pids) if idle or groups else [])
+    policy, niceness = [os.SCHED_IDLE if idle else os.SCHED_OTHER], LOWEST_NICENESS if groups else 0
+    assert during == [[policy, niceness if groups else during[0][1]]] * 2
+    assert after == [[[os.SCHED_OTHER], 0 if groups else after[0][1]]] * 2
+
+
+@needs_idle
+def test_what_was_started_by_a_lowered_process_becomes_ordinary() -> None:
+    child = os.fork()
+    if child == 0:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        be_ordinary()
+        os._exit(0 if os.sched_getscheduler(0) == os.SCHED_OTHER else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

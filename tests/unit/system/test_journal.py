@@ -1,0 +1,125 @@
+"""Journals: what is written comes back, half lines never count, waiting ends for every reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import Instant, Journal, JournalReader, events, last, read_ended, read_journal, write_lines
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.lists(VALUES, max_size=5))
+def test_lines_come_back_with_rising_instants(tmp_path_factory: pytest.TempPathFactory, values: list[object]) -> None:
+    path = tmp_path_factory.mktemp("journal") / "a.jsonl"
+    with Journal(path) as journal:
+        written = [journal.write("e", value=value) for value in values]
+    lines = read_journal(path)
+    assert [line["value"] for line in lines] == values
+    assert [Instant(line["wall_ns"], line["mono_ns"]) for line in lines] == written
+    assert [line["mono_ns"] for line in lines] == sorted(line["mono_ns"] for line in lines)
+
+
+def test_an_instant_can_be_given(tmp_path: Path) -> None:
+    at = Instant(1_000, 2_000).plus(1.5)
+    with Journal(tmp_path / "a.jsonl") as journal:
+        assert journal.write("e", at=at, sync=True) == at
+    assert read_journal(tmp_path / "a.jsonl") == [{"wall_ns": 1_500_001_000, "mono_ns": 1_500_002_000, "event": "e"}]
+
+
+@given(zeros=st.integers(1, 5000), after=st.binary(max_size=40))
+def test_what_follows_the_zeros_that_a_power_cut_left_is_cut_off(
+    tmp_path_factory: pytest.TempPathFactory, zeros: int, after: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "j.jsonl"
+    path.write_bytes(b'{"event": "first"}\n{"eve' + bytes(zeros) + after + b"\n")
+    with Journal(path) as journal:
+        journal.write("second")
+    assert [line["event"] for line in read_journal(path)] == ["first", "second"]
+
+
+@given(cut=st.integers(0, 60))
+def test_a_half_written_last_line_is_left_out_and_cut_off(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("journal") / "a.jsonl"
+    with Journal(path) as journal:
+        journal.write("first")
+        whole = path.stat().st_size
+        journal.write("second", text="ünïcode " * 5)
+    data = path.read_bytes()
+    path.write_bytes(data[: min(whole + cut, len(data) - 1)])
+    assert [line["event"] for line in read_journal(path)] == ["first"]
+    with Journal(path) as journal:
+        journal.write("third")
+    assert [line["event"] for line in read_journal(path)] == ["first", "third"]
+
+
+def test_a_reader_gives_each_line_once(tmp_path: Path) -> None:
+    reader = JournalReader(tmp_path / "a.jsonl")
+    assert reader.poll() == []
+    with Journal(reader.path) as journal:
+        journal.write("one")
+        assert [line["event"] for line in reader.poll()] == ["one"]
+        assert reader.poll() == []
+        journal.write("two")
+        journal.write("three")
+        assert [line["event"] for line in reader.poll()] == ["two", "three"]
+
+
+def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "generator.jsonl"
+    path.write_text('{"event":"prepared"}\nTraceback\n')
+    with pytest.raises(InfrastructureError, match=r"^generator.jsonl: line 2 is not a JSON object"):
+        read_journal(path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match=r"a.jsonl: cannot be written: No such file .*; free disk"):
+        Journal(tmp_path / "missing" / "a.jsonl")
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    (tmp_path / "full.jsonl").symlink_to("/dev/full")
+    with Journal(tmp_path / "full.jsonl") as journal, pytest.raises(InfrastructureError, match="No space left"):
+        journal.write("e")
+
+
+def test_a_line_that_found_no_room_leaves_nothing_that_the_next_one_would_begin_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    with Journal(tmp_path / "a.jsonl") as journal:
+        journal.write("first")
+        monkeypatch.setattr("faultline.system.journal.os.write", lambda file, data: write(file, data[:9]))
+        with pytest.raises(InfrastructureError, match="only 9 of"):
+            journal.write("second")
+        monkeypatch.undo()
+        journal.write("third")
+    assert [line["event"] for line in read_journal(journal.path)] == ["first", "third"]
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), max_size=6))
+def test_lines_that_are_written_at_once_come_back_by_either_reader(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[dict[str, object]]
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "a.jsonl"
+    write_lines(path, lines)
+    assert read_journal(path) == list(read_ended(path)) == lines
+
+
+@given(st.lists(st.fixed_dictionaries({"event": st.sampled_from("xy"), "fault": st.integers(0, 2)}), max_size=8))
+def test_the_last_line_is_the_last_one_whose_fields_are_as_given(lines: list[dict[str, object]]) -> None:
+    lines = [{**line, "number": number} for number, line in enumerate(lines)]
+    wanted = [line for line in lines if (line["event"], line["fault"]) == ("x", 1)]
+    assert last(lines, event="x", fault=1) == (wanted[-1] if wanted else None)
+    assert events(lines, "y") == [line for line in lines if line["event"] == "y"]
+    assert last([{"kind": "start"}], event="start") is None

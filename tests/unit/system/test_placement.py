@@ -1,0 +1,53 @@
+"""Which service runs on which host, and where each is reached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.experiment.attempt import write_json
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError
+from faultline.system.placement import FILE, HERE, HOST, Placement, read_placement
+from faultline.system.settings import DEFAULT_PORTS, load_settings, ports_with, workers_of
+
+
+@given(st.integers(3, 9))
+def test_the_broker_and_every_worker_have_hosts_and_addresses_of_their_own(count: int) -> None:
+    placement = Placement.of(count, "10.77.3", "faultl-0a1b2c3d")
+    ports = ports_with(count - 1)
+    services = ["kafka", *(f"spark-worker-{number}" for number in workers_of(ports))]
+    assert [one.service for one in placement.hosts] == services
+    addresses = [placement.address(one) for one in services]
+    assert len({*addresses, placement.conductor}) == count + 1
+    assert placement.address("spark-master") == placement.conductor == "10.77.3.1"
+    assert Placement.from_mapping(json.loads(json.dumps(placement.as_mapping()))) == placement
+    assert len(set(ports.values())) == len(ports), "no two services have one port"
+
+
+def test_endpoints_are_loopback_unless_there_are_hosts() -> None:
+    here = Endpoints.embedded(DEFAULT_PORTS)
+    assert {here.kafka, here.kafka_detour} == {f"{HOST}:19092", f"{HOST}:19095"} and here.here == HOST
+    spread = Endpoints.embedded(DEFAULT_PORTS, Placement.of(3, "10.77.0", "faultl-0a1b2c3d"))
+    assert (spread.kafka, spread.kafka_detoured, spread.kafka_detour) == (
+        "10.77.0.2:19092", "10.77.0.2:19094", "10.77.0.1:19095"
+    )  # fmt: skip
+    assert spread.engine == "spark://10.77.0.1:17077" and spread.here == "10.77.0.1"
+    assert spread.airflow == here.airflow, "it listens on loopback only"
+    assert Endpoints.from_mapping(json.loads(json.dumps(spread.as_mapping()))) == spread
+
+
+def test_what_up_chose_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_placement(tmp_path) == HERE and not HERE.spread
+    placement = Placement.of(3, "10.77.0", "faultl-0a1b2c3d")
+    write_json(tmp_path / FILE, placement.as_mapping())
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
+    assert load_settings().placement == placement and load_settings().endpoints.kafka == "10.77.0.2:19092"
+    for broken in ("{", "[]", '{"conductor": "x"}', '{"conductor": "x", "bridge": "", "hosts": [{"name": 1}]}'):
+        (tmp_path / FILE).write_text(broken)
+        with pytest.raises(ConfigError, match=r"hosts.json: not a list of hosts .*down"):
+            read_placement(tmp_path)

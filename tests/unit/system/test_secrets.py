@@ -1,0 +1,120 @@
+"""Secrets lie where nobody else can read them, and are refused where somebody could."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from faultline.system.errors import ConfigError
+from faultline.system.files import write_private
+from faultline.system.kafka_login import kafka_client, kafka_options
+from faultline.system.secrets import (
+    FILE,
+    USERS,
+    jaas_file,
+    login_file,
+    make_secrets,
+    read_secrets,
+    require_logins,
+    require_private,
+    write_logins,
+    write_no_logins,
+)
+from faultline.system.settings import DEFAULT_PORTS, INSTANCE, ROOT, Settings
+from tests.support.decoys import NOBODY, only_root
+
+
+def test_they_are_made_once_and_differ(tmp_path: Path) -> None:
+    first, other = make_secrets(tmp_path / "a"), make_secrets(tmp_path / "b")
+    assert make_secrets(tmp_path / "a") == read_secrets(tmp_path / "a") == first
+    every = [*first.kafka.values(), first.spark, first.proof, *other.kafka.values(), other.spark, other.proof]
+    assert len(set(every)) == len(every) and all(len(one) == 48 for one in every)
+
+
+def test_nobody_else_can_read_them_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_logins(tmp_path / "s", make_secrets(tmp_path / "s"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o700
+    found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "s").iterdir()}
+    assert set(found.values()) == {0o600} and len(found) == 1 + 2 * len(USERS)
+
+
+@pytest.mark.parametrize(("name", "mode"), [(FILE, 0o640), (FILE, 0o604), ("", 0o750), ("", 0o711)])
+def test_what_others_can_read_is_refused_with_the_remedy(tmp_path: Path, name: str, mode: int) -> None:
+    folder = tmp_path / "s"
+    make_secrets(folder)
+    (folder / name).chmod(mode)
+    with pytest.raises(ConfigError, match=f"has mode {mode:04o}, and others may not see it; chmod 0[67]00"):
+        read_secrets(folder)
+
+
+def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_secrets(tmp_path / "none")
+    make_secrets(tmp_path / "s")
+    write_private(tmp_path / "s" / FILE, "{}")
+    with pytest.raises(ConfigError, match="is damaged"):
+        read_secrets(tmp_path / "s")
+
+
+@only_root
+def test_another_users_file_is_none_of_ours(tmp_path: Path) -> None:
+    write_private(tmp_path / "x", "text")
+    os.chown(tmp_path / "x", NOBODY, NOBODY)
+    with pytest.raises(ConfigError, match=f"belongs to user {NOBODY}"):
+        require_private(tmp_path / "x")
+
+
+def test_a_link_in_the_place_of_the_folder_or_the_file_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "s").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is not a folder of this user's"):
+        make_secrets(tmp_path / "s")
+    (tmp_path / "victim").write_text("whole")
+    (tmp_path / "file.tmp").symlink_to(tmp_path / "victim")
+    write_private(tmp_path / "file", "text")
+    assert (tmp_path / "victim").read_text() == "whole" and (tmp_path / "file").read_text() == "text"
+
+
+def test_clients_log_in_where_the_broker_asks(tmp_path: Path) -> None:
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results", DEFAULT_PORTS)
+    bootstrap, secrets = settings.endpoints.kafka, settings.secrets
+    assert kafka_client(bootstrap, secrets=secrets) == {"bootstrap.servers": bootstrap} and not kafka_options(settings)
+    known = make_secrets(secrets)
+    write_logins(secrets, known)
+    asked = kafka_client(bootstrap, {"log_level": 0}, secrets=secrets)
+    assert (asked["sasl.username"], asked["sasl.password"]) == ("harness", known.kafka["harness"])
+    assert asked["log_level"] == 0
+    assert kafka_options(settings)["kafka.sasl.mechanism"] == "SCRAM-SHA-256"
+    assert f'password="{known.kafka["workload"]}"' in jaas_file(secrets, "workload").read_text()
+    assert kafka_client("elsewhere:9092") == {"bootstrap.servers": "elsewhere:9092"}, "no secret goes to others"
+    write_no_logins(secrets)
+    assert kafka_client(bootstrap, secrets=secrets) == {"bootstrap.servers": bootstrap} and not kafka_options(settings)
+    assert json.loads((secrets / FILE).read_text()), "kept"
+
+
+def test_a_login_that_is_gone_while_services_run_is_named(tmp_path: Path) -> None:
+    """And nobody comes as anybody instead."""
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results", DEFAULT_PORTS)
+    write_logins(settings.secrets, make_secrets(settings.secrets))
+    write_private(settings.home / INSTANCE, "{}")
+    require_logins(settings.secrets)
+    for user, use in (
+        ("harness", lambda: kafka_client("x:1", secrets=settings.secrets)),
+        ("workload", lambda: kafka_options(settings)),
+    ):
+        login_file(settings.secrets, user).unlink()
+        for one in (use, lambda: require_logins(settings.secrets)):
+            with pytest.raises(ConfigError, match=f"^{login_file(settings.secrets, user)}: No such file"):
+                one()
+        write_logins(settings.secrets, read_secrets(settings.secrets))
+    (settings.secrets / FILE).unlink()
+    with pytest.raises(ConfigError, match=f"{FILE}: No such file"):
+        require_logins(settings.secrets)
