@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from faultline.system.journal import Journal
 from faultline.system.processes import birth, end_ledger, process_of, read_ledger, spawn_detached
 from faultline.system.settings import Settings
 from faultline.experiment.config import parse_configuration
-from faultline.orchestration.spark import generator_command
 from faultline.records.store import Store
 from faultline.lifecycle.healing import as_line
-from faultline.lifecycle.orphans import LOCAL_RUN, SETTLED_S, close_ownerless, owner_here, sweep_orphans
-from faultline.lifecycle.steps import start_generator
+from faultline.lifecycle.hooks import PlainHooks
+from faultline.lifecycle.orphans import SETTLED_S, close_ownerless, sweep_orphans, this_process
+from faultline.lifecycle.prepare import Order, describe_order
+from faultline.lifecycle.start import start_generator
 from faultline.lifecycle.teardown import close, refuse_closed
 from tests.support.decoys import NOBODY, only_root
+from tests.support.plain_hooks import context_of
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(900)"]
 DEAD = {"pid": 2**22 - 1, "create_time": 1.0}
@@ -120,20 +123,19 @@ def test_a_step_that_is_begun_twice_starts_nothing(site: Site) -> None:
     """A scheduler that died may run a task once more; two generators would be no measurement."""
     attempt = site.attempt(1, kafka={"bootstrap": "127.0.0.1:1"})
     with pytest.raises(InfrastructureError, match="generator: was started before"):
-        start_generator(attempt, site.settings, generator_command)
+        start_generator(context_of(attempt, site.settings))
     assert len(read_ledger(attempt.ledger)) == 1
 
 
-def test_what_is_being_measured_is_left_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_being_measured_is_left_alone(site: Site) -> None:
     measured, local = site.attempt(1, run_id="busy"), site.attempt(2, owner=_me())
     unknown = site.attempt(3, run_id=None)  # of before the run was noted
     site.running = {"busy"}
     assert site.sweep() == []
     assert all(map(lives, (measured, local, unknown)))
-    # Without a scheduler nobody knows what became of its runs.
-    monkeypatch.setenv(LOCAL_RUN, "1")
-    site.running = set()
-    assert site.sweep() == []
+    # Without Airflow nobody knows what became of its runs.
+    plain = PlainHooks(site.settings)
+    assert sweep_orphans(site.settings, plain.run_is_alive, site.deleted.extend) == []
     assert lives(measured)
 
 
@@ -165,7 +167,6 @@ def test_one_that_cannot_be_healed_stays_open_is_named_and_is_healed_by_a_later_
             "node": None,
         }  # fmt: skip
         journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", victim), 0))
-    monkeypatch.setenv(LOCAL_RUN, "1")
     close(orphan, site.settings, site.deleted.extend)
     why = "healing: host: node9 is not known; known: none; continue it by hand with kill -CONT"
     assert json.loads(orphan.unhealed.read_text()) == {"why": why} and not orphan.closed.exists()
@@ -238,10 +239,10 @@ def test_half_a_record_of_a_dead_writer_is_removed(site: Site) -> None:
     assert [dead.exists(), alive.exists(), whole.exists()] == [False, True, True]
 
 
-def test_only_a_process_that_runs_all_by_itself_is_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert owner_here() is None
-    monkeypatch.setenv(LOCAL_RUN, "1")
-    assert owner_here() == _me()
+def test_only_a_process_that_performs_all_steps_is_an_owner(site: Site) -> None:
+    order = Order(parse_configuration({}))
+    assert this_process() == _me() == describe_order(order, site.settings, "17")["owner"]
+    assert describe_order(replace(order, run_id="a run of Airflow"), site.settings, "17")["owner"] is None
 
 
 def _me() -> dict[str, Any]:

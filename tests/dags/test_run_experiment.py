@@ -18,7 +18,7 @@ from faultline.experiment.config import parse_configuration
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.orchestration import run_experiment
-from faultline.orchestration.experiment import parent_stopped
+from faultline.orchestration.hooks import AirflowHooks
 from faultline.orchestration.run_experiment import RunExperiment
 from faultline.orchestration.sweep import child_run_id, matrix_dag
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
@@ -180,13 +180,12 @@ def test_a_resumed_sweep_takes_up_its_children_unless_the_build_changed() -> Non
     ("parent", "stopped"),
     [("queued", False), ("running", False), ("failed", True), ("success", True), (None, True)],
 )
-def test_a_child_stops_when_nobody_waits_for_it(
-    monkeypatch: pytest.MonkeyPatch, parent: str | None, stopped: bool
-) -> None:
+def test_a_child_stops_when_nobody_waits_for_it(parent: str | None, stopped: bool) -> None:
     """A sweep that was marked as failed, or as done, or deleted."""
     runs = Runs(parent=parent) if parent else Runs()
-    monkeypatch.setattr("faultline.orchestration.experiment.get_current_context", lambda: context(runs))
-    assert parent_stopped() is stopped
+    settings = Settings(Path("/"), Path("/"), Path("/"))
+    hooks = AirflowHooks(settings, {**context(runs), "run_id": RUN})
+    assert hooks.cancelled() is stopped
 
 
 def asked(store: Store, **budget: Any) -> list[PlannedCell]:

@@ -1,4 +1,4 @@
-"""What a step of an attempt leaves when it fails: why, for the record that the teardown writes."""
+"""Steps of an attempt as tasks of Airflow: how each kind of failure ends the task, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.attempt import Attempt
+from faultline.lifecycle import steps
+from faultline.lifecycle.context import RunContext
+from faultline.lifecycle.steps import STEPS, Step, perform
+from faultline.orchestration import experiment as subject
+from faultline.orchestration.experiment import experiment_dag, judge, run_here, submit_workload
+from faultline.orchestration.hooks import ALONE
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal
 from faultline.system.processes import Entry, append_entry
 from faultline.system.waiting import wait_until
-from faultline.experiment.config import parse_configuration
-from faultline.orchestration import experiment as subject
-from faultline.orchestration.experiment import experiment_dag, judge, step
-from faultline.orchestration.step import ALONE
-from faultline.lifecycle.prepare import Order
 from tests.unit.sample_records import sample
 
 ID = "20261121T061500Z-3fa9c1"
@@ -28,6 +31,8 @@ ID = "20261121T061500Z-3fa9c1"
 @pytest.fixture
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    context = {"params": {}, "run_id": "r", "ti": SimpleNamespace()}
+    monkeypatch.setattr(subject, "get_current_context", lambda: context)
     made = Attempt(tmp_path / "attempts" / ID)
     made.folder.mkdir(parents=True)
     return made
@@ -46,21 +51,22 @@ def noted(attempt: Attempt) -> list[tuple[str, str, str]]:
         (AssertionError("never"), AssertionError),
     ],
 )
-def test_a_step_that_fails_says_why(attempt: Attempt, error: Exception, raised: type[Exception]) -> None:
-    @step
-    def start_something(attempt: Attempt) -> None:
+def test_a_step_that_fails_says_why(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
+) -> None:
+    def do(run: RunContext) -> Any:
         raise error
 
+    monkeypatch.setitem(steps.STEPS, "submit_workload", replace(STEPS["submit_workload"], do=do))
     with pytest.raises(raised):
-        start_something(ID)
-    assert noted(attempt) == [("start_something", type(error).__name__, str(error))]
+        submit_workload.function(ID)
+    assert noted(attempt) == [("submit_workload", type(error).__name__, str(error))]
 
 
 def test_a_task_that_airflow_left_alone_says_that_and_not_what_broke_then(attempt: Attempt) -> None:
     reads, writes = os.pipe()
 
-    @step
-    def wait_for_something(attempt: Attempt) -> None:
+    def do(run: RunContext) -> None:
         beside = os.getppid()
         os.write(writes, b".")
         wait_until(lambda: os.getppid() != beside, timeout_s=120, every_s=0.01, what="the end of the process beside")
@@ -69,7 +75,7 @@ def test_a_task_that_airflow_left_alone_says_that_and_not_what_broke_then(attemp
     if not (beside := os.fork()):
         if not os.fork():
             with contextlib.suppress(BrokenPipeError):
-                wait_for_something(ID)
+                perform(Step("wait_for_something", do), run_here(ID))
             os._exit(0)
         os.read(reads, 1)
         os._exit(0)
@@ -78,10 +84,10 @@ def test_a_task_that_airflow_left_alone_says_that_and_not_what_broke_then(attemp
     assert noted(attempt) == [("wait_for_something", "InfrastructureError", ALONE)]
 
 
-def test_a_closed_attempt_is_refused_and_keeps_its_reasons(attempt: Attempt) -> None:
+def test_a_closed_attempt_fails_the_task_for_good(attempt: Attempt) -> None:
     attempt.closed.touch()
     with pytest.raises(AirflowFailException, match="this attempt is closed; clear the whole run"):
-        step(lambda attempt: None)(ID)
+        submit_workload.function(ID)
     assert noted(attempt) == []
 
 
@@ -91,13 +97,13 @@ def test_what_a_machine_left_that_went_down_is_refused_for_good(
     append_entry(attempt.ledger, Entry(1, 1.0, "recorder", ["x"], ID, "t", start_ticks=1, boot="before"))
     harvest = experiment_dag().get_task("harvest")
     harvest.attempt_id = ID
-    for act in (lambda: step(lambda attempt: None)(ID), lambda: harvest.execute({}), lambda: judge.function(ID)):
+    for act in (lambda: submit_workload.function(ID), lambda: harvest.execute({}), lambda: judge.function(ID)):
         with pytest.raises(AirflowFailException, match="the machine was started anew before it was judged"):
             act()
-    assert [name for name, _, _ in noted(attempt)] == ["<lambda>", "harvest", "judge"]
+    assert [name for name, _, _ in noted(attempt)] == ["submit_workload", "harvest", "judge"]
     # It had its record by then.
-    monkeypatch.setattr("faultline.lifecycle.teardown.has_record", lambda attempt, settings: True)
-    monkeypatch.setattr("faultline.records.judge.verdict.judge_attempt", lambda attempt, settings: sample(attempt=ID))
+    monkeypatch.setattr("faultline.lifecycle.steps.has_record", lambda attempt, settings: True)
+    monkeypatch.setattr("faultline.lifecycle.finish.judge_attempt", lambda attempt, settings: sample(attempt=ID))
     monkeypatch.setattr(subject, "tell", lambda record: None)
     assert judge.function(ID).endswith(f"{ID}.json")
 
@@ -106,45 +112,7 @@ def test_a_judge_that_breaks_says_why(attempt: Attempt, monkeypatch: pytest.Monk
     def broken(attempt: Attempt, settings: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("faultline.records.judge.verdict.judge_attempt", broken)
+    monkeypatch.setattr("faultline.lifecycle.finish.judge_attempt", broken)
     with pytest.raises(OSError, match="No space"):
         judge.function(ID)
     assert noted(attempt) == [("judge", "OSError", "[Errno 28] No space left on device")]
-
-
-def test_a_run_waits_for_the_one_that_measures_its_cell(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = Order(parse_configuration({"fault": "none"}), series="s1")
-    told = {"config_id": order.config.config_id, "repetition": 0, "series": "s1", "run_id": "theirs"}
-    write_json(attempt.folder / "attempt.json", told)
-    asked: list[str] = []
-    at_work = iter([True, True, False])
-
-    def run_at_work(run_id: str) -> bool:
-        asked.append(run_id)
-        return next(at_work)
-
-    monkeypatch.setattr(subject, "run_at_work", run_at_work)
-    monkeypatch.setattr(subject, "parent_stopped", lambda: False)
-    monkeypatch.setattr(subject, "TWIN_CHECK_S", 0.01)
-    subject.await_twin(order)
-    assert asked == ["theirs"] * 3
-    for other in ({"repetition": 1}, {"series": "s2"}, {"config_id": "0" * 12}, {"run_id": None}):
-        write_json(attempt.folder / "attempt.json", {**told, **other})
-        subject.await_twin(order)
-    subject.await_twin(replace(order, series=None))
-    attempt.closed.touch()
-    write_json(attempt.folder / "attempt.json", told)
-    subject.await_twin(order)
-    assert asked == ["theirs"] * 3, "of another cell, or over"
-    attempt.closed.unlink()
-    (attempt.folder / "attempt.json").write_text("{")
-    subject.await_twin(order)
-
-
-def test_a_run_that_nobody_wants_any_more_waits_for_nothing(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = Order(parse_configuration({"fault": "none"}), series="s1")
-    told = {"config_id": order.config.config_id, "repetition": 0, "series": "s1", "run_id": "theirs"}
-    write_json(attempt.folder / "attempt.json", told)
-    monkeypatch.setattr(subject, "run_at_work", lambda run_id: True)
-    monkeypatch.setattr(subject, "parent_stopped", lambda: True)
-    subject.await_twin(order)

@@ -169,7 +169,9 @@ def test_the_analysis_knows_no_engine() -> None:
 
 # Who may know an engine by import, beside `engines`: what starts Spark's services and hands programs to it. All others
 # ask the registry.
-KNOW_AN_ENGINE = ("cli/build_command.py", "installation/", "orchestration/spark.py", "orchestration/local_spark.py")
+KNOW_AN_ENGINE = (
+    "cli/build_command.py", "installation/", "lifecycle/hooks.py", "orchestration/hooks.py", "orchestration/local_spark.py",
+)  # fmt: skip
 
 
 def test_the_runner_knows_no_engine_and_orchestration_spark_in_its_place() -> None:

@@ -1,20 +1,17 @@
-"""`./faultline run`: one experiment, through the scheduler when it runs, else through `dag.test()`."""
+"""`./faultline run`: one experiment, through the scheduler when it runs, else in this process."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import secrets
-import subprocess
-import sys
+import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.marks import INSTANCE_MARK
-from faultline.system.settings import Settings, instance, load_settings
+from faultline.system.settings import Settings, load_settings
 from faultline.system.target import target
 from faultline.system.text import Say
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
@@ -22,7 +19,6 @@ from faultline.orchestration.connections import look_ahead, require_targets, tak
 from faultline.cli.operations import bring_up, require
 from faultline.cli.sweeping import await_dags
 from faultline.cli.words import from_here, split_words
-from faultline.installation.airflow_home import installation_environment
 from faultline.installation.daemon import Supervisor
 from faultline.installation.services import airflow_health
 from faultline.installation.supervision import down, services_keeper
@@ -33,13 +29,13 @@ from faultline.experiment.config import Configuration, may_be_empty, parse_confi
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.reports.pages import UI_PAGE
+from faultline.lifecycle.hooks import PlainHooks
 from faultline.lifecycle.prepare import Order, check_here, pause_in
 from faultline.lifecycle.progress import current_attempt, describe, phase_of
+from faultline.lifecycle.steps import run
 
 BOOKKEEPING = ("repetition", "series", "build", "build_spec")
 POLL_S = 1.0
-# Of a run that is broken off.
-END_S = 30.0
 
 
 def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
@@ -102,15 +98,15 @@ def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bo
     require(settings)
     require_targets(settings, [conf["target"]], say)
     sweep_id = f"single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    conf |= {"sweep_id": sweep_id, "keep_topics": keep_topics}
     config = parse_configuration({key: conf[key] for key in Configuration.model_fields})
     say(describe(config))
     if (pause := pause_in(config)) is not None:
         say(pause)
-    if airflow_health(settings).get("scheduler") == "healthy":
-        _through_scheduler(settings, conf, say)
-    else:
-        _through_dag_test(conf, say)
+    if airflow_health(settings).get("scheduler") != "healthy":
+        bookkeeping = {key: conf[key] for key in BOOKKEEPING if key in conf}
+        bookkeeping["build_spec"] = parse_build(bookkeeping.get("build_spec"), "build_spec")
+        return _here(Order(config, sweep_id=sweep_id, keep_topics=keep_topics, **bookkeeping), say)
+    _through_scheduler(settings, {**conf, "sweep_id": sweep_id, "keep_topics": keep_topics}, say)
     records = Store(settings.results).query(sweep=sweep_id)
     if not records:
         raise InfrastructureError("run: the experiment left no record; see the logs of its first failed task")
@@ -138,19 +134,19 @@ def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> No
             )
 
 
-def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
-    """Without a scheduler: the same DAG in one process, on a metadata database of its own.
+def _here(order: Order, say: Say) -> Record:
+    """Measures the experiment in this process.
 
     Services that were not running are started before, and ended after unless others have come to use them.
     """
     before = load_settings()
-    if (elsewhere := target(before, conf["target"])) is not None:
+    if (elsewhere := target(before, order.config.target)) is not None:
         take_in(before, elsewhere)
     with using(before) as alone:
         were_up = Supervisor(before).running()
         settings = bring_up(say, airflow=False, for_run=True)
         try:
-            _dag_test(settings, conf, say)
+            return _measure(order, settings, say)
         finally:
             if are_for_runs(settings) and alone():
                 down(settings, say)
@@ -158,39 +154,26 @@ def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
                 say("services: others use them, too, so they go on; ./faultline down ends them")
 
 
-def _dag_test(settings: Settings, conf: dict[str, Any], say: Say) -> None:
-    log = settings.logs / "dag-test.log"
-    with log.open("ab") as output:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "faultline.orchestration.local_run"],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # The mark makes `down` find it, and all that it starts; the folders are absolute, as its own is another.
-            env=clean_environment(
-                {INSTANCE_MARK: instance(settings)["instance"], **installation_environment(settings)}
-            ),
-            cwd=settings.root,
-        )
-    try:
-        assert child.stdin is not None
-        with child.stdin as pipe:
-            pipe.write(json.dumps(conf).encode())
+def _measure(order: Order, settings: Settings, say: Say) -> Record:
+    """Performs the steps, whose output goes into a log, and shows how far they are."""
+    over = threading.Event()
+
+    def follow() -> None:
         shown = ""
-        while child.poll() is None:
-            shown = _show(settings, conf["sweep_id"], shown, say)
-            time.sleep(POLL_S)
-        if child.returncode not in (0, 1):
-            raise InfrastructureError(f"run: dag.test() ended with status {child.returncode}; see {log}")
-    except BaseException:
-        child.terminate()
+        while not over.wait(POLL_S):
+            shown = _show(settings, str(order.sweep_id), shown, say)
+
+    follower = threading.Thread(target=follow, daemon=True)
+    with (settings.logs / "run.log").open("a") as log, contextlib.redirect_stdout(log):
+        follower.start()
         try:
-            child.wait(END_S)
-        except subprocess.TimeoutExpired:
-            # `down` would end it, which is not called when others use the services.
-            child.kill()
-            child.wait()
-        raise
+            return run(order, PlainHooks(settings), settings)
+        except KeyboardInterrupt:
+            say("interrupted: what the experiment had started is ended, and its record is cancelled")
+            raise
+        finally:
+            over.set()
+            follower.join()
 
 
 def _show(settings: Settings, sweep_id: str, shown: str, say: Say) -> str:

@@ -329,6 +329,11 @@ class Engine(Witness, Protocol):
     def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
         """What is to be started; writes the files that it reads."""
 
+    def generator(
+        self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime, arguments: Sequence[str]
+    ) -> Submission:
+        """The generator with these arguments as a job on the engine's cluster."""
+
     def starting(self, attempt: Attempt) -> Callable[[], None]:
         """What is to be called now and then until all that was primed is committed: it holds back what can wait."""
 

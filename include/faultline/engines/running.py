@@ -1,4 +1,4 @@
-"""What an engine gives the runner for a run: what is started, what is sampled, and who guards its state."""
+"""What an engine gives the lifecycle for a run: what is started, what is sampled, and who guards its state."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from types import MappingProxyType
 from typing import Protocol
 
 from fault.sampling import RoleRule
+from faultline.experiment.attempt import Attempt
+from faultline.system.endpoints import Endpoints
 from faultline.system.journal import Journal, Line
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """What this machine has for programs on a JVM; the room `cluster` knows where.
+    """What this machine has for programs on a JVM; the room `installation` knows where.
 
     `class_data`: the archive of loaded classes, None where there is none.
     """
@@ -38,6 +40,24 @@ class Submission:
     restart_delay_s: float
     max_restarts: int
     ends_itself: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """A program of `spark_jobs/` that reads what is there, and ends.
+
+    `large`: reads much, so that Spark's optimisations pay. `attempt`: the one whose topics it reads, under whose mark
+    it runs. `of_user`: it runs the user's job once more, under the settings and with the jars of the run; never where
+    other jobs come after it. `endpoints`: where the topics are; None: the embedded broker.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    name: str
+    large: bool = False
+    attempt: Attempt | None = None
+    of_user: bool = False
+    endpoints: Endpoints | None = None
 
 
 class Sampler(Protocol):

@@ -25,16 +25,12 @@ from faultline.lifecycle.teardown import close
 
 # A folder without `attempt.json` that is younger may be one that is just being made.
 SETTLED_S = 60.0
-# Set by whoever runs experiments in its own process, without a scheduler.
-LOCAL_RUN = "FAULTLINE_LOCAL_RUN"
 
 Owner = dict[str, Any]
 
 
-def owner_here() -> Owner | None:
-    """This process, when it runs the experiment by itself; None under a scheduler, where no process lives as long."""
-    if not os.environ.get(LOCAL_RUN):
-        return None
+def this_process() -> Owner:
+    """Who owns an attempt that this process measures by itself."""
     process = psutil.Process()
     ticks, boot = birth(process.pid)
     return {"pid": process.pid, "create_time": process.create_time(), "start_ticks": ticks, "boot": boot}
@@ -45,7 +41,7 @@ def sweep_orphans(
 ) -> list[str]:
     """Closes every orphan and deletes its topics; returns a line for each, also for one that resisted.
 
-    `at_work`: whether the run of this id is queued or running, and not the caller's own.
+    `at_work`: whether Airflow's run of this id is queued or running, and not the caller's own.
     """
     said = _clean_up(settings, lambda attempt: _is_orphan(attempt, at_work), delete_topics)
     _remove_parts(settings.records)
@@ -106,9 +102,6 @@ def _is_orphan(attempt: Attempt, at_work: Callable[[str], bool]) -> bool:
     description = attempt.read()
     if description.get("owner"):
         return _is_ownerless(attempt)
-    # One that a scheduler's tasks measure: this process must be one of them to know what became of its run.
-    if os.environ.get(LOCAL_RUN):
-        return False
     run_id = description.get("run_id")
     return bool(run_id) and not at_work(str(run_id))
 

@@ -1,4 +1,4 @@
-"""The step `prepare`: validate, and make the attempt."""
+"""What is ordered, what is refused of it, and the folder of its attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fault.identity import DRIVER
 from fault.victims import ROLES_OF
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
-from faultline.system.errors import ConfigError
+from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.files import make_folder, sync_folder
 from faultline.system.secrets import require_logins
 from faultline.system.settings import Settings, check_folders, free_port, instance, load_settings, ssh_hosts
@@ -29,7 +29,10 @@ from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_pa
 from faultline.experiment.sweep_id import require_sweep_id
 from faultline.lifecycle.builds import Build, build_of, check_build
 from faultline.lifecycle.environment import default_build, describe, job_hashes
-from faultline.lifecycle.orphans import owner_here
+from faultline.lifecycle.orphans import this_process
+from faultline.lifecycle.teardown import refused_record
+from faultline.records.record import Record
+from faultline.records.store import Store
 
 if TYPE_CHECKING:  # who prepares no data does not load what reads it
     from generators.data_files import Data
@@ -53,10 +56,14 @@ class Order:
     sweep_id: str | None = None
     parent_run_id: str | None = None
     logical_date: str | None = None
-    # The run in Airflow that measures it.
+    # The run in Airflow that measures it; None for one that this process measures.
     run_id: str | None = None
     # What is under test in place of the installed programs and settings.
     build_spec: BuildSpec = BuildSpec()
+    # Whoever closes the attempt leaves its topics.
+    keep_topics: bool = False
+    # Nothing is measured when the cell has a valid record by then.
+    only_missing: bool = False
 
     def __post_init__(self) -> None:
         for key in ("series", "build", "matrix"):
@@ -70,18 +77,12 @@ class Order:
         check_build(self.build_spec, self.config, key="build_spec")
 
 
-def prepare(
-    order: Order,
-    settings: Settings,
-    java: str,
-    *,
-    hosts: Mapping[str, Mapping[str, Any]] | None = None,
-    keep_topics: bool = False,
+def make_attempt(
+    order: Order, settings: Settings, java: str, *, hosts: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Attempt:
     """Makes the attempt's folder, writes `attempt.json` and the attempt's plan; starts nothing.
 
-    `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one. `keep_topics`:
-    whoever closes the attempt leaves its topics.
+    `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one.
     Raises ConfigError when the machines can never hold the executors asked for, and
     InfrastructureError naming the holder or the service when the wait runs out.
     """
@@ -116,7 +117,7 @@ def prepare(
         # Of the build under test; what harvests its topics is always what is installed.
         "programs": str(built.programs),
         "engine_settings": dict(order.build_spec.settings),
-        "keep_topics": keep_topics,
+        "keep_topics": order.keep_topics,
         "window_lock": str(settings.window_lock),
         # Figures that cannot be had where it runs, and why.
         "not_measured": not_measured(endpoints),
@@ -160,6 +161,14 @@ def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, 
     }
 
 
+def record_refusal(order: Order, settings: Settings, java: str, error: FaultlineError) -> Record:
+    """Stores and returns a `failed` or `cancelled` record, so that a sweep learns why nothing was measured."""
+    description = {**describe_order(order, settings, java), "attempt": new_attempt_id(settings.attempts)}
+    record = refused_record(description, error)
+    Store(settings.results).write(record)
+    return record
+
+
 def copy_job(config: Configuration, attempt: Attempt) -> None:
     """Keeps what of the user's is under test: it may be changed before the run is harvested."""
     for name, path in config.kind.files(config.own).items():
@@ -184,8 +193,8 @@ def describe_order(order: Order, settings: Settings, java: str, built: Build | N
         "parent_run_id": order.parent_run_id,
         "logical_date": order.logical_date,
         "run_id": order.run_id,
-        # Who closes it: the tasks of its run, unless one process runs them all.
-        "owner": owner_here(),
+        # Who closes it: the tasks of its run, unless one process performs all steps.
+        "owner": None if order.run_id else this_process(),
         "prepared_wall_ns": time.time_ns(),
         "environment": describe(settings, order.config, java, made),
     }

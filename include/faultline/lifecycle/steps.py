@@ -1,349 +1,170 @@
-"""The steps of one experiment between `prepare` and `harvest`, each a plain function.
+"""The life of an experiment: the table of its steps, and `run`, which performs them one after another.
 
-Airflow calls them one after another; the processes they start live on across the tasks. What has
-to happen at an exact instant is done by the conductor, never by a step.
+Tasks of Airflow perform the same steps, each in a process of its own.
 """
 
 from __future__ import annotations
 
-import signal
-import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.documents import read_document
-from faultline.system.errors import Cancelled, InfrastructureError
-from faultline.system.machine_lock import RECORDER
-from faultline.system.marks import load_token
-from faultline.system.processes import Entry, process_of, send, victim_of
-from faultline.system.secrets import HARNESS, login_file
-from faultline.system.settings import Settings
-from faultline.system.waiting import seldom, wait_until
-from faultline.installation.class_data import archive_here
-from faultline.installation.daemon import Supervisor
+from faultline.experiment.cell import Cell
 from faultline.installation.java import find_java
-from faultline.installation.services import kafka_ready
-from faultline.installation.steal_time import await_quiet, longest_wait_s
-from faultline.engines.base import Progress
-from faultline.engines.registry import engine_at, engine_of
-from faultline.engines.running import Runtime, Submission
-from faultline.experiment.config import Configuration
-from faultline.experiment.plan import AttemptPlan, configuration_of, plan_of
-from faultline.experiment.preparations import Filling
-from faultline.lifecycle.daemons import (
-    death,
-    folder_of,
-    module,
-    newest,
-    seen,
-    spawn,
-    start_companion,
-    start_fault_daemons,
-    workload_trouble,
-)
-from faultline.lifecycle.ending.drain import await_drained, await_last_batch
-from faultline.lifecycle.teardown import heal_leftovers
-from faultline.lifecycle.window.punctuality import Punctuality
-from faultline.lifecycle.window.quiet_window import LONGEST_S
-from generators.login import LOGIN
+from faultline.lifecycle import finish, start
+from faultline.lifecycle.context import Hooks, RunContext, open_run
+from faultline.lifecycle.orphans import sweep_orphans, unclosed
+from faultline.lifecycle.prepare import Order, make_attempt, record_refusal
+from faultline.lifecycle.start import TURN_S
+from faultline.lifecycle.teardown import has_record, note_failure, refuse_closed, refuse_unfinished
+from faultline.installation.targets.look import require_well
+from faultline.installation.topics import delete_topics
+from faultline.records.judge.verdict import stored_record
+from faultline.records.record import Record
+from faultline.records.store import Store
+from faultline.system.errors import Cancelled, FaultlineError, InfrastructureError
+from faultline.system.quiet.window_lock import beside_windows
+from faultline.system.settings import Settings
+from faultline.system.target import target
+from faultline.system.waiting import wait_until
 
-# Of an attempt's generator with these arguments: its command, and its environment beside this one.
-ExecutorCommand = Callable[[Attempt, Settings, Sequence[str]], tuple[list[str], Mapping[str, str]]]
-
-RECORDER_START_S = 15.0
-# How often whoever waits for its turn asks whether it is still wanted, beside a window that is measured.
-CANCELLED_S = 10.0
-# The longest wait for the experiment before: hours, as its window may last hours.
-TURN_S = 6 * 3600.0
-# Also the processes of the experiment before may have to end first.
-SERVICES_TIMEOUT_S = 120.0
-PRIMER_TIMEOUT_S = 300.0
-CONDUCTOR_START_S = 60.0
-SETTLE_S = 30.0
-STOP_S = 60.0
-# Between two looks at an engine that starts, each of which takes some milliseconds of a core from it.
-WHILE_STARTING_S = 0.25
-# Between two looks at the journals.
-IN_WINDOW_S = 1.0
-AT_END_S = 0.1
+# Between two looks at another run that measures the same cell.
+TWIN_CHECK_S = 2.0
 
 
-def start_recorder(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], bool] = lambda: False) -> Entry:
-    """Starts the recorder, and waits until it is the attempt's turn: until the recorder holds the machine, the services
-    have room, and the machine's host leaves it alone where that is asked for.
+@dataclass(frozen=True)
+class Step:
+    """One step. `repeatable`: it may be begun twice on one attempt, also on one that is closed."""
 
-    The recorder waits for the end of the recording before: neither that one's harvest nor what comes after it is
-    measured, so this attempt's start may go on beside them.
+    name: str
+    do: Callable[[RunContext], Any]
+    repeatable: bool = False
+
+
+TEARDOWN = Step("teardown", finish.teardown, repeatable=True)
+# In order; the last one is performed whatever became of the others.
+STEPS = {
+    step.name: step
+    for step in (
+        Step("provision_topics", start.provision_topics),
+        Step("start_recorder", start.start_recorder),
+        Step("start_generator", start.start_generator),
+        Step("submit_workload", start.submit_workload),
+        Step("inject_fault", start.inject_fault),
+        Step("await_end", start.await_end),
+        Step("harvest", finish.harvest, repeatable=True),
+        Step("judge", finish.judge, repeatable=True),
+        TEARDOWN,
+    )
+}
+
+
+class RefusedError(FaultlineError):
+    """An experiment that cannot be measured here and now: why, and the record that says so."""
+
+    def __init__(self, why: FaultlineError, record: Record) -> None:
+        super().__init__(str(why))
+        self.why, self.record = why, record
+
+
+class MeasuredError(FaultlineError):
+    """The cell of the order has a valid record, and only missing ones were asked for."""
+
+
+def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
+    """Cleans up what dead attempts left, and makes the attempt's folder; starts nothing.
+
+    Raises MeasuredError, and RefusedError for what cannot be measured.
     """
-    entry = spawn(
-        attempt,
-        settings,
-        "recorder",
-        [
-            *(*module(RECORDER), *folder_of(attempt)),
-            *("--machine", settings.machine, "--turn", str(settings.turn), "--wait", f"{TURN_S:g}"),
-        ],
-        stdout=attempt.logs / "recorder.out",
-    )
-    now_and_then = seldom(cancelled, CANCELLED_S)
-    wait_until(
-        lambda: seen(attempt.recorder_journal, kind="start") or _cancelled(now_and_then),
-        timeout_s=TURN_S + RECORDER_START_S,
-        what="recorder: its first sample",
-        alive=lambda: death(attempt, entry),
-    )
-    # Its turn may have come because its sweep was stopped.
-    _cancelled(cancelled)
-    await_services(settings, configuration_of(attempt))
-    if wait_s := longest_wait_s():
-        print(f"waiting until the machine's host takes nearly nothing from it, {wait_s:g} s at most")
-        print(f"waited {await_quiet(wait_s, cancelled=cancelled):.0f} s")
-    return entry
-
-
-def await_services(settings: Settings, config: Configuration) -> None:
-    """Waits until the broker answers, and the engine has the room that is asked for; starts who was given up."""
-    engine = engine_of(config)
-    endpoints = engine.endpoints(settings, config)
-    logins, supervisor = settings.at(endpoints).logins, Supervisor(settings)
-    lacking: str | None = None
-
-    def ready() -> bool:
-        nonlocal lacking
-        supervisor.start_given_up()
-        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka, logins) else "Kafka is away"
-        return lacking is None
-
-    wait_until(
-        ready,
-        timeout_s=SERVICES_TIMEOUT_S,
-        every_s=0.3,
-        what=lambda: f"services: {lacking}; look at ./faultline doctor, or run ./faultline down and up",
-    )
-
-
-def start_generator(attempt: Attempt, settings: Settings, on_executors: ExecutorCommand) -> Entry | None:
-    """Starts the generator, which prepares its data, sends the primer, and waits at the gate.
-
-    `on_executors`: the command and environment of one whose processes run on the cluster. None when the engine makes
-    the events itself.
-    """
-    plan = plan_of(attempt)
-    if plan.generator is None:
-        return None
-    specification = attempt.folder / "generator_config.json"
-    write_json(specification, plan.generator)
-    arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
-    arguments += ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
-    journal = attempt.generator_journal
-    if configuration_of(attempt).generator_on == "host":
-        logged_in = {LOGIN: str(login_file(settings.at(plan.endpoints).logins, HARNESS))}
-        command = [*module("generators"), *arguments]
-        return spawn(attempt, settings, "generator", command, stdout=journal, environment=logged_in)
-    command, environment = on_executors(attempt, settings, arguments)
-    token = load_token(attempt.id)
-    return spawn(attempt, settings, "generator", command, stdout=journal, environment=environment, token=token)
-
-
-def submit_workload(attempt: Attempt, settings: Settings, command_of: Callable[[Submission], list[str]]) -> Entry:
-    """Starts what the engine submits, and all beside it; returns when all that was primed is committed.
-
-    `command_of`: the complete command, whoever the submission is handed to. For a query with event time, it returns
-    when its watermark stands, too, so that late records of the schedule are left out.
-    """
-    plan = plan_of(attempt)
-    attempt.scratch.mkdir(exist_ok=True)
-    runtime, engine = Runtime(find_java(settings.home / "java.json").home, archive_here(settings)), engine_at(attempt)
-    submission = engine.submit(attempt, plan, settings, runtime)
-    write_json(
-        attempt.folder / "workload.json",
-        {
-            "command": command_of(submission),
-            "env": dict(submission.environment),
-            "restart_delay_s": submission.restart_delay_s,
-            "max_restarts": submission.max_restarts,
-            "ends_itself": submission.ends_itself,
-        },
-    )
-    start_fault_daemons(attempt, settings, plan)
-    for companion in plan.companions:
-        start_companion(attempt, settings, companion)
-    entry = _fill(attempt, settings, plan.filling) if plan.filling else _prime(attempt, settings, plan)
-    engine.begun(attempt, runtime)
-    return entry
-
-
-def _prime(attempt: Attempt, settings: Settings, plan: AttemptPlan) -> Entry:
-    """Starts a workload, and waits until it has committed what the generator sent before the gate."""
-    primed = wait_until(
-        lambda: seen(attempt.generator_journal, event="primed"),
-        timeout_s=PRIMER_TIMEOUT_S,
-        what="generator: its primer",
-        alive=lambda: death(attempt, newest(attempt, "generator")),
-    )
-    entry, made = _start_supervisor(attempt, settings), _progress(attempt)
-    _await_commit(attempt, entry, "its input", lambda: made.covering(primed["end_offsets"]) >= plan.primed_batches)
-    return entry
-
-
-def _fill(attempt: Attempt, settings: Settings, filling: Filling) -> Entry:
-    """Starts a workload without a generator, and waits for what fills its state."""
-    entry, made = _start_supervisor(attempt, settings), _progress(attempt)
-
-    def filled_and_begun() -> bool:
-        return made.covering(filling.offsets) >= 1 and made.runs() >= filling.runs
-
-    _await_commit(attempt, entry, filling.what, filled_and_begun, PRIMER_TIMEOUT_S + filling.longest_s)
-    return entry
-
-
-def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
-    command = [*module("faultline.lifecycle.workload_supervisor"), *folder_of(attempt)]
-    return spawn(attempt, settings, "supervisor", command, stdout=attempt.logs / "supervisor.out")
-
-
-def _await_commit(
-    attempt: Attempt, entry: Entry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
-) -> None:
-    starting = engine_at(attempt).starting(attempt)
-
-    def look() -> bool:
-        starting()
-        return committed()
-
-    wait_until(
-        look,
-        timeout_s=limit_s,
-        every_s=WHILE_STARTING_S,
-        what=lambda: f"workload: the commit of {what} in its checkpoint; see {attempt.spark_logs / 'driver-0.log'}",
-        alive=lambda: workload_trouble(attempt, entry),
-    )
-
-
-def _progress(attempt: Attempt) -> Progress:
-    """How far the workload of the attempt has come."""
-    return engine_at(attempt).progress(attempt)
-
-
-def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
-    """Starts the conductor, which opens the gate and keeps the instants; waits until every fault settled.
-
-    Returns the journal's last line on them (for a control: the gate's).
-    """
-    plan = plan_of(attempt)
-    entry = spawn(
-        attempt,
-        settings,
-        "conductor",
-        [*module("faultline.lifecycle.conductor"), *folder_of(attempt)],
-        stdout=attempt.logs / "conductor.out",
-    )
-
-    punctuality = Punctuality(attempt)
-
-    def alive() -> str | None:
-        punctuality.require(plan)
-        failed = seen(attempt.conductor_journal, event="failed")
-        return f"conductor: {failed['message']}" if failed else death(attempt, entry)
-
-    gate = wait_until(
-        lambda: seen(attempt.conductor_journal, event="gate"),
-        timeout_s=CONDUCTOR_START_S + LONGEST_S,
-        what="conductor: opening the gate",
-        alive=alive,
-    )
-    for one in plan.faults:
-        gate = wait_until(
-            lambda index=one.index: (  # type: ignore[misc]
-                seen(attempt.conductor_journal, event="settled", fault=index)
-                or seen(attempt.conductor_journal, event="not_normal")
-            ),
-            timeout_s=plan.over_s(one) + SETTLE_S,
-            every_s=IN_WINDOW_S,
-            what=f"conductor: the outcome of fault {one.index}",
-            alive=alive,
-        )
-    return gate
-
-
-def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-    """Waits for the schedule's end and the drain, then stops workload and recorder.
-
-    A process that died is noted, not raised: the measurement is kept, and the judge calls it
-    invalid. Raises Cancelled when the parent sweep was stopped, InvalidMeasurement for a rate that cannot be reached.
-    """
-    plan = plan_of(attempt)
-    problems: list[str] = []
-
-    punctuality = Punctuality(attempt)
-
-    def alive(role: str) -> str | None:
-        punctuality.require(plan)
-        return death(attempt, newest(attempt, role))
-
-    scheduled = [("conductor", attempt.conductor_journal)]
-    scheduled += [("generator", attempt.generator_journal)] if plan.paced else []
-    for role, journal in scheduled:
-        try:
-            wait_until(
-                lambda journal=journal: seen(journal, event="done") or _cancelled(cancelled),  # type: ignore[misc]
-                timeout_s=plan.window_s + SETTLE_S,
-                every_s=_pace(attempt, plan),
-                what=f"{role}: the end of its schedule",
-                alive=lambda role=role: alive(role),  # type: ignore[misc]
-            )
-        except Cancelled:
-            raise
-        except InfrastructureError as error:
-            problems.append(str(error))
-            heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
-    drained = await_drained(attempt, plan, problems) if plan.paced else await_last_batch(attempt, problems)
-    attempt.stop_file.touch()
-    # The machine is free for the next experiment; its start need not wait for the end of this one's processes.
-    _stop_recorder(attempt, problems)
-    _await_exit(attempt, "supervisor", problems, plan.stop_s)
-    outcome = {"drained": drained, "problems": problems, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
-    write_json(attempt.folder / "end.json", outcome)
-    return outcome
-
-
-def _pace(attempt: Attempt, plan: AttemptPlan) -> Callable[[], float]:
-    """Seconds between two looks: few while a window is measured, which they would disturb, and many around its end."""
-    gate = seen(attempt.conductor_journal, event="gate")
-    longest_ns = gate["t0_mono_ns"] + round(plan.window_s * 1e9) if gate else 0
-
-    def pace_s() -> float:
-        ends_ns = read_document(attempt.load_end)["end_mono_ns"] if attempt.load_end.exists() else longest_ns
-        return IN_WINDOW_S if time.monotonic_ns() < ends_ns - round(IN_WINDOW_S * 1e9) else AT_END_S
-
-    return pace_s
-
-
-def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: float = STOP_S) -> None:
-    entry = newest(attempt, role)
-    if entry is None:
-        return
+    if order.only_missing and order.series is not None:
+        await_twin(order, hooks, settings)
+        if Store(settings.results).sound(Cell(order.config.config_id, order.repetition, order.series)):
+            raise MeasuredError("the cell got a valid record while this run was queued")
+    java = find_java(settings.home / "java.json").version
     try:
-        wait_until(lambda: process_of(entry) is None, timeout_s=timeout_s, what=f"{role}: its end")
-    except InfrastructureError as error:
-        problems.append(str(error))
+        with beside_windows(settings.window_lock):
+            for line in sweep_orphans(
+                settings, hooks.run_is_alive, lambda topics: delete_topics(hooks.kafka_admin(), topics)
+            ):
+                print(line)
+            if (elsewhere := target(settings, order.config.target)) is not None:
+                hooks.take_target(elsewhere)
+                require_well(settings, elsewhere, print)
+            attempt = make_attempt(order, settings, java, hosts=hooks.hosts())
+    except FaultlineError as error:
+        raise RefusedError(error, record_refusal(order, settings, java, error)) from error
+    return open_run(attempt.id, hooks, settings)
 
 
-def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
-    entry = newest(attempt, "recorder")
-    process = victim_of(entry) if entry else None
-    if process is None:
-        # This step may be begun twice: then the recorder was told to stop before.
-        if not seen(attempt.recorder_journal, kind="stop"):
-            problems.append("recorder: died before the end")
-        return
-    send(process, signal.SIGTERM)
-    _await_exit(attempt, "recorder", problems)
+def await_twin(order: Order, hooks: Hooks, settings: Settings) -> None:
+    """Waits while another run measures the order's cell, perhaps of another sweep: it need not be measured twice."""
+
+    def measured_elsewhere() -> bool:
+        cell = (order.config.config_id, order.repetition, order.series)
+        for attempt in unclosed(settings):
+            try:
+                told = {} if attempt.over else attempt.read()
+            except FaultlineError:
+                continue  # damaged: whoever cleans up says so
+            same = (told.get("config_id"), told.get("repetition"), told.get("series")) == cell
+            if same and told["run_id"] and hooks.run_is_alive(str(told["run_id"])):
+                return True
+        return False
+
+    wait_until(
+        lambda: hooks.cancelled() or not measured_elsewhere(),
+        timeout_s=TURN_S,
+        every_s=TWIN_CHECK_S,
+        what="experiment: the end of the run that measures the same cell",
+    )
 
 
-def _cancelled(cancelled: Callable[[], bool]) -> bool:
-    """False; raises Cancelled when the sweep was stopped."""
-    if cancelled():
-        raise Cancelled("the sweep was stopped")
-    return False
+def perform(step: Step, run: RunContext) -> Any:
+    """Performs a step, and notes why it failed. Returns what the step returns.
+
+    Raises ConfigError for a closed attempt, InfrastructureError for one whose machine went down, and what the step
+    raises.
+    """
+    attempt = run.attempt
+    if not step.repeatable:
+        refuse_closed(attempt)
+    try:
+        if step is not TEARDOWN and not (step.name == "judge" and has_record(attempt, run.settings)):
+            refuse_unfinished(attempt)
+        return step.do(run)
+    except Exception as error:
+        if step is not TEARDOWN:
+            note_failure(attempt.folder, step.name, run.hooks.cause_of(error))
+        raise
+
+
+def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
+    """Measures one experiment in this process; returns its record, whatever its status.
+
+    Raises KeyboardInterrupt and SystemExit once all is ended that it started.
+    """
+    try:
+        context = prepare(order, hooks, settings)
+    except RefusedError as refused:
+        return refused.record
+    name = ""
+    try:
+        for name, step in STEPS.items():
+            if step is not TEARDOWN:
+                perform(step, context)
+    except FaultlineError:
+        pass  # noted, and the record says why
+    except Exception:
+        traceback.print_exc()
+    except BaseException:
+        note_failure(context.attempt.folder, name, Cancelled("it was interrupted"))
+        raise
+    finally:
+        outcome = perform(TEARDOWN, context)
+    if why := outcome.get("unhealed"):
+        print(f"{context.attempt.id} stays open, and the next experiment tries again: {why}")
+    record = stored_record(context.attempt, settings)
+    if record is None:
+        raise InfrastructureError(f"{context.attempt.id}: left no record in {settings.records}")
+    return record

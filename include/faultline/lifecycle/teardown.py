@@ -50,11 +50,15 @@ def went_down(attempt: Attempt) -> bool:
     return any(entry.boot not in ("", present) for entry in read_ledger(attempt.ledger))
 
 
+class UnfinishedError(InfrastructureError):
+    """The attempt was cut off when its machine went down; nothing of it can be measured any more."""
+
+
 def refuse_unfinished(attempt: Attempt) -> None:
-    """Raises InfrastructureError for a step of an open attempt whose machine went down: its figures would be those of
+    """Raises UnfinishedError for a step of an open attempt whose machine went down: its figures would be those of
     a part of it."""
     if not attempt.over and went_down(attempt):
-        raise InfrastructureError(
+        raise UnfinishedError(
             f"{attempt.id}: the machine was started anew before it was judged, and what the disk did not have is lost; "
             "clear the whole run"
         )

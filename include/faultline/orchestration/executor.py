@@ -40,20 +40,14 @@ LIBRARIES = (
 PACKAGES = ("faultline", "fault", "generators")
 OWN = (
     "faultline.orchestration.experiment",
-    "faultline.orchestration.kafka",
+    "faultline.orchestration.hooks",
     "faultline.orchestration.local_spark",
     "faultline.orchestration.notes",
-    "faultline.orchestration.provision",
-    "faultline.orchestration.spark",
     "faultline.orchestration.sweep",
     "faultline.records.judge.verdict",
     "faultline.records.store",
     "faultline.reports.headline",
-    "faultline.lifecycle.collect",
-    "faultline.lifecycle.orphans",
-    "faultline.lifecycle.prepare",
     "faultline.lifecycle.steps",
-    "faultline.lifecycle.teardown",
 )
 # How long work that comes from elsewhere (a run that somebody triggers, a trigger that fires) may go unseen.
 IDLE_S = 0.8

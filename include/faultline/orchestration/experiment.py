@@ -1,8 +1,7 @@
 """The DAG `experiment`: one cell, measured once.
 
-Its tasks call the steps of the core, one after another; generator, workload, recorder and conductor
-are detached processes that live across them. Imports of the core happen inside the tasks, so that
-parsing the DAG file stays cheap.
+Its tasks perform the steps of `faultline.lifecycle.steps`; generator, workload, recorder and conductor are detached
+processes that live across them. The lifecycle is imported inside the tasks, so that parsing the DAG file stays cheap.
 """
 
 from __future__ import annotations
@@ -12,24 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, TriggerRule, chain, get_current_context, task
 
-from faultline.system.errors import ConfigError, FaultlineError, InvalidMeasurement
-from faultline.system.quiet.window_lock import beside_windows
-from faultline.system.settings import load_settings
-from faultline.system.waiting import seldom
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.experiment_form import experiment_params, order_of
 from faultline.orchestration.local_spark import LocalSparkJob
-from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, UNFINISHED, state_of
-from faultline.orchestration.step import attempt_of, refuse_lost, step
+from faultline.orchestration.run_experiment import AGAIN, AT_ONCE
+from faultline.system.errors import ConfigError, FaultlineError
+from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
-    from faultline.experiment.attempt import Attempt
+    from faultline.lifecycle.context import RunContext
     from faultline.records.record import Record
-    from faultline.lifecycle.prepare import Order
 
-# How often a running experiment asks whether its sweep was stopped; each time is a call to the API server.
-PARENT_CHECK_S = 5.0
-TWIN_CHECK_S = 2.0
 # Under which `prepare` leaves why it refused, for `require_accepted`.
 REFUSED = "refused"
 DOC = """\
@@ -80,26 +72,6 @@ def experiment_dag() -> DAG:
     return dag
 
 
-def parent_stopped() -> bool:
-    """Whether the matrix run that asked for this experiment is over or gone: it waits for as long as it wants it."""
-    context = get_current_context()
-    params = context["params"]
-    matrix, parent = params.get("matrix"), params.get("parent_run_id")
-    if not parent or not matrix:
-        return False
-    if not context["ti"].get_dr_count(dag_id=matrix, run_ids=[parent]):
-        return True
-    return state_of(context, matrix, parent) not in UNFINISHED
-
-
-def run_at_work(run_id: str) -> bool:
-    """Whether another run of this DAG is queued or running. An earlier attempt of this very run is over."""
-    context = get_current_context()
-    if run_id == context["run_id"]:
-        return False
-    return bool(context["ti"].get_dr_count(dag_id=EXPERIMENT, run_ids=[run_id], states=["queued", "running"]))
-
-
 def tell(record: Record) -> None:
     """Puts the headline of a record into the note of its run, and where to look at it into the log."""
     from faultline.reports.headline import experiment_page, headline
@@ -115,66 +87,18 @@ def say_in_note(note: str) -> None:
     note_run(load_settings(), get_current_context(), note)
 
 
-def java_version() -> str:
-    from faultline.installation.java import find_java
-
-    return find_java(load_settings().home / "java.json").version
-
-
-def is_measured(order: Order) -> bool:
-    """Whether the order's cell has a valid record; one without a series is of no cell yet."""
-    from faultline.experiment.cell import Cell
-    from faultline.records.store import Store
-
-    if order.series is None:
-        return False
-    cell = Cell(order.config.config_id, order.repetition, order.series)
-    return Store(load_settings().results).sound(cell) is not None
-
-
-def await_twin(order: Order) -> None:
-    """Waits while another run measures the order's cell, perhaps of another sweep: it need not be measured twice."""
-    from faultline.system.waiting import wait_until
-    from faultline.lifecycle.orphans import unclosed
-    from faultline.lifecycle.steps import TURN_S
-
-    if order.series is None:
-        return
-    settings, stopped = load_settings(), seldom(parent_stopped, PARENT_CHECK_S)
-    wait_until(
-        lambda: stopped() or not any(_measures(attempt, order) for attempt in unclosed(settings)),
-        timeout_s=TURN_S,
-        every_s=TWIN_CHECK_S,
-        what="experiment: the end of the run that measures the same cell",
-    )
-
-
-def _measures(attempt: Attempt, order: Order) -> bool:
-    """Whether an attempt that is not closed is of the order's cell, and of another run that goes on."""
-    if attempt.over:
-        return False
-    try:
-        told = attempt.read()
-    except FaultlineError:
-        return False  # damaged: whoever cleans up says so
-    cell = (order.config.config_id, order.repetition, order.series)
-    same = (told["config_id"], told["repetition"], told["series"]) == cell
-    return same and bool(told["run_id"]) and run_at_work(str(told["run_id"]))
-
-
 @task
 def prepare() -> str:
     """Validates, and makes the attempt. Returns the attempt's id."""
     from airflow.sdk.exceptions import AirflowSkipException
 
     from faultline.experiment.sweep_id import sweep_id_of
-    from faultline.orchestration.kafka import delete_topics
+    from faultline.lifecycle import steps
+    from faultline.orchestration.hooks import AirflowHooks
     from faultline.reports.headline import refused_headline
-    from faultline.lifecycle.orphans import sweep_orphans
-    from faultline.lifecycle.prepare import prepare as make
 
-    context = get_current_context()
-    settings, params = load_settings(), dict(context["params"])
+    context, settings = get_current_context(), load_settings()
+    params = dict(context["params"])
     # One that a person triggered is a sweep of its own, under the name of its run.
     params["sweep_id"] = params.get("sweep_id") or sweep_id_of(context["run_id"])
     try:
@@ -182,25 +106,13 @@ def prepare() -> str:
     except ConfigError as error:
         say_in_note(refused_headline(error))
         raise refusal(error) from None
-    if params.get("only_missing"):
-        await_twin(order)
-        if is_measured(order):
-            raise AirflowSkipException("the cell got a valid record while this run was queued")
     try:
-        from faultline.orchestration.provision import remote_hosts
-        from faultline.orchestration.targets.connections import prepare_target
-
-        with beside_windows(settings.window_lock):
-            for line in sweep_orphans(settings, run_at_work, delete_topics):
-                print(line)
-            prepare_target(settings, order.config.target)
-            keep = bool(params.get("keep_topics"))
-            return make(order, settings, java_version(), hosts=remote_hosts(settings), keep_topics=keep).id
-    except FaultlineError as error:
-        from faultline.orchestration.refusal import record_refusal
-
-        tell(record_refusal(order, settings, java_version(), error))
-        raise refusal(error) from None
+        return steps.prepare(order, AirflowHooks(settings, context), settings).attempt.id
+    except steps.MeasuredError as measured:
+        raise AirflowSkipException(str(measured)) from None
+    except steps.RefusedError as refused:
+        tell(refused.record)
+        raise refusal(refused.why) from None
 
 
 def refusal(error: FaultlineError) -> Exception:
@@ -222,64 +134,43 @@ def require_accepted() -> None:
         raise AirflowFailException(reason)
 
 
-@task
-@step
-def provision_topics(attempt: Attempt) -> None:
-    from faultline.orchestration.kafka import create_topics
-
-    create_topics(attempt)
-
-
-@task
-@step
-def start_recorder(attempt: Attempt) -> int:
-    from faultline.lifecycle import steps
-    from faultline.lifecycle.progress import holder_text
+def run_here(attempt_id: str, **hooks: Any) -> RunContext:
+    """The attempt in this task."""
+    from faultline.lifecycle.context import open_run
+    from faultline.orchestration.hooks import AirflowHooks
 
     settings = load_settings()
-    if holder := holder_text(settings):
-        # In the log, which the UI shows as the task runs; a note would cost the experiment that is measured meanwhile.
-        print(f"waits for {holder}")
-    return steps.start_recorder(attempt, settings, cancelled=parent_stopped).pid
+    return open_run(attempt_id, AirflowHooks(settings, get_current_context(), **hooks), settings)
 
 
-@task
-@step
-def start_generator(attempt: Attempt) -> int | None:
-    from faultline.orchestration.spark import generator_command
-    from faultline.lifecycle import steps
+def task_of(name: str) -> Any:
+    """The task that performs a step once. Its value: the pid of what it has started, or what else the step tells."""
 
-    entry = steps.start_generator(attempt, load_settings(), generator_command)
-    return None if entry is None else entry.pid
+    @task(task_id=name)
+    def body(attempt_id: str) -> Any:
+        from airflow.sdk.exceptions import AirflowFailException
 
+        from faultline.lifecycle.steps import STEPS, perform
 
-@task
-@step
-def submit_workload(attempt: Attempt) -> int:
-    from faultline.orchestration.spark import command_of
-    from faultline.lifecycle import steps
+        try:
+            value = perform(STEPS[name], run_here(attempt_id))
+        except FaultlineError as error:
+            raise AirflowFailException(str(error)) from None
+        return getattr(value, "pid", value)
 
-    return steps.submit_workload(attempt, load_settings(), command_of).pid
-
-
-@task
-@step
-def inject_fault(attempt: Attempt) -> dict[str, Any]:
-    from faultline.lifecycle import steps
-
-    return steps.inject_fault(attempt, load_settings())
+    return body
 
 
-@task
-@step
-def await_end(attempt: Attempt) -> dict[str, Any]:
-    from faultline.lifecycle import steps
-
-    return steps.await_end(attempt, load_settings(), cancelled=seldom(parent_stopped, PARENT_CHECK_S))
+provision_topics = task_of("provision_topics")
+start_recorder = task_of("start_recorder")
+start_generator = task_of("start_generator")
+submit_workload = task_of("submit_workload")
+inject_fault = task_of("inject_fault")
+await_end = task_of("await_end")
 
 
 class HarvestOperator(LocalSparkJob):
-    """Gathers what the run left on disk; then Spark reads both topics, unless the engine has a way of its own."""
+    """The step `harvest`, whose Spark job the operator submits."""
 
     template_fields = (*LocalSparkJob.template_fields, "attempt_id")
 
@@ -288,34 +179,9 @@ class HarvestOperator(LocalSparkJob):
         self.attempt_id = attempt_id
 
     def execute(self, context: Any) -> None:
-        from faultline.system.marks import RUN_MARK
-        from faultline.system.processes import end_processes, marked
-        from faultline.engines.registry import engine_at
-        from faultline.experiment.plan import configuration_of, plan_of
-        from faultline.lifecycle.collect import gather, is_large, require_whole, sent_records
-        from faultline.lifecycle.teardown import note_failure
+        from functools import partial
 
-        attempt = attempt_of(self.attempt_id)
-        refuse_lost(attempt, "harvest")
-        try:
-            configuration = gather(attempt, load_settings())
-            plan = plan_of(attempt)
-            require_whole(plan)
-            if harvest := engine_at(attempt).harvester(plan):
-                harvest(configuration)
-                return
-            # The job of an earlier try whose task was killed would write into the same folder.
-            end_processes(marked(RUN_MARK, attempt.id))
-            self.application_args = ["--config", str(configuration)]
-            self.name = f"harvest {attempt.id}"
-            self.large, self.for_attempt = is_large(sent_records(attempt, plan)), attempt.id
-            if attempt.job.is_dir():
-                self.run_under_conditions_of(attempt, configuration_of(attempt))
-            self.alone, self.endpoints = attempt.job.is_dir() or plan.endpoints.elsewhere, plan.endpoints
-            super().execute(context)
-        except Exception as error:
-            note_failure(attempt.folder, "harvest", error)
-            raise
+        perform_again("harvest", run_here(self.attempt_id, batch=partial(self.run_batch, context=context)))
 
 
 @task(**AGAIN)
@@ -323,22 +189,29 @@ def judge(attempt_id: str) -> str:
     """Writes the record, then fails the run unless it is valid. Returns the record's path."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.records.judge.verdict import judge_attempt, require_valid
-    from faultline.lifecycle.teardown import has_record, note_failure
+    from faultline.records.judge.verdict import require_valid
+    from faultline.system.errors import InvalidMeasurement
 
-    settings, attempt = load_settings(), attempt_of(attempt_id)
-    if not has_record(attempt, settings):
-        refuse_lost(attempt, "judge")
+    record = perform_again("judge", run_here(attempt_id))
+    tell(record)
     try:
-        record = judge_attempt(attempt, settings)
-        tell(record)
         require_valid(record)
     except InvalidMeasurement as error:
         raise AirflowFailException(str(error)) from None
-    except Exception as error:
-        note_failure(attempt.folder, "judge", error)
-        raise
     return str(Path("records") / record.config_id / f"{record.attempt}.json")
+
+
+def perform_again(name: str, run: RunContext) -> Any:
+    """Performs a step that is tried again when it fails, but not on what a machine left that went down."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from faultline.lifecycle.steps import STEPS, perform
+    from faultline.lifecycle.teardown import UnfinishedError
+
+    try:
+        return perform(STEPS[name], run)
+    except UnfinishedError as error:
+        raise AirflowFailException(str(error)) from None
 
 
 @task
@@ -346,13 +219,13 @@ def teardown(attempt_id: str) -> dict[str, Any]:
     """Ends what the attempt's ledger names, deletes its topics, and closes the attempt."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.orchestration.kafka import delete_topics
+    from faultline.lifecycle.steps import TEARDOWN, perform
     from faultline.orchestration.notes import note_stopped
     from faultline.records.store import Store
-    from faultline.lifecycle.teardown import close
 
-    settings, attempt = load_settings(), attempt_of(attempt_id)
-    outcome = close(attempt, settings, delete_topics)
+    run = run_here(attempt_id)
+    outcome: dict[str, Any] = perform(TEARDOWN, run)
+    settings, attempt = run.settings, run.attempt
     judged = (attempt.folder / "audit.json").exists()  # and told
     records = [] if judged else Store(settings.results).read(attempt.read()["config_id"]).records
     for record in (one for one in records if one.attempt == attempt.id):

@@ -17,6 +17,7 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.decide import EXAMPLE
 from faultline.experiment.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
 from faultline.orchestration.forms import SECTIONS, axis_param, empty_param, further_axes_param, label_param
+from faultline.engines.running import BatchJob
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, RETRIES, RunExperiment, retry_policy
 from faultline.orchestration.search import SEARCH_PARAMS, require_search, search, search_params
@@ -322,17 +323,7 @@ class Aggregate(LocalSparkJob):
     """Rebuilds the summary tables over all records, then puts what the sweep came to into the note of its run."""
 
     def __init__(self, **arguments: Any) -> None:
-        settings = load_settings()
-        super().__init__(
-            program="aggregate",
-            application_args=[
-                *("--records", str(settings.records)),
-                *("--attempts", str(settings.attempts)),
-                *("--target", str(settings.results / "summary")),
-            ],
-            name="aggregate",
-            **arguments,
-        )
+        super().__init__(program="aggregate", **arguments)
 
     def execute(self, context: Any) -> None:
         from faultline.comparison.coverage import gap_of
@@ -347,8 +338,12 @@ class Aggregate(LocalSparkJob):
         from faultline.reports.headline import sweep_headline
 
         settings, run_id = load_settings(), context["run_id"]
-        self.large = is_large(settings.attempts)
-        super().execute(context)
+        arguments = (
+            *("--records", str(settings.records)),
+            *("--attempts", str(settings.attempts)),
+            *("--target", str(settings.results / "summary")),
+        )
+        self.run_batch(BatchJob("aggregate", arguments, "aggregate", large=is_large(settings.attempts)), context)
         # So that the first look at the results need not parse what the sweep has added.
         index = Index(settings.results, settings.home)
         index.refresh()

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import write_json
+from faultline.experiment.config import parse_configuration
+from faultline.lifecycle.prepare import Order
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
 from faultline.cli import operations, run_one
 from faultline.cli.operations import bring_up
 
+CONFIG = parse_configuration({})
 LEFT = "services: others use them, too, so they go on; ./faultline down ends them"
 
 
@@ -46,14 +44,14 @@ class Desk:
     def run(self, name: str) -> Future[None]:
         """Begins one, and returns when it is in the middle of its experiment."""
         self.said[name] = []
-        run = self.pool.submit(run_one._through_dag_test, {"target": "", "name": name}, self.said[name].append)
+        run = self.pool.submit(run_one._here, Order(CONFIG, sweep_id=name), self.said[name].append)
         wait_until(lambda: name in self.under_way or run.done(), timeout_s=120, what=name)
         return run
 
-    def measure(self, _: Settings, conf: dict[str, Any], __: object) -> None:
-        end = self.under_way[conf["name"]] = threading.Event()
+    def measure(self, order: Order, *_: object) -> None:
+        end = self.under_way[str(order.sweep_id)] = threading.Event()
         assert end.wait(120)
-        if conf["name"] == "broken":
+        if order.sweep_id == "broken":
             raise InfrastructureError("broken")
 
     def end(self, name: str, run: Future[None]) -> list[str]:
@@ -75,7 +73,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.setattr(operations, "up", desk.up)
     monkeypatch.setattr(run_one, "target", lambda *_: None)
     monkeypatch.setattr(run_one, "down", desk.down)
-    monkeypatch.setattr(run_one, "_dag_test", desk.measure)
+    monkeypatch.setattr(run_one, "_measure", desk.measure)
     yield desk
     for end in desk.under_way.values():
         end.set()
@@ -127,28 +125,17 @@ def test_who_comes_while_the_services_are_ended_waits_and_starts_them_anew(
     assert desk.running and desk.downs == 1
 
 
-def test_a_run_that_is_broken_off_leaves_no_process_that_minds_no_signal(
+def test_a_run_that_is_interrupted_follows_no_more_and_says_what_became_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, children = Settings(ROOT, tmp_path, tmp_path / "results"), list[subprocess.Popen[bytes]]()
+    settings, said = Settings(ROOT, tmp_path, tmp_path / "results"), list[str]()
     settings.logs.mkdir()
-    write_json(settings.home / "instance.json", {"instance": "0"})
-    script = (
-        "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(900)"
-    )
-    start = subprocess.Popen
 
-    def stubborn(_: object, **how: Any) -> subprocess.Popen[bytes]:
-        children.append(start([sys.executable, "-c", script], **how))
-        return children[0]
-
-    def interrupted(*_: object) -> str:
-        wait_until(lambda: (settings.logs / "dag-test.log").stat().st_size, timeout_s=120, what="the child")
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_one.subprocess, "Popen", stubborn)
-    monkeypatch.setattr(run_one, "_show", interrupted)
-    monkeypatch.setattr(run_one, "END_S", 0.1)
+    monkeypatch.setattr(run_one, "run", interrupted)
+    before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        run_one._dag_test(settings, {"sweep_id": "s"}, print)
-    assert children[0].returncode == -signal.SIGKILL
+        run_one._measure(Order(CONFIG, sweep_id="s"), settings, said.append)
+    assert threading.active_count() == before and said[0].startswith("interrupted")

@@ -30,7 +30,7 @@ from faultline.installation.airflow_home import DATABASE, PASSWORD, wanted_datab
 from faultline.installation.serve import PREPARE
 from faultline.installation.services import WORKER_MEMORY, control_services, data_services
 from faultline.engines.spark.throwaway import RAM
-from faultline.orchestration.provision import connections
+from faultline.installation.connections import connections
 
 FILE = ROOT / "docker-compose.yaml"
 DOCKER = ROOT / "docker"

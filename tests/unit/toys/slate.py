@@ -98,6 +98,9 @@ class Slate:
         program = "import json, sys; open(json.load(open(sys.argv[1]))['slate'] + '.began', 'w'); sys.exit(3)"
         return Submission((sys.executable, "-c", program, str(told)), {"CHALK": "white"}, 0.0, max_restarts=1)
 
+    def generator(self, *_: Any) -> Submission:
+        raise NotImplementedError
+
     def starting(self, attempt: Any) -> Callable[[], None]:
         return lambda: None
 

@@ -136,6 +136,11 @@ class KnownTruth:
         program = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
         return Submission(program, {}, plan.restart_delay_s, max(MAX_RESTARTS, len(plan.faults)))
 
+    def generator(
+        self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime, arguments: Sequence[str]
+    ) -> Submission:
+        raise NotImplementedError("generator_on: was refused with the configuration")
+
     def starting(self, attempt: Attempt) -> Callable[[], None]:
         return lambda: None
 

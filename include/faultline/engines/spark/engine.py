@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,15 @@ class Spark:
         from faultline.engines.spark.submission import submit
 
         return submit(attempt, plan, settings, runtime)
+
+    def generator(
+        self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime, arguments: Sequence[str]
+    ) -> Submission:
+        from faultline.engines.spark.generator_job import generator_job
+        from faultline.experiment.plan import configuration_of
+
+        processes = configuration_of(attempt).generator_processes
+        return generator_job(attempt, processes, settings.at(plan.endpoints), runtime, tuple(arguments))
 
     def starting(self, attempt: Attempt) -> Callable[[], None]:
         from faultline.engines.spark.compilers import HeldBack

@@ -47,6 +47,17 @@ class SparkSubmission(Submission):
     master: str | None = None
 
 
+def spark_submit_command(submission: SparkSubmission, master: str) -> list[str]:
+    """The command of spark-submit, as the Spark provider's hook builds it. `master`: where none is given."""
+    conf = [part for key, value in submission.settings.items() for part in ("--conf", f"{key}={value}")]
+    main_class = [] if submission.main_class is None else ["--class", submission.main_class]
+    return [
+        *(submission.spark_submit or "spark-submit", "--master", submission.master or master, *conf),
+        *("--properties-file", str(submission.properties), "--name", submission.name, *main_class),
+        *("--deploy-mode", "client", *submission.command),
+    ]
+
+
 def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> SparkSubmission:
     """Writes what the program reads. See `faultline.engines.base.Engine`."""
     config, ui_port = configuration_of(attempt), attempt.read()["spark"]["ui_port"]

@@ -37,7 +37,7 @@ def install(
     from faultline.orchestration.guest import folder
     from faultline.orchestration.guest.description import describe, guest_dags
     from faultline.orchestration.guest.other_airflow import OtherAirflow
-    from faultline.orchestration.provision import connections
+    from faultline.installation.connections import connections
 
     settings, guest = load_settings(), folder.Guest(into.absolute(), prefix, queue)
     if not settings.secrets.is_dir() and not dry_run:

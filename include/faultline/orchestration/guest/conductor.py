@@ -25,13 +25,12 @@ from faultline.system.settings import Settings
 from faultline.installation.conductor_lock import only_conductor
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.guest.job import Job, write
+from faultline.lifecycle.steps import STEPS
 from faultline.lifecycle.teardown import note_failure
 
 WORK = "faultline.orchestration.guest.work"
-# Done once an attempt: what is begun twice would be measured twice. The others give the same when they are done again.
-ONCE = frozenset({
-    "provision_topics", "start_recorder", "start_generator", "submit_workload", "inject_fault", "await_end",
-})  # fmt: skip
+# Done once an attempt: what is begun twice would be measured twice.
+ONCE = frozenset(name for name, step in STEPS.items() if not step.repeatable)
 LAST = "teardown"
 # A plan of the largest sweep is some megabytes.
 LONGEST_REQUEST = 64 * 2**20

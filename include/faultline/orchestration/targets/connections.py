@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +13,6 @@ from faultline.installation.targets.logins import check_said, write_target
 from faultline.installation.targets.look import require_well
 from faultline.installation.targets.said import Said
 from faultline.orchestration.guest.guest_run import is_guest_run
-from faultline.lifecycle.orphans import LOCAL_RUN
 
 
 def prepare_target(settings: Settings, name: str) -> None:
@@ -28,8 +26,7 @@ def prepare_target(settings: Settings, name: str) -> None:
     if is_guest_run():
         # `target add` made them on this host; the Airflow that runs the tasks knows none of them.
         take_in(settings, one)
-    # Without a scheduler, the tables of this run are its own, and whoever began it has read those of the installation.
-    elif not os.environ.get(LOCAL_RUN):
+    else:
         write_target(settings, one, said_in_task(one))
     require_well(settings, one, print)
 

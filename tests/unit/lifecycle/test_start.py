@@ -14,8 +14,8 @@ from faultline.system.journal import write_lines
 from faultline.system.processes import end_ledger, spawn_detached
 from faultline.system.settings import ROOT, Settings
 from faultline.installation.daemon import Supervisor
-from faultline.lifecycle import steps
-from faultline.lifecycle.steps import _stop_recorder
+from faultline.lifecycle import start as steps
+from faultline.lifecycle.start import _stop_recorder
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""The context of an experiment in one process: its attempt, what was read of it once, and the hooks it runs with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from faultline.engines.base import Engine, Progress
+from faultline.engines.registry import engine_at
+from faultline.engines.running import BatchJob, Runtime, Submission
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import AttemptPlan, configuration_of, plan_of
+from faultline.installation.class_data import archive_here
+from faultline.installation.java import find_java
+from faultline.system.settings import Settings
+from faultline.system.target import Target
+
+if TYPE_CHECKING:
+    from faultline.experiment.config import Configuration
+
+
+class Hooks(Protocol):
+    """All that differs between a task of Airflow and a plain process."""
+
+    def kafka_admin(self) -> Any:
+        """An admin client of the embedded broker (`confluent_kafka.admin.AdminClient`)."""
+
+    def command(self, submission: Submission) -> list[str]:
+        """The complete command of what an engine submits."""
+
+    def batch(self, job: BatchJob) -> None:
+        """Runs a batch job on Spark and waits for its end. Raises InfrastructureError when it fails."""
+
+    def hosts(self) -> Mapping[str, Mapping[str, Any]]:
+        """The hosts that are reached over SSH, by name. Raises ConfigError for one that is not described."""
+
+    def take_target(self, target: Target) -> None:
+        """Writes down what the target's Connections say. Raises ConfigError naming the Connection."""
+
+    def run_is_alive(self, run_id: str) -> bool:
+        """Whether the run with this id is queued or running, and is another than this one."""
+
+    def cancelled(self) -> bool:
+        """Whether nobody waits for this experiment any more. May be asked often."""
+
+    def cause_of(self, error: Exception) -> Exception:
+        """What made a step fail that raised `error`: usually that itself."""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One attempt in this process. What is read of its folder is read once."""
+
+    settings: Settings
+    attempt: Attempt
+    hooks: Hooks
+
+    @cached_property
+    def plan(self) -> AttemptPlan:
+        return plan_of(self.attempt)
+
+    @cached_property
+    def config(self) -> Configuration:
+        return configuration_of(self.attempt)
+
+    @cached_property
+    def engine(self) -> Engine:
+        return engine_at(self.attempt)
+
+    @cached_property
+    def progress(self) -> Progress:
+        """How far the workload has come."""
+        return self.engine.progress(self.attempt)
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """What this machine has for programs on a JVM."""
+        return runtime_of(self.settings)
+
+    @cached_property
+    def there(self) -> Settings:
+        """The settings at the plan's endpoints: the embedded services', or a target's."""
+        return self.settings.at(self.plan.endpoints)
+
+
+def open_run(attempt_id: str, hooks: Hooks, settings: Settings) -> RunContext:
+    """The context of an attempt that `prepare` has made."""
+    return RunContext(settings, Attempt(settings.attempts / attempt_id), hooks)
+
+
+def runtime_of(settings: Settings) -> Runtime:
+    return Runtime(find_java(settings.home / "java.json").home, archive_here(settings))

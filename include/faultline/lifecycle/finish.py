@@ -1,0 +1,50 @@
+"""The last steps of one experiment: its tables, its record, and the end of all that it started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faultline.engines.running import BatchJob
+from faultline.installation.topics import delete_topics
+from faultline.lifecycle.collect import gather, is_large, require_whole, sent_records
+from faultline.lifecycle.context import RunContext
+from faultline.lifecycle.teardown import close
+from faultline.records.judge.verdict import judge_attempt
+from faultline.records.record import Record
+from faultline.system.marks import RUN_MARK
+from faultline.system.processes import end_processes, marked
+
+
+def harvest(run: RunContext) -> None:
+    """Gathers what the run left on disk; then Spark reads both topics, unless the engine has a way of its own.
+
+    Raises InfrastructureError when the topics are not whole any more, or the job fails.
+    """
+    attempt, plan = run.attempt, run.plan
+    configuration = gather(attempt, run.settings)
+    require_whole(plan)
+    if own := run.engine.harvester(plan):
+        own(configuration)
+        return
+    # The job of an earlier try whose task was killed would write into the same folder.
+    end_processes(marked(RUN_MARK, attempt.id))
+    job = BatchJob(
+        program="harvest",
+        arguments=("--config", str(configuration)),
+        name=f"harvest {attempt.id}",
+        large=is_large(sent_records(attempt, plan)),
+        attempt=attempt,
+        of_user=attempt.job.is_dir(),
+        endpoints=plan.endpoints,
+    )
+    run.hooks.batch(job)
+
+
+def judge(run: RunContext) -> Record:
+    """Judges the raw files, and stores the record."""
+    return judge_attempt(run.attempt, run.settings)
+
+
+def teardown(run: RunContext) -> dict[str, Any]:
+    """Ends what the attempt's ledger names, deletes its topics, and closes the attempt; see `close`."""
+    return close(run.attempt, run.settings, lambda topics: delete_topics(run.hooks.kafka_admin(), topics))

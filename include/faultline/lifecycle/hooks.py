@@ -1,0 +1,71 @@
+"""The hooks of an experiment that runs in a plain process, without Airflow."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from faultline.engines.running import BatchJob, Submission
+from faultline.engines.spark.batch import run_batch
+from faultline.engines.spark.submission import SparkSubmission, spark_submit_command
+from faultline.installation.topics import admin_of
+from faultline.lifecycle.context import runtime_of
+from faultline.system.environment import clean_environment
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings, check_ssh_host, ssh_hosts
+from faultline.system.target import Target
+
+# Of the output of a batch job that failed: what is quoted in the error.
+LAST_CHARACTERS = 500
+
+
+class PlainHooks:
+    """See `faultline.lifecycle.context.Hooks`. Whoever begins the experiment has taken its target in before."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def kafka_admin(self) -> Any:
+        return admin_of(self._settings)
+
+    def command(self, submission: Submission) -> list[str]:
+        if not isinstance(submission, SparkSubmission):
+            return list(submission.command)
+        return spark_submit_command(submission, self._settings.endpoints.engine)
+
+    def batch(self, job: BatchJob) -> None:
+        run_batch(job, self._settings, runtime_of(self._settings), self._submit)
+
+    def _submit(self, submission: SparkSubmission) -> None:
+        done = subprocess.run(
+            self.command(submission),
+            env=clean_environment(submission.environment, for_workload=True),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        print(done.stdout)
+        if done.returncode:
+            raise InfrastructureError(
+                f"{submission.name}: spark-submit ended with status {done.returncode}: "
+                f"{done.stdout.strip()[-LAST_CHARACTERS:]}"
+            )
+
+    def hosts(self) -> Mapping[str, Mapping[str, Any]]:
+        return {name: check_ssh_host(name, host) for name, host in ssh_hosts(self._settings).items()}
+
+    def take_target(self, target: Target) -> None:
+        pass
+
+    def run_is_alive(self, run_id: str) -> bool:
+        """Only a task of Airflow knows what became of Airflow's runs, so theirs are left alone."""
+        return True
+
+    def cancelled(self) -> bool:
+        return False
+
+    def cause_of(self, error: Exception) -> Exception:
+        return error

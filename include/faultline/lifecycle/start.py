@@ -1,0 +1,373 @@
+"""The steps of one experiment from its topics to the end of its processes.
+
+The processes that they start outlive the step, and the process that performs it. What has to happen at an exact instant
+is done by the conductor, never by a step.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.documents import read_document
+from faultline.system.errors import Cancelled, InfrastructureError
+from faultline.system.machine_lock import RECORDER
+from faultline.system.marks import load_token
+from faultline.system.processes import Entry, process_of, send, victim_of
+from faultline.system.secrets import HARNESS, login_file
+from faultline.system.settings import Settings, is_open
+from faultline.system.waiting import seldom, wait_until
+from faultline.installation.daemon import Supervisor
+from faultline.installation.topics import TIMEOUTS, admin_of, let_workload_in
+from faultline.installation.services import kafka_ready
+from faultline.installation.steal_time import await_quiet, longest_wait_s
+from faultline.engines.registry import engine_of
+from faultline.experiment.config import Configuration
+from faultline.experiment.plan import AttemptPlan
+from faultline.experiment.preparations import Filling
+from faultline.lifecycle.context import RunContext
+from faultline.lifecycle.daemons import (
+    death,
+    folder_of,
+    module,
+    newest,
+    seen,
+    spawn,
+    start_companion,
+    start_fault_daemons,
+    workload_trouble,
+)
+from faultline.lifecycle.ending.drain import await_drained, await_last_batch
+from faultline.lifecycle.progress import holder_text
+from faultline.lifecycle.teardown import heal_leftovers
+from faultline.lifecycle.window.punctuality import Punctuality
+from faultline.lifecycle.window.quiet_window import LONGEST_S
+from generators.login import LOGIN
+
+RECORDER_START_S = 15.0
+# How often whoever waits for its turn asks whether it is still wanted, beside a window that is measured.
+CANCELLED_S = 10.0
+# The longest wait for the experiment before: hours, as its window may last hours.
+TURN_S = 6 * 3600.0
+# Also the processes of the experiment before may have to end first.
+SERVICES_TIMEOUT_S = 120.0
+PRIMER_TIMEOUT_S = 300.0
+CONDUCTOR_START_S = 60.0
+SETTLE_S = 30.0
+STOP_S = 60.0
+# Between two looks at an engine that starts, each of which takes some milliseconds of a core from it.
+WHILE_STARTING_S = 0.25
+# Between two looks at the journals.
+IN_WINDOW_S = 1.0
+AT_END_S = 0.1
+
+
+def provision_topics(run: RunContext) -> None:
+    """Creates the topics of the plan. Raises InfrastructureError for a topic that exists already."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+    plan, there = run.plan, run.there
+    varied = run.config.topic_conf or {}
+    # Records stay until the teardown deletes their topic, however long the run, and however late its harvest.
+    kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    # A target's broker knows itself how many copies it keeps, and who may come.
+    copies = -1 if there.target else 1
+
+    def conf(role: str) -> dict[str, str]:
+        # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
+        by_broker = plan.stamped_by_broker and role == "output"
+        return {"message.timestamp.type": "LogAppendTime" if by_broker else "CreateTime", **kept, **varied}
+
+    topics = [
+        NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=copies, config=conf(role))
+        for role, topic in plan.topics.items()
+    ]
+    client = admin_of(there) if there.target else run.hooks.kafka_admin()
+    if there.target is None and not is_open(there):
+        let_workload_in(client)
+    for name, future in client.create_topics(topics, **TIMEOUTS).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            raise InfrastructureError(f"topic {name}: could not be created: {error.args[0].str()}") from None
+
+
+def start_recorder(run: RunContext) -> Entry:
+    """Starts the recorder, and waits until it is the attempt's turn: until the recorder holds the machine, the services
+    have room, and the machine's host leaves it alone where that is asked for.
+
+    The recorder waits for the end of the recording before: neither that one's harvest nor what comes after it is
+    measured, so this attempt's start may go on beside them.
+    """
+    attempt, settings, cancelled = run.attempt, run.settings, run.hooks.cancelled
+    if holder := holder_text(settings):
+        print(f"waits for {holder}")
+    entry = spawn(
+        attempt,
+        settings,
+        "recorder",
+        [
+            *(*module(RECORDER), *folder_of(attempt)),
+            *("--machine", settings.machine, "--turn", str(settings.turn), "--wait", f"{TURN_S:g}"),
+        ],
+        stdout=attempt.logs / "recorder.out",
+    )
+    now_and_then = seldom(cancelled, CANCELLED_S)
+    wait_until(
+        lambda: seen(attempt.recorder_journal, kind="start") or _cancelled(now_and_then),
+        timeout_s=TURN_S + RECORDER_START_S,
+        what="recorder: its first sample",
+        alive=lambda: death(attempt, entry),
+    )
+    # Its turn may have come because its sweep was stopped.
+    _cancelled(cancelled)
+    await_services(settings, run.config)
+    if wait_s := longest_wait_s():
+        print(f"waiting until the machine's host takes nearly nothing from it, {wait_s:g} s at most")
+        print(f"waited {await_quiet(wait_s, cancelled=cancelled):.0f} s")
+    return entry
+
+
+def await_services(settings: Settings, config: Configuration) -> None:
+    """Waits until the broker answers, and the engine has the room that is asked for; starts who was given up."""
+    engine = engine_of(config)
+    endpoints = engine.endpoints(settings, config)
+    logins, supervisor = settings.at(endpoints).logins, Supervisor(settings)
+    lacking: str | None = None
+
+    def ready() -> bool:
+        nonlocal lacking
+        supervisor.start_given_up()
+        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka, logins) else "Kafka is away"
+        return lacking is None
+
+    wait_until(
+        ready,
+        timeout_s=SERVICES_TIMEOUT_S,
+        every_s=0.3,
+        what=lambda: f"services: {lacking}; look at ./faultline doctor, or run ./faultline down and up",
+    )
+
+
+def start_generator(run: RunContext) -> Entry | None:
+    """Starts the generator, which prepares its data, sends the primer, and waits at the gate.
+
+    None when the engine makes the events itself.
+    """
+    attempt, settings, plan = run.attempt, run.settings, run.plan
+    if plan.generator is None:
+        return None
+    specification = attempt.folder / "generator_config.json"
+    write_json(specification, plan.generator)
+    arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
+    arguments += ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
+    command: list[str] = [*module("generators"), *arguments]
+    environment: Mapping[str, str] = {LOGIN: str(login_file(run.there.logins, HARNESS))}
+    token = None
+    if run.config.generator_on != "host":
+        job = run.engine.generator(attempt, plan, settings, run.runtime, arguments)
+        command, environment, token = run.hooks.command(job), job.environment, load_token(attempt.id)
+    journal = attempt.generator_journal
+    return spawn(attempt, settings, "generator", command, stdout=journal, environment=environment, token=token)
+
+
+def submit_workload(run: RunContext) -> Entry:
+    """Starts what the engine submits, and all beside it; returns when all that was primed is committed.
+
+    For a query with event time, it returns when its watermark stands, too, so that late records of the schedule are
+    left out.
+    """
+    attempt, settings, plan = run.attempt, run.settings, run.plan
+    attempt.scratch.mkdir(exist_ok=True)
+    submission = run.engine.submit(attempt, plan, settings, run.runtime)
+    write_json(
+        attempt.folder / "workload.json",
+        {
+            "command": run.hooks.command(submission),
+            "env": dict(submission.environment),
+            "restart_delay_s": submission.restart_delay_s,
+            "max_restarts": submission.max_restarts,
+            "ends_itself": submission.ends_itself,
+        },
+    )
+    start_fault_daemons(attempt, settings, plan)
+    for companion in plan.companions:
+        start_companion(attempt, settings, companion)
+    entry = _fill(run, plan.filling) if plan.filling else _prime(run)
+    run.engine.begun(attempt, run.runtime)
+    return entry
+
+
+def _prime(run: RunContext) -> Entry:
+    """Starts a workload, and waits until it has committed what the generator sent before the gate."""
+    attempt, made = run.attempt, run.progress
+    primed = wait_until(
+        lambda: seen(attempt.generator_journal, event="primed"),
+        timeout_s=PRIMER_TIMEOUT_S,
+        what="generator: its primer",
+        alive=lambda: death(attempt, newest(attempt, "generator")),
+    )
+    entry = _start_supervisor(attempt, run.settings)
+    _await_commit(run, entry, "its input", lambda: made.covering(primed["end_offsets"]) >= run.plan.primed_batches)
+    return entry
+
+
+def _fill(run: RunContext, filling: Filling) -> Entry:
+    """Starts a workload without a generator, and waits for what fills its state."""
+    entry, made = _start_supervisor(run.attempt, run.settings), run.progress
+
+    def filled_and_begun() -> bool:
+        return made.covering(filling.offsets) >= 1 and made.runs() >= filling.runs
+
+    _await_commit(run, entry, filling.what, filled_and_begun, PRIMER_TIMEOUT_S + filling.longest_s)
+    return entry
+
+
+def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
+    command = [*module("faultline.lifecycle.workload_supervisor"), *folder_of(attempt)]
+    return spawn(attempt, settings, "supervisor", command, stdout=attempt.logs / "supervisor.out")
+
+
+def _await_commit(
+    run: RunContext, entry: Entry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
+) -> None:
+    attempt, starting = run.attempt, run.engine.starting(run.attempt)
+
+    def look() -> bool:
+        starting()
+        return committed()
+
+    wait_until(
+        look,
+        timeout_s=limit_s,
+        every_s=WHILE_STARTING_S,
+        what=lambda: f"workload: the commit of {what} in its checkpoint; see {attempt.spark_logs / 'driver-0.log'}",
+        alive=lambda: workload_trouble(attempt, entry),
+    )
+
+
+def inject_fault(run: RunContext) -> dict[str, Any]:
+    """Starts the conductor, which opens the gate and keeps the instants; waits until every fault settled.
+
+    Returns the journal's last line on them (for a control: the gate's).
+    """
+    attempt, settings, plan = run.attempt, run.settings, run.plan
+    entry = spawn(
+        attempt,
+        settings,
+        "conductor",
+        [*module("faultline.lifecycle.conductor"), *folder_of(attempt)],
+        stdout=attempt.logs / "conductor.out",
+    )
+
+    punctuality = Punctuality(attempt)
+
+    def alive() -> str | None:
+        punctuality.require(plan)
+        failed = seen(attempt.conductor_journal, event="failed")
+        return f"conductor: {failed['message']}" if failed else death(attempt, entry)
+
+    gate = wait_until(
+        lambda: seen(attempt.conductor_journal, event="gate"),
+        timeout_s=CONDUCTOR_START_S + LONGEST_S,
+        what="conductor: opening the gate",
+        alive=alive,
+    )
+    for one in plan.faults:
+        gate = wait_until(
+            lambda index=one.index: (  # type: ignore[misc]
+                seen(attempt.conductor_journal, event="settled", fault=index)
+                or seen(attempt.conductor_journal, event="not_normal")
+            ),
+            timeout_s=plan.over_s(one) + SETTLE_S,
+            every_s=IN_WINDOW_S,
+            what=f"conductor: the outcome of fault {one.index}",
+            alive=alive,
+        )
+    return gate
+
+
+def await_end(run: RunContext) -> dict[str, Any]:
+    """Waits for the schedule's end and the drain, then stops workload and recorder.
+
+    A process that died is noted, not raised: the measurement is kept, and the judge calls it
+    invalid. Raises Cancelled when the parent sweep was stopped, InvalidMeasurement for a rate that cannot be reached.
+    """
+    attempt, plan, cancelled = run.attempt, run.plan, run.hooks.cancelled
+    problems: list[str] = []
+
+    punctuality = Punctuality(attempt)
+
+    def alive(role: str) -> str | None:
+        punctuality.require(plan)
+        return death(attempt, newest(attempt, role))
+
+    scheduled = [("conductor", attempt.conductor_journal)]
+    scheduled += [("generator", attempt.generator_journal)] if plan.paced else []
+    for role, journal in scheduled:
+        try:
+            wait_until(
+                lambda journal=journal: seen(journal, event="done") or _cancelled(cancelled),  # type: ignore[misc]
+                timeout_s=plan.window_s + SETTLE_S,
+                every_s=_pace(attempt, plan),
+                what=f"{role}: the end of its schedule",
+                alive=lambda role=role: alive(role),  # type: ignore[misc]
+            )
+        except Cancelled:
+            raise
+        except InfrastructureError as error:
+            problems.append(str(error))
+            heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
+    drained = await_drained(attempt, plan, problems) if plan.paced else await_last_batch(attempt, problems)
+    attempt.stop_file.touch()
+    # The machine is free for the next experiment; its start need not wait for the end of this one's processes.
+    _stop_recorder(attempt, problems)
+    _await_exit(attempt, "supervisor", problems, plan.stop_s)
+    outcome = {"drained": drained, "problems": problems, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
+    write_json(attempt.folder / "end.json", outcome)
+    return outcome
+
+
+def _pace(attempt: Attempt, plan: AttemptPlan) -> Callable[[], float]:
+    """Seconds between two looks: few while a window is measured, which they would disturb, and many around its end."""
+    gate = seen(attempt.conductor_journal, event="gate")
+    longest_ns = gate["t0_mono_ns"] + round(plan.window_s * 1e9) if gate else 0
+
+    def pace_s() -> float:
+        ends_ns = read_document(attempt.load_end)["end_mono_ns"] if attempt.load_end.exists() else longest_ns
+        return IN_WINDOW_S if time.monotonic_ns() < ends_ns - round(IN_WINDOW_S * 1e9) else AT_END_S
+
+    return pace_s
+
+
+def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: float = STOP_S) -> None:
+    entry = newest(attempt, role)
+    if entry is None:
+        return
+    try:
+        wait_until(lambda: process_of(entry) is None, timeout_s=timeout_s, what=f"{role}: its end")
+    except InfrastructureError as error:
+        problems.append(str(error))
+
+
+def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
+    entry = newest(attempt, "recorder")
+    process = victim_of(entry) if entry else None
+    if process is None:
+        # This step may be begun twice: then the recorder was told to stop before.
+        if not seen(attempt.recorder_journal, kind="stop"):
+            problems.append("recorder: died before the end")
+        return
+    send(process, signal.SIGTERM)
+    _await_exit(attempt, "recorder", problems)
+
+
+def _cancelled(cancelled: Callable[[], bool]) -> bool:
+    """False; raises Cancelled when the sweep was stopped."""
+    if cancelled():
+        raise Cancelled("the sweep was stopped")
+    return False

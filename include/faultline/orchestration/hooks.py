@@ -1,0 +1,116 @@
+"""The hooks of an experiment whose steps are tasks of Airflow: its Connections, its providers, its runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
+
+from faultline.engines.running import BatchJob, Submission
+from faultline.engines.spark.submission import SparkSubmission
+from faultline.experiment.cell import EXPERIMENT
+from faultline.installation.targets.logins import write_target
+from faultline.orchestration.connections import take_in
+from faultline.orchestration.guest.guest_run import is_guest_run
+from faultline.orchestration.run_experiment import UNFINISHED, state_of
+from faultline.orchestration.targets.connections import said_in_task
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings, check_ssh_host, ssh_hosts
+from faultline.system.waiting import seldom
+
+if TYPE_CHECKING:
+    from faultline.system.target import Target
+
+# How often a task asks whether its sweep was stopped; each time is a call to the API server.
+PARENT_CHECK_S = 5.0
+ALONE = "Airflow's process beside the task was ended, and the task with it; nothing of the experiment failed"
+
+
+class AirflowHooks:
+    """See `faultline.lifecycle.context.Hooks`. `context`: the task's. `batch`: what runs a job, in the tasks that do."""
+
+    def __init__(
+        self, settings: Settings, context: Any, batch: Callable[[BatchJob], None] | None = None
+    ) -> None:
+        self._settings, self._context, self._batch = settings, context, batch
+        self._beside = os.getppid()
+        self.cancelled = seldom(self._parent_stopped, PARENT_CHECK_S)
+
+    def kafka_admin(self) -> Any:
+        return KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
+
+    def command(self, submission: Submission) -> list[str]:
+        """Raises InfrastructureError when the Connection `spark_default` is missing: the provider's hook would fall
+        back to YARN without a word."""
+        if not isinstance(submission, SparkSubmission):
+            return list(submission.command)
+        # Takes seconds to import.
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        program, *arguments = submission.command
+        hook = SparkSubmitHook(
+            conn_id="spark_default",
+            conf=dict(submission.settings),
+            name=submission.name,
+            java_class=submission.main_class,
+            properties_file=str(submission.properties),
+            application_args=arguments,
+        )
+        if not hook._connection["master"].startswith("spark://"):
+            raise InfrastructureError("Connection spark_default: missing or not a Spark master; run ./faultline up")
+        command: list[str] = hook._build_spark_submit_command(program)
+        if submission.spark_submit is not None:
+            command[0] = submission.spark_submit
+        if submission.master is not None:
+            command[command.index("--master") + 1] = submission.master
+        return command
+
+    def batch(self, job: BatchJob) -> None:
+        assert self._batch is not None, "this task is no Spark job"
+        self._batch(job)
+
+    def hosts(self) -> Mapping[str, Mapping[str, Any]]:
+        """As their Connections say, which may be edited in the UI."""
+        from airflow.sdk import BaseHook
+        from airflow.sdk.exceptions import AirflowException
+
+        found = {}
+        for name in ssh_hosts(self._settings):
+            try:
+                connection = BaseHook.get_connection(f"ssh_{name}")
+            except AirflowException:
+                raise ConfigError(
+                    f"ssh_hosts.json: {name}: there is no Connection ssh_{name}; run ./faultline up"
+                ) from None
+            address = {"host": connection.host, "port": connection.port, "user": connection.login}
+            found[name] = check_ssh_host(f"Connection ssh_{name}", {**address, **connection.extra_dejson})
+        return found
+
+    def take_target(self, target: Target) -> None:
+        if is_guest_run():
+            # `target add` made them on this host; the Airflow that runs the tasks knows none of them.
+            take_in(self._settings, target)
+        else:
+            write_target(self._settings, target, said_in_task(target))
+
+    def run_is_alive(self, run_id: str) -> bool:
+        if run_id == self._context["run_id"]:  # an earlier attempt of this very run is over
+            return False
+        count = self._context["ti"].get_dr_count(dag_id=EXPERIMENT, run_ids=[run_id], states=["queued", "running"])
+        return bool(count)
+
+    def _parent_stopped(self) -> bool:
+        """Whether the matrix run that asked for this experiment is over or gone: it waits for as long as it wants it."""
+        params = self._context["params"]
+        matrix, parent = params.get("matrix"), params.get("parent_run_id")
+        if not parent or not matrix:
+            return False
+        if not self._context["ti"].get_dr_count(dag_id=matrix, run_ids=[parent]):
+            return True
+        return state_of(self._context, matrix, parent) not in UNFINISHED
+
+    def cause_of(self, error: Exception) -> Exception:
+        """Without the process that Airflow has beside a task nothing more can be told, and that is what failed."""
+        return error if os.getppid() == self._beside else InfrastructureError(ALONE)

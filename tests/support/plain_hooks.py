@@ -1,0 +1,34 @@
+"""Hooks of an experiment for tests: what a plain process has, and what a test says of other runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from faultline.experiment.attempt import Attempt
+from faultline.lifecycle.context import RunContext
+from faultline.lifecycle.hooks import PlainHooks
+from faultline.system.settings import Settings
+
+
+@dataclass
+class TestHooks(PlainHooks):
+    """`alive`: answers whether a run lives; the ids that it was asked for stand in `asked`."""
+
+    __test__ = False
+    _settings: Settings
+    alive: Callable[[], bool] = lambda: False
+    stopped: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    def run_is_alive(self, run_id: str) -> bool:
+        self.asked.append(run_id)
+        return self.alive()
+
+    def cancelled(self) -> bool:
+        return self.stopped
+
+
+def context_of(attempt: Attempt, settings: Settings) -> RunContext:
+    """The attempt in this process."""
+    return RunContext(settings, attempt, TestHooks(settings))

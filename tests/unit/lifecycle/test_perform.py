@@ -1,0 +1,160 @@
+"""What every step does: refuses what is over, and keeps why it failed; and the whole life in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.config import parse_configuration
+from faultline.lifecycle import steps as subject
+from faultline.lifecycle.context import RunContext
+from faultline.lifecycle.prepare import Order
+from faultline.lifecycle.steps import STEPS, TEARDOWN, RefusedError, Step, await_twin, perform
+from faultline.lifecycle.teardown import UnfinishedError
+from faultline.system.errors import Cancelled, ConfigError, InfrastructureError
+from faultline.system.journal import read_journal
+from faultline.system.processes import Entry, append_entry
+from faultline.system.settings import ROOT, Settings
+from tests.support.plain_hooks import TestHooks, context_of
+from tests.unit.sample_records import sample
+
+ID = "20261121T061500Z-3fa9c1"
+ORDER = Order(parse_configuration({"fault": "none"}), series="s1")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunContext:
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    made = Attempt(settings.attempts / ID)
+    made.folder.mkdir(parents=True)
+    return context_of(made, settings)
+
+
+def noted(run: RunContext) -> list[tuple[str, str, str]]:
+    lines = read_journal(run.attempt.folder / "failures.jsonl")
+    return [(line["step"], line["kind"], line["message"]) for line in lines]
+
+
+def fails_with(error: BaseException) -> Callable[[RunContext], Any]:
+    def do(run: RunContext) -> None:
+        raise error
+
+    return do
+
+
+@pytest.mark.parametrize(
+    "error", [InfrastructureError("kafka: away"), OSError(28, "No space left on device"), AssertionError("never")]
+)
+def test_a_step_that_fails_says_why(run: RunContext, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        perform(Step("start_something", fails_with(error)), run)
+    assert noted(run) == [("start_something", type(error).__name__, str(error))]
+
+
+def test_a_closed_attempt_is_refused_and_keeps_its_reasons(run: RunContext) -> None:
+    run.attempt.closed.touch()
+    for name, step in STEPS.items():
+        tried = replace(step, do=lambda run: "done")
+        if step.repeatable:
+            assert perform(tried, run) == "done", name
+        else:
+            with pytest.raises(ConfigError, match="this attempt is closed"):
+                perform(tried, run)
+    assert noted(run) == []
+
+
+def test_what_a_machine_left_that_went_down_is_refused(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_entry(run.attempt.ledger, Entry(1, 1.0, "recorder", ["x"], ID, "t", start_ticks=1, boot="before"))
+    names = ["await_end", "harvest", "judge"]
+    for name in names:
+        with pytest.raises(UnfinishedError):
+            perform(replace(STEPS[name], do=lambda run: None), run)
+    assert [name for name, _, _ in noted(run)] == names
+    assert perform(replace(TEARDOWN, do=lambda run: 1), run) == 1
+    # It had its record by then.
+    monkeypatch.setattr(subject, "has_record", lambda attempt, settings: True)
+    assert perform(replace(STEPS["judge"], do=lambda run: 7), run) == 7
+
+
+def test_a_run_waits_for_the_one_that_measures_its_cell(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"config_id": ORDER.config.config_id, "repetition": 0, "series": "s1", "run_id": "theirs"}
+    write_json(run.attempt.folder / "attempt.json", told)
+    alive = iter([True, True, False])
+    hooks = TestHooks(run.settings, alive=lambda: next(alive))
+    monkeypatch.setattr(subject, "TWIN_CHECK_S", 0.01)
+    await_twin(ORDER, hooks, run.settings)
+    assert hooks.asked == ["theirs"] * 3
+    for other in ({"repetition": 1}, {"series": "s2"}, {"config_id": "0" * 12}, {"run_id": None}):
+        write_json(run.attempt.folder / "attempt.json", {**told, **other})
+        await_twin(ORDER, hooks, run.settings)
+    run.attempt.closed.touch()
+    write_json(run.attempt.folder / "attempt.json", told)
+    await_twin(ORDER, hooks, run.settings)
+    run.attempt.closed.unlink()
+    (run.attempt.folder / "attempt.json").write_text("{")
+    await_twin(ORDER, hooks, run.settings)
+    assert hooks.asked == ["theirs"] * 3, "of another cell, over, or damaged"
+
+
+def test_a_run_that_nobody_wants_any_more_waits_for_nothing(run: RunContext) -> None:
+    told = {"config_id": ORDER.config.config_id, "repetition": 0, "series": "s1", "run_id": "theirs"}
+    write_json(run.attempt.folder / "attempt.json", told)
+    await_twin(ORDER, TestHooks(run.settings, alive=lambda: True, stopped=True), run.settings)
+
+
+@pytest.fixture
+def life(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The life of an experiment whose steps note that they were performed; the teardown always works."""
+    done: list[str] = []
+
+    def noting(name: str) -> Callable[[RunContext], Any]:
+        def do(run: RunContext) -> dict[str, Any]:
+            done.append(name)
+            return {}
+
+        return do
+
+    steps = {name: replace(step, do=noting(name)) for name, step in STEPS.items()}
+    monkeypatch.setattr(subject, "STEPS", steps)
+    monkeypatch.setattr(subject, "TEARDOWN", steps["teardown"])
+    monkeypatch.setattr(subject, "prepare", lambda *_: run)
+    monkeypatch.setattr(subject, "stored_record", lambda *_: sample(attempt=ID))
+    return done
+
+
+def test_a_life_ends_with_its_record(life: list[str], run: RunContext) -> None:
+    assert subject.run(ORDER, run.hooks, run.settings).attempt == ID
+    assert life == list(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(InfrastructureError("x"), "InfrastructureError"), (ValueError("x"), "ValueError"), (KeyboardInterrupt(), "Cancelled")],
+)  # fmt: skip
+def test_a_life_that_breaks_is_torn_down_and_says_why(
+    life: list[str], run: RunContext, error: BaseException, kind: str
+) -> None:
+    subject.STEPS["submit_workload"] = replace(STEPS["submit_workload"], do=fails_with(error))
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            subject.run(ORDER, run.hooks, run.settings)
+        assert issubclass(Cancelled, InfrastructureError)
+    else:
+        assert subject.run(ORDER, run.hooks, run.settings).attempt == ID
+    assert life == ["provision_topics", "start_recorder", "start_generator", "teardown"]
+    assert [(name, of) for name, of, _ in noted(run)] == [("submit_workload", kind)]
+
+
+def test_what_is_refused_leaves_its_record(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = sample(attempt=ID)
+
+    def refuse(*_: object) -> RunContext:
+        raise RefusedError(InfrastructureError("no room"), record)
+
+    monkeypatch.setattr(subject, "prepare", refuse)
+    assert subject.run(ORDER, run.hooks, run.settings) is record
