@@ -11,7 +11,6 @@ import random
 from dataclasses import asdict
 from typing import Any
 
-from faultline.system.text import Say
 from benchmarks.installation import own_home
 from benchmarks.slowdowns import (
     FIGURES,
@@ -24,6 +23,7 @@ from benchmarks.slowdowns import (
     verdict_text,
 )
 from faultline.installation.supervision import OPEN
+from faultline.system.text import Say
 
 PAIRS, QUICK_PAIRS = 10, 1
 SEED = 2031

@@ -7,18 +7,18 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.settings import Settings
-from faultline.system.text import Say
-from faultline.system.waiting import wait_until
 from benchmarks.diary import Diary
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import LONGEST_SWEEP_S, MATRIX, await_run, form
 from benchmarks.leftovers import Tally, series_tally, stray_ports, stray_processes, stray_topics, unclosed
-from faultline.orchestration.airflow_api import AirflowApi
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.sweep_id import sweep_id_of
+from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.store import Store
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
 
 RATES = [100.0, 150.0]
 REPETITIONS = 2

@@ -63,10 +63,10 @@ def _module(name: str) -> Callable[[Say, bool], Figures]:
 
 
 def _generator(say: Say, quick: bool) -> Figures:
-    from faultline.system.settings import load_settings
     from benchmarks.speed.generator import run
     from faultline.cli.operations import bring_up, require
     from faultline.installation.jars import classpath
+    from faultline.system.settings import load_settings
 
     java = require(load_settings())
     settings = bring_up(say, airflow=False)

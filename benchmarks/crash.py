@@ -17,10 +17,6 @@ from typing import Any
 
 import psutil
 
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import Settings
-from faultline.system.text import Say
-from faultline.system.waiting import wait_until
 from benchmarks.broken_sweeps import (
     Sweep,
     await_noted,
@@ -37,12 +33,16 @@ from benchmarks.diary import Diary
 from benchmarks.figure import Figure
 from benchmarks.installation import MATRIX, await_run, own_services
 from benchmarks.kills import SERVICES, Kill, find_victim, is_due, plan_kills
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.installation.daemon import Supervisor
-from faultline.installation.services import airflow_health, kafka_ready
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.sweep_id import sweep_id_of
+from faultline.installation.daemon import Supervisor
+from faultline.installation.services import airflow_health, kafka_ready
 from faultline.lifecycle.progress import current_attempt
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
 
 # Address of an empty PostgreSQL that Airflow's tables lie in, instead of SQLite.
 BENCH_DATABASE = "FAULTLINE_BENCH_DATABASE"

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from faultline.system.text import Say
 from benchmarks.figure import Figure
 from benchmarks.shapes import draw, load_shapes
 from benchmarks.verdicts import share
@@ -22,6 +21,7 @@ from faultline.comparison.question import FURTHER
 from faultline.comparison.statistics.comparison import Verdict, compare
 from faultline.comparison.statistics.sample import Sample
 from faultline.comparison.statistics.sequential import Bounds, Judged, Method, Outcome, Pair, bounds, judge
+from faultline.system.text import Say
 
 # Of those in which nothing differs, so that the error is known well, and of the others.
 EQUAL_SWEEPS, SWEEPS, QUICK_SWEEPS = 1000, 400, 40

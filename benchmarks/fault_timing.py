@@ -22,8 +22,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.figure import Figure
 from fault.identity import EXECUTOR
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
+from faultline.experiment.common import SECONDS_AFTER_FAULT
+from faultline.experiment.config import parse_configuration
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import JournalReader, events, last
 from faultline.system.kafka_login import kafka_client
@@ -31,9 +34,6 @@ from faultline.system.processes import Entry, process_of, send, spawn_detached, 
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 from faultline.system.waiting import wait_until
-from benchmarks.figure import Figure
-from faultline.experiment.common import SECONDS_AFTER_FAULT
-from faultline.experiment.config import parse_configuration
 
 EVERY_S = 1.5
 FIRST_S = 7.0

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from faultline.system.text import Say
 from benchmarks.figure import Figure
 from benchmarks.verdicts import share
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.gate.verdict import DOUBTS, Finding, Pairs, looks
 from faultline.records.metrics import CPU_PER_MILLION, MACRO
+from faultline.system.text import Say
 
 SEASON, CONFIGURATIONS = 90, 2
 SEASONS, QUICK_SEASONS = 200, 4

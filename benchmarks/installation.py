@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from faultline.cli.operations import bring_up
+from faultline.cli.sweeping import await_dags
 from faultline.experiment.attempt import write_json
+from faultline.experiment.cell import EXPERIMENT
+from faultline.installation.airflow_home import DATABASE
+from faultline.installation.supervision import down
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import ConfigError
 from faultline.system.quiet.window_lock import taken
 from faultline.system.settings import DEFAULT_PORTS, Settings, choose_ports, load_settings
 from faultline.system.text import Say
 from faultline.system.waiting import wait_until
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.cli.operations import bring_up
-from faultline.cli.sweeping import await_dags
-from faultline.installation.airflow_home import DATABASE
-from faultline.installation.supervision import down
-from faultline.experiment.cell import EXPERIMENT
 
 # An axis of its own, so that a sweep has as many cells as are wanted.
 MATRIX = "input_rate"

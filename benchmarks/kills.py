@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.processes import read_ledger, victim_of
-from faultline.system.settings import Settings
 from faultline.installation.daemon import Supervisor
 from faultline.installation.scheduler_start import TITLE
 from faultline.installation.supervision import marked_processes
+from faultline.system.processes import read_ledger, victim_of
+from faultline.system.settings import Settings
 
 # The tasks of an experiment, in order.
 STEPS = (

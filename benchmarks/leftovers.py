@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import psutil
 
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.cell import Cell
+from faultline.installation.daemon import Supervisor
+from faultline.installation.supervision import marked_processes
+from faultline.records.manifest import ManifestCell, Manifests
+from faultline.records.record import Record
+from faultline.records.store import Store
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.kafka_login import kafka_client
 from faultline.system.marks import RUN_MARK
 from faultline.system.processes import marked
 from faultline.system.settings import Settings, port_is_free
-from faultline.installation.daemon import Supervisor
-from faultline.installation.supervision import marked_processes
-from faultline.experiment.cell import Cell
-from faultline.records.manifest import ManifestCell, Manifests
-from faultline.records.record import Record
-from faultline.records.store import Store
 
 
 @dataclass(frozen=True)

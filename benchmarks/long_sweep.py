@@ -17,16 +17,16 @@ from typing import Any
 
 import psutil
 
+from benchmarks.figure import Figure, summarise
+from benchmarks.installation import MATRIX, form, own_services
+from benchmarks.leftovers import attempts_of, series_tally, sweep_of
+from faultline.experiment.sweep_id import sweep_id_of
+from faultline.installation.daemon import Supervisor
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 from faultline.system.waiting import wait_until
-from benchmarks.figure import Figure, summarise
-from benchmarks.installation import MATRIX, form, own_services
-from benchmarks.leftovers import attempts_of, series_tally, sweep_of
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.installation.daemon import Supervisor
-from faultline.experiment.sweep_id import sweep_id_of
 
 RATES = [100.0, 150.0]
 REPETITIONS, QUICK_REPETITIONS = 100, 5

@@ -11,21 +11,21 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import Settings
-from faultline.system.text import Say
-from faultline.system.waiting import wait_until
 from benchmarks.figure import Figure, summarise
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import await_dags
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.sweep_id import sweep_id_of
+from faultline.lifecycle.progress import current_attempt, phase_of
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.reports.pages import PREFIX
-from faultline.lifecycle.progress import current_attempt, phase_of
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
 
 PRESET = "smoke"
 # One with words and a state, and one with event time and a search behind it.

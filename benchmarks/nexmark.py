@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import load_settings
-from faultline.system.text import Say
 from benchmarks import nexmark_source
 from benchmarks.figure import Figure, summarise
 from faultline.cli.nexmark_sweep import wanted_of
 from faultline.cli.sweeping import run_wanted
 from faultline.comparison.findings.nexmark import per_core, per_machine
 from faultline.records.record import Record
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import load_settings
+from faultline.system.text import Say
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:

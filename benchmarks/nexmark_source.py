@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from faultline.system.settings import Settings
 from benchmarks.figure import Figure, summarise
 from benchmarks.speed.spark_job import run_job, submit_command
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.nexmark_events import QUERIES, reads
+from faultline.system.settings import Settings
 
 EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
 # Each choice of kinds that some query makes.

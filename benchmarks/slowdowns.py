@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from faultline.system.errors import InfrastructureError
-from faultline.system.text import Say
 from benchmarks.figure import Figure
 from faultline.cli.run_one import run_single
 from faultline.comparison.compare import metrics_named
@@ -27,6 +25,8 @@ from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.metrics import CPU_PER_MILLION
 from faultline.records.record import Record
 from faultline.records.summary import Entry
+from faultline.system.errors import InfrastructureError
+from faultline.system.text import Say
 
 # More of the engine's CPU time for each record, as a share of what it takes without.
 PLANTED = (0.05, 0.10, 0.20)

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from faultline.system.errors import InfrastructureError
-from faultline.system.kafka_login import kafka_client
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.stock import StockParameters
+from faultline.system.errors import InfrastructureError
+from faultline.system.kafka_login import kafka_client
 from generators.producer import QUEUE_RECORDS, Sender, make_producer
 from generators.spec import GeneratorSpec
 from generators.stock import LATE_MS, OPEN

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from faultline.system.text import Say
 from benchmarks.figure import Figure
 from benchmarks.shapes import draw, load_shapes, variation
 from faultline.comparison.statistics.changes import change_points
 from faultline.comparison.statistics.comparison import Verdict, between, compare
 from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.sample import Sample
+from faultline.system.text import Say
 
 COMPARISONS, QUICK_COMPARISONS = 1000, 100
 SLOWDOWN = 1.1

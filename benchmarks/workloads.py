@@ -6,16 +6,16 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from faultline.system.settings import Settings
-from faultline.system.text import Say
 from benchmarks.figure import Figure
 from faultline.cli.operations import bring_up, require
 from faultline.cli.run_one import run_single
 from faultline.comparison.capacity import highest_near, search_capacity
 from faultline.experiment.config import Configuration, parse_configuration
+from faultline.lifecycle.environment import default_build
 from faultline.records.record import Record
 from faultline.records.store import Store
-from faultline.lifecycle.environment import default_build
+from faultline.system.settings import Settings
+from faultline.system.text import Say
 
 # Name -> what differs from the defaults, and the rate at which the search begins (Kafka records/s): a guess for two
 # cores. A worse one costs some more experiments.

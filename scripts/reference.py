@@ -16,13 +16,13 @@ from pydantic import BaseModel
 
 from fault.identity import VICTIMS
 from fault.registry import ACTIONS
-from faultline.system.text import counted
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.limits import limits
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.topology_rules import Rules
 from faultline.records.metrics import KNOWN
+from faultline.system.text import counted
 
 # Which tables stand in which document, each between two lines that name it.
 DOCUMENTS = {

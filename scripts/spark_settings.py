@@ -15,9 +15,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "include"), str(ROOT)]
 
-from faultline.system.settings import load_settings
-from faultline.installation.java import find_java
 from faultline.engines.spark.conf_rules import KNOWN
+from faultline.installation.java import find_java
+from faultline.system.settings import load_settings
 
 # Where Spark's core declares settings; each is loaded with its object.
 HOLDERS = (

@@ -1,6 +1,7 @@
 """Walks once through what workloads, harvest and aggregate do, so that the JVM has loaded the classes for it.
 
-Run with `-XX:ArchiveClassesAtExit` it leaves the archive from which later JVMs start (`faultline.installation.class_data`).
+Run with `-XX:ArchiveClassesAtExit` it leaves the archive from which later JVMs start
+(`faultline.installation.class_data`).
 It needs no service: made-up records stand for Kafka's, whose classes are loaded by name, and nothing of what it
 computes is kept. What it leaves out is loaded later, more slowly, and is no error.
 

@@ -17,9 +17,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from faultline.records.judge.validity import UNMET
-from faultline.system.errors import InfrastructureError
-from faultline.system.text import Say
 from benchmarks.diary import Diary
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import alone
@@ -27,9 +24,12 @@ from benchmarks.neighbours.neighbour import KINDS, neighbour
 from faultline.cli.operations import bring_up
 from faultline.cli.run_one import run_single
 from faultline.experiment.matrices import MOST_MEASUREMENTS
+from faultline.records.judge.validity import UNMET
 from faultline.records.metrics import CPU_PER_MILLION, MACRO, value_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry
+from faultline.system.errors import InfrastructureError
+from faultline.system.text import Say
 
 SHARES, QUICK_SHARES = (0.1, 0.2, 0.4, 0.8), (0.4,)
 BLOCKS, QUICK_BLOCKS = 10, 1

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.installation import alone
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.waiting import wait_until
-from benchmarks.installation import alone
 
 # EXT4_IOC_SHUTDOWN of Linux, by which the suite xfstests cuts the power, and EXT4_GOING_FLAGS_NOLOGFLUSH.
 _SHUTDOWN = 0x8004587D

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import psutil
 
+from benchmarks.leftovers import attempts_of
 from faultline.system.errors import InfrastructureError
 from faultline.system.marks import INSTANCE_MARK, RUN_MARK
 from faultline.system.processes import Entry, is_own, read_ledger, send, victim_of
 from faultline.system.settings import Settings, instance
-from benchmarks.leftovers import attempts_of
 
 _END_S = 20.0
 _LOOK_S = 0.05

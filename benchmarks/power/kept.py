@@ -12,9 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.system.settings import Settings
 from faultline.records.index import Index
 from faultline.records.store import Store
+from faultline.system.settings import Settings
 
 # A record is seen for a moment before its writer knows that the disk has it. Seconds.
 SETTLED_S = 2.0

@@ -19,10 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import Settings
-from faultline.system.text import Say
-from faultline.system.waiting import wait_until
 from benchmarks.broken_sweeps import (
     Sweep,
     await_noted,
@@ -43,9 +39,13 @@ from benchmarks.leftovers import attempts_of, sweep_of
 from benchmarks.power.disk import Disk, own_boots, own_disk
 from benchmarks.power.everybody import Everybody
 from benchmarks.power.kept import Kept, broken_databases, broken_tables, index_differences, look_at_index
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.installation.airflow_home import installation_environment
 from faultline.experiment.sweep_id import sweep_id_of
+from faultline.installation.airflow_home import installation_environment
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
 
 NAME = "power_cut"
 CUTS, QUICK_CUTS = 30, 3

@@ -17,19 +17,19 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from faultline.records.judge.latency import PERMILLES, nearest_rank
-from faultline.experiment.attempt import write_json
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import Settings, load_settings
-from faultline.system.text import Say
-from faultline.system.window import NS
 from benchmarks.records import made_record, write_record
 from benchmarks.speed.growth import HUGE, QUICK_SIZES, REPETITIONS, SIZES, Size, growth_figures, huge_figures
 from benchmarks.speed.spark_job import Cost, run_job, submit_command
 from faultline.cli.operations import require
+from faultline.experiment.attempt import write_json
 from faultline.installation.services import prepare_spark
 from faultline.records.harvested import is_large
+from faultline.records.judge.latency import PERMILLES, nearest_rank
 from faultline.records.record import Record, TimelineEvent
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings, load_settings
+from faultline.system.text import Say
+from faultline.system.window import NS
 
 # Tuples of one attempt: 200 s of 50 lines a second, each of ten words.
 ATTEMPT_TUPLES = 10**5

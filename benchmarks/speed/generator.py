@@ -35,9 +35,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 import generators
+from benchmarks.figure import Figure, summarise
 from faultline.system.errors import InfrastructureError
 from faultline.system.kafka_login import kafka_client
-from benchmarks.figure import Figure, summarise
 from generators.producer import BATCH_BYTES, LINGER_MS
 from generators.spec import GeneratorSpec
 from generators.stream import make_source

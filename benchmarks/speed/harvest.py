@@ -16,18 +16,18 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from faultline.records.judge.audit import audit
-from faultline.experiment.attempt import write_json
-from faultline.system.errors import InfrastructureError
-from faultline.system.kafka_login import kafka_options
-from faultline.system.settings import Settings
-from faultline.system.text import Say
 from benchmarks.figure import Figure
 from benchmarks.speed.growth import HUGE, QUICK_SIZES, REPETITIONS, SIZES, Size, growth_figures, huge_figures
 from benchmarks.speed.spark_job import Cost, run_job, submit_command
 from benchmarks.topics import Filled, fill, fresh_topics
+from faultline.experiment.attempt import write_json
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.lifecycle.collect import is_large
+from faultline.records.judge.audit import audit
+from faultline.system.errors import InfrastructureError
+from faultline.system.kafka_login import kafka_options
+from faultline.system.settings import Settings
+from faultline.system.text import Say
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,18 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
+from benchmarks.figure import Figure, summarise
+from benchmarks.leftovers import attempts_of, sweep_of
+from faultline.cli.operations import bring_up
+from faultline.cli.sweeping import await_dags
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.sweep_id import sweep_id_of
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.journal import last, read_journal
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 from faultline.system.waiting import wait_until
-from benchmarks.figure import Figure, summarise
-from benchmarks.leftovers import attempts_of, sweep_of
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.cli.operations import bring_up
-from faultline.cli.sweeping import await_dags
-from faultline.experiment.config import parse_configuration
-from faultline.experiment.sweep_id import sweep_id_of
 
 MATRIX = "state_size_x_checkpoint_interval"
 # The default word count, kill and all: a cell of the demo's kind.

@@ -11,12 +11,12 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from faultline.system.text import Say
 from benchmarks.figure import summarise
 from benchmarks.records import MATRIX, made_record, write_record
 from faultline.records.index import Index
 from faultline.reports.pages.app import build_app
 from faultline.reports.pages.site import Site
+from faultline.system.text import Say
 
 RECORDS = 10_000
 

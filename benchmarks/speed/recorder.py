@@ -10,19 +10,19 @@ from typing import Any
 
 import psutil
 
-from faultline.records.judge.hosts import processes_of
+from benchmarks.figure import Figure, summarise
+from benchmarks.speed.overhead import sweep
+from faultline.cli.operations import bring_up
 from faultline.experiment.attempt import Attempt
+from faultline.installation.daemon import Supervisor
+from faultline.records.judge.hosts import processes_of
+from faultline.records.record import Record
+from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, read_journal
 from faultline.system.roles import SERVICES
 from faultline.system.settings import Settings
 from faultline.system.text import Say
-from benchmarks.figure import Figure, summarise
-from benchmarks.speed.overhead import sweep
-from faultline.cli.operations import bring_up
-from faultline.installation.daemon import Supervisor
-from faultline.records.record import Record
-from faultline.records.store import Store
 
 REPETITIONS, QUICK_REPETITIONS = 5, 2
 WARMUP_S, DURATION_S = 20.0, 55.0

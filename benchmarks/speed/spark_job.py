@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 
-from faultline.system.environment import clean_environment
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import Settings
+from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
 from faultline.installation.class_data import archive_here
 from faultline.installation.java import find_java
 from faultline.installation.services import spark_submit
-from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
+from faultline.system.environment import clean_environment
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
 
 TIMEOUT_S = 1800.0
 _POLL_S = 0.5

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from faultline.records.judge.latency import nearest_rank
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Outage, Run
 from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.experiment.workloads.known_truth_script import Script
+from faultline.records.judge.latency import nearest_rank
 
 
 @dataclass(frozen=True)

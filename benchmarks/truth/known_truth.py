@@ -18,10 +18,6 @@ from typing import Any
 
 import pandas as pd
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import Settings
-from faultline.system.text import Say
 from benchmarks.figure import Figure
 from benchmarks.speed.spark_job import run_job, submit_command
 from benchmarks.topics import delete_topics
@@ -30,8 +26,12 @@ from benchmarks.truth.scenarios import QUICK, SCENARIOS, Scenario
 from benchmarks.truth.truth import Comparison, compare, planted
 from faultline.cli.operations import bring_up
 from faultline.cli.run_one import run_single
+from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.record import Record
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.text import Say
 
 TABLES = ("records", "tuples", "counts")
 # An experiment whose record is invalid is measured again, as in a sweep.

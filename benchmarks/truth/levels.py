@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from faultline.system.text import Say
 from benchmarks.figure import Figure
 from faultline.comparison.statistics.intervals import CONFIDENCE
 from faultline.comparison.statistics.pairs import Between, Row, estimate
@@ -36,6 +35,7 @@ from faultline.comparison.statistics.sample import Floats
 from faultline.records.recoveries import Bounds, value_of_run
 from faultline.records.store import Store
 from faultline.records.summary import Entry
+from faultline.system.text import Say
 
 CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 RUNS = (2, 3, 5, 10)

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.figure import Figure
+from benchmarks.truth.noisy_engine import Case, Noise, Seen, scattered
+from benchmarks.truth.noisy_engine import run as run_engine
+from faultline.experiment.common import RECOVERED_WITHIN, earliest_fault_s, usual_duration_s
 from faultline.records.judge.recovery.end import End, end_of, limits_of
 from faultline.records.judge.recovery.limits import Limits
 from faultline.records.judge.recovery.on_time import cells_of
 from faultline.system.text import Say
 from faultline.system.window import NS
-from benchmarks.figure import Figure
-from benchmarks.truth.noisy_engine import Case, Noise, Seen, scattered
-from benchmarks.truth.noisy_engine import run as run_engine
-from faultline.experiment.common import RECOVERED_WITHIN, earliest_fault_s, usual_duration_s
 
 VARIATIONS, CORRELATIONS = (0.05, 0.1, 0.2), (0.0, 0.4)
 INTERVALS_S = (1.0, 2.0, 5.0)

@@ -15,6 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from faultline.engines.base import Commit, Life, Seen, Traces
+from faultline.engines.known_truth.course import MS, NS, Course, Ints, Run, lay_out
+from faultline.engines.known_truth.engine import ENGINE
+from faultline.engines.known_truth.traces import METHODS, launched, loaded
+from faultline.experiment.common import RECOVERED_WITHIN
+from faultline.experiment.workloads.known_truth_script import Script
 from faultline.records.judge.bins import BIN_COLUMNS, SHORTEST_SPAN_NS
 from faultline.records.judge.latency import Tuples
 from faultline.records.judge.production import fold_produced, is_sparse
@@ -22,12 +28,6 @@ from faultline.records.judge.recovery.end import limits_of
 from faultline.records.judge.recovery.evidence import Evidence
 from faultline.records.judge.recovery.limits import Limits
 from faultline.system.window import Window
-from faultline.engines.base import Commit, Life, Seen, Traces
-from faultline.engines.known_truth.course import MS, NS, Course, Ints, Run, lay_out
-from faultline.engines.known_truth.engine import ENGINE
-from faultline.engines.known_truth.traces import METHODS, launched, loaded
-from faultline.experiment.common import RECOVERED_WITHIN
-from faultline.experiment.workloads.known_truth_script import Script
 
 T0_WALL_NS = 1_795_241_700_250_000_000
 LATEST_MS = 5

@@ -31,9 +31,9 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / "include"))
 
-from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.installation import jars
 from faultline.installation.java import Java, as_root, find_java
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 
 # What the stamp vouches for. The launcher computes the same sums with the same command.
 STAMPED = ("include/faultline/bootstrap.py", "jars.lock", "pyproject.toml", "requirements.lock")

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from faultline.installation.airflow_home import DATABASE, write_airflow_home
+from faultline.installation.daemon import Supervisor
+from faultline.installation.programs import write_configuration
 from faultline.system.environment import PASSED
 from faultline.system.files import write_private
 from faultline.system.machine_lock import HOLDS, RECORDER
@@ -18,9 +21,6 @@ from faultline.system.rights import SHARED
 from faultline.system.secrets import FILE, HARNESS, login_file, make_secrets, read_secrets, write_logins
 from faultline.system.settings import load_settings
 from faultline.system.waiting import wait_until
-from faultline.installation.airflow_home import DATABASE, write_airflow_home
-from faultline.installation.daemon import Supervisor
-from faultline.installation.programs import write_configuration
 from tests.support.decoys import decoy
 from tests.support.installation import Installation
 
@@ -193,8 +193,8 @@ def test_a_wrong_java_is_named(installation: Installation, tmp_path: Path) -> No
     fake.parent.mkdir(parents=True)
     fake.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     fake.chmod(0o755)
-    from faultline.system.errors import ConfigError
     from faultline.installation.java import find_java
+    from faultline.system.errors import ConfigError
 
     with pytest.raises(ConfigError, match=r"Java 17 or 21.*11\.0\.2.*Install it with"):
         find_java(environ={"JAVA_HOME": str(fake.parent.parent), "PATH": ""}, places=())

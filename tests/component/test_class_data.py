@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 
-from faultline.system.settings import load_settings
+from faultline.engines.spark.settings import kafka_classes, spark_environment
 from faultline.installation.class_data import archive_path
 from faultline.installation.java import find_java
 from faultline.installation.rehearsal import LEAST_BYTES, make_archive
 from faultline.installation.services import prepare_spark, spark_home
-from faultline.engines.spark.settings import kafka_classes, spark_environment
+from faultline.system.settings import load_settings
 
 
 def test_sparks_programs_start_from_the_archive() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from faultline.records.judge.judge import judge
-from faultline.system.settings import load_settings
 from faultline.records.store import Store
 from faultline.reports.explain import explain
+from faultline.system.settings import load_settings
 from tests.component.test_report import FAULT_RGB, opened
 from tests.unit.synthetic import Scenario, Synthetic
 

@@ -13,18 +13,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from faultline.records.judge.verdict import judge_attempt
+from faultline.engines.tables import COUNTS, RECORDS, TUPLES, write_tables
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.lifecycle.recorder import take_turn
+from faultline.lifecycle.teardown import close
+from faultline.records.index import Index
+from faultline.records.judge.verdict import judge_attempt
+from faultline.records.record import Record
+from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Journal, read_journal, write_lines
 from faultline.system.processes import Entry, append_entry, read_ledger
 from faultline.system.settings import ROOT, Settings, check_folders
-from faultline.engines.tables import COUNTS, RECORDS, TUPLES, write_tables
-from faultline.records.index import Index
-from faultline.records.record import Record
-from faultline.records.store import Store
-from faultline.lifecycle.recorder import take_turn
-from faultline.lifecycle.teardown import close
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.unit.sample_records import sample
 

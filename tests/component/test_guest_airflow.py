@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from faultline.system.settings import Settings
 from faultline.orchestration.guest.conductor import listening
 from faultline.orchestration.guest.description import describe, guest_dags
 from faultline.orchestration.guest.folder import Guest, install, uninstall
 from faultline.orchestration.guest.other_airflow import OtherAirflow
+from faultline.system.settings import Settings
 from tests.support.guest_work import work_of_a_run
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]

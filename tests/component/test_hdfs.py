@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from faultline.system.endpoints import Endpoints
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.files import write_private
-from faultline.installation.targets.storage import looked_at
 from faultline.engines.spark.checkpoint import committed_batches, latest_offsets, state_document
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
 from faultline.engines.spark.progress import CheckpointProgress
+from faultline.installation.targets.storage import looked_at
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import write_private
 from tests.support.installation import Installation
 from tests.support.others_cluster import SECRET, conf, others_kafka, others_spark
 from tests.support.others_hdfs import OthersHdfs, others_hdfs

@@ -24,13 +24,13 @@ from fault.identity import EXECUTOR, WORKER, Tokens
 from fault.injector import Delivery, Outcome, Presence, settle
 from fault.remote import RemoteInjector
 from fault.sampling import RoleRule
+from faultline.installation.hosts.enter import first_process
+from faultline.installation.hosts.layout import choose_hosts, disk_of
 from faultline.system.errors import ConfigError
 from faultline.system.marks import instance_option, run_option
 from faultline.system.settings import ROOT, Settings, ssh_hosts
 from faultline.system.ssh_hosts import remote_hosts
 from faultline.system.waiting import wait_until
-from faultline.installation.hosts.enter import first_process
-from faultline.installation.hosts.layout import choose_hosts, disk_of
 from tests.support.machines import INSTANCE, NEEDS_HOSTS, Machines
 
 RUN = "20261121T061500Z-3fa9c1"
@@ -154,7 +154,9 @@ def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: M
 
 
 def test_a_keeper_that_is_killed_takes_its_host_along(machines: Machines) -> None:
-    keeper = next(one for one in machines.started if list(one.args)[-2:] == ["faultline.installation.hosts.keeper", "kafka"])  # type: ignore[arg-type]
+    keeper = next(
+        one for one in machines.started if list(one.args)[-2:] == ["faultline.installation.hosts.keeper", "kafka"]
+    )  # type: ignore[arg-type]
     pid = first_process(machines.settings, "kafka")
     assert pid is not None
     keeper.kill()

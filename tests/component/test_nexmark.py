@@ -13,12 +13,12 @@ import duckdb
 import pandas as pd
 import pytest
 
-from faultline.system.settings import ROOT
-from faultline.system.waiting import wait_until
-from faultline.installation.java import find_java
-from faultline.installation.services import spark_home
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS
 from faultline.experiment.workloads.nexmark_events import QUERIES
+from faultline.installation.java import find_java
+from faultline.installation.services import spark_home
+from faultline.system.settings import ROOT
+from faultline.system.waiting import wait_until
 from tests.support.choice import chosen
 from tests.support.nexmark_oracle import answer, streamed
 from tests.support.spark_session import PROGRAMS, local_settings

@@ -13,10 +13,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from faultline.system.settings import ROOT, load_settings
 from faultline.cli.publishing import publish
 from faultline.records.record import Record
 from faultline.reports.report import write_report
+from faultline.system.settings import ROOT, load_settings
 from tests.support.airflow_ui import STEP_MS
 from tests.support.browser import artefact_folder
 from tests.support.morning import SLOWER_CELL, write_nights

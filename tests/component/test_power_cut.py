@@ -15,21 +15,21 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.power.disk import Disk, own_disk
+from benchmarks.power.everybody import Everybody
+from benchmarks.power.kept import Kept, broken_databases, broken_tables, index_differences
 from faultline.experiment.attempt import write_json
+from faultline.installation.java import find_java
+from faultline.installation.services.kafka import prepare_kafka
+from faultline.installation.supervision import _claim_ports
+from faultline.records.index import Index
+from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import make_folder
 from faultline.system.journal import Journal, read_journal
 from faultline.system.marks import INSTANCE_MARK, RUN_MARK
 from faultline.system.processes import live_process
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port, load_settings
-from benchmarks.power.disk import Disk, own_disk
-from benchmarks.power.everybody import Everybody
-from benchmarks.power.kept import Kept, broken_databases, broken_tables, index_differences
-from faultline.installation.java import find_java
-from faultline.installation.services.kafka import prepare_kafka
-from faultline.installation.supervision import _claim_ports
-from faultline.records.index import Index
-from faultline.records.store import Store
 from spark_jobs.aggregate import swap
 from tests.unit.sample_records import sample
 

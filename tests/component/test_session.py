@@ -18,13 +18,13 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from faultline.engines.spark.session import NoSession, run_in_session
+from faultline.installation.services.spark import prepare_spark, session_listens
+from faultline.records.store import Store
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.processes import birth, end_processes
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
-from faultline.installation.services.spark import prepare_spark, session_listens
-from faultline.engines.spark.session import NoSession, run_in_session
-from faultline.records.store import Store
 from tests.support.installation import Installation, make_installation
 from tests.unit.sample_records import sample
 

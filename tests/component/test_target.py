@@ -19,12 +19,6 @@ from typing import Any
 
 import pytest
 
-from faultline.system.endpoints import Endpoints
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.files import write_private
-from faultline.system.settings import ROOT, Settings, load_settings
-from faultline.system.target import Target, keep
-from faultline.system.waiting import wait_until
 from faultline.installation.airflow_home import airflow_environment
 from faultline.installation.java import find_java
 from faultline.installation.targets import kafka, spark
@@ -33,6 +27,12 @@ from faultline.installation.targets.look import look
 from faultline.installation.targets.said import Said
 from faultline.installation.targets.turn import Turn, holder_of
 from faultline.installation.topics import delete_own_topics
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import write_private
+from faultline.system.settings import ROOT, Settings, load_settings
+from faultline.system.target import Target, keep
+from faultline.system.waiting import wait_until
 from tests.support.certificates import Authority
 from tests.support.installation import Installation
 from tests.support.others_cluster import (

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from faultline.experiment.workloads.topology_services import MEMCACHED
 from faultline.system.settings import port_is_free
 from faultline.system.waiting import wait_until
-from faultline.experiment.workloads.topology_services import MEMCACHED
 from spark_jobs.dynamic.stores import SqliteStore
 from tests.support.chain import ChainRun
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports

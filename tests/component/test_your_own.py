@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from faultline.system.settings import ROOT
 from faultline.experiment.job_file import KEYS, REFLECTS, TOLD
 from faultline.experiment.workloads.program import TOLD as TOLD_PROGRAMS
+from faultline.system.settings import ROOT
 from tests.support.installation import Installation, make_installation
 
 pytestmark = pytest.mark.timeout(900)

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from fault.registry import ACTIONS
-from faultline.records.judge.judge import judge
 from faultline.experiment.common import Common
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.registry import WORKLOADS
 from faultline.experiment.workloads.topology_rules import MECHANISMS
+from faultline.records.judge.judge import judge
 from faultline.records.record import Record
 
 # Offsets that were not committed at the end of an attempt, of those that have any.

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.settings import ROOT, Settings
 from faultline.cli.following import Course
 from faultline.cli.progress_line import ProgressLine
 from faultline.engines.batches import read_batches
 from faultline.engines.spark.instants import spark_instant_ns
+from faultline.experiment.attempt import Attempt
+from faultline.lifecycle.live_recovery import GRACE_S, LiveRecovery, RecoveryWatch
 from faultline.records.record import Record
 from faultline.records.store import Store
-from faultline.lifecycle.live_recovery import GRACE_S, LiveRecovery, RecoveryWatch
+from faultline.system.settings import ROOT, Settings
 
 NS = 10**9
 GOLDEN = Path(__file__).with_name("golden")

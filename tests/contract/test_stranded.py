@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultline.installation.scheduler_start import TITLE, stranded
+from faultline.installation.supervision import marked_processes
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
-from faultline.installation.scheduler_start import TITLE, stranded
-from faultline.installation.supervision import marked_processes
 from tests.support.decoys import NOBODY, decoy, only_root
 
 # A process that calls itself `sys.argv[1]`, with a child, as a worker has that runs a task.

@@ -13,14 +13,15 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.settings import Settings
+from faultline.cli import nights_command
 from faultline.experiment.alert_plan import parse_alerts
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.orchestration import sweep
-from faultline.orchestration.nights import alerts, night_plan, nightly, nights_command
+from faultline.orchestration.nights import alerts, night_plan, nightly
 from faultline.orchestration.nights.alerts import Alert, send
 from faultline.orchestration.nights.nightly import nightly_dags
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings
 from tests.support.receivers import mailbox, webhook
 from tests.unit.night_records import night_of, night_records, scheduled
 from tests.unit.pages_store import put

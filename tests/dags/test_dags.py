@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT, Settings
 from benchmarks.kills import STEPS
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
@@ -24,6 +22,8 @@ from faultline.orchestration.forms import SECTIONS, value_text
 from faultline.orchestration.run_experiment import retry_policy, state_of
 from faultline.records.manifest import Manifests
 from faultline.records.store import Store
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT, Settings
 from tests.unit.sample_records import sample
 
 

@@ -13,12 +13,12 @@ import pytest
 from airflow.executors.local_executor import LocalExecutor
 from airflow.sdk.api.client import Client
 
-from faultline.system.loaded_code import LoadedCode
-from faultline.system.quiet.window_lock import window
-from faultline.system.settings import load_settings
 from faultline.installation import proof
 from faultline.orchestration import executor as subject
 from faultline.orchestration.executor import LIBRARIES, OWN, EventExecutor
+from faultline.system.loaded_code import LoadedCode
+from faultline.system.quiet.window_lock import window
+from faultline.system.settings import load_settings
 from tests.support.decoys import NOBODY
 
 
@@ -93,8 +93,8 @@ def test_without_news_it_waits_longer_while_a_window_is_measured(
 
 
 def test_the_scheduler_is_told_to_use_it(tmp_path: Path) -> None:
-    from faultline.system.settings import ROOT, Settings
     from faultline.installation.airflow_home import configuration
+    from faultline.system.settings import ROOT, Settings
 
     core = configuration(Settings(ROOT, tmp_path, tmp_path), {"fernet": "", "internal": "", "api": "", "jwt": ""})[
         "core"

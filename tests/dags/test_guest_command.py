@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import INSTANCE, load_settings
 from faultline.cli import operations
+from faultline.cli.guest_command import conductor
 from faultline.installation import supervision
 from faultline.installation.conductor_lock import only_conductor
 from faultline.installation.daemon import Supervisor
 from faultline.installation.users import are_for_runs, using
-from faultline.orchestration.guest.commands import conductor
+from faultline.system.errors import ConfigError
+from faultline.system.settings import INSTANCE, load_settings
 
 
 class Services:

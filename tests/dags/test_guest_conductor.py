@@ -25,14 +25,9 @@ from hypothesis import settings as bounds
 from hypothesis import strategies as some
 
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.errors import ConfigError
-from faultline.system.processes import birth, live_process
-from faultline.system.settings import Settings
-from faultline.system.target import Target, keep
-from faultline.system.waiting import wait_until
-from faultline.cli import connections
-from faultline.installation.targets.said import Said
 from faultline.experiment.config import parse_configuration
+from faultline.installation.targets.said import Said
+from faultline.orchestration import connections
 from faultline.orchestration.guest import thin_dags
 from faultline.orchestration.guest import work as real
 from faultline.orchestration.guest.conductor import ONCE, key_of, listening
@@ -40,6 +35,11 @@ from faultline.orchestration.guest.guest_run import GUEST_RUN, is_guest_run
 from faultline.orchestration.guest.job import MOST_UNHEARD, Heard, Job
 from faultline.orchestration.guest.thin_dags import NotDone, conduct
 from faultline.orchestration.targets.connections import prepare_target
+from faultline.system.errors import ConfigError
+from faultline.system.processes import birth, live_process
+from faultline.system.settings import Settings
+from faultline.system.target import Target, keep
+from faultline.system.waiting import wait_until
 from tests.support.guest_work import work
 
 ATTEMPT = "20261126T010000Z-abcdef"

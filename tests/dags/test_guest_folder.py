@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as bounds
 from hypothesis import strategies as some
 
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.settings import Settings
 from faultline.experiment.matrices import MATRICES
 from faultline.orchestration.guest.description import describe, guest_dags
 from faultline.orchestration.guest.folder import DAG_FILE, PLACE_FILE, Guest, install, uninstall
 from faultline.orchestration.search import SEARCH_PARAMS
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings
 
 CONNECTIONS = {
     "kafka_default": {"conn_type": "kafka", "extra": '{"sasl.password": "hu5h-hu5h"}'},

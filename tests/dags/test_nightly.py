@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT, Settings
 from faultline.comparison.compare import metrics_named
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrix import control_of
 from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.lifecycle import environment
 from faultline.orchestration import notes as notes_of
 from faultline.orchestration import sweep
 from faultline.orchestration.nights import night_plan, nightly
 from faultline.orchestration.nights.night_plan import night_cells, primary_of
 from faultline.orchestration.nights.nightly import DEFAULT_SET, nightly_dags, no_regression
 from faultline.records.record import Record
-from faultline.lifecycle import environment
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT, Settings
 from tests.unit.night_records import night_of, night_records, scheduled
 from tests.unit.pages_store import put, record
 

@@ -12,14 +12,14 @@ import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from faultline.system.errors import ConfigError
-from faultline.system.waiting import wait_until
 from benchmarks.catalogue import BENCHMARKS as KNOWN
 from benchmarks.figure import summarise
 from benchmarks.speed.performance import SPEED as OF_SPEED
 from faultline.experiment.nightly_schedule import SPEED, speed_schedule
 from faultline.orchestration.nights import nightly_speed as subject
 from faultline.orchestration.nights.nightly_speed import BENCHMARKS, WITH_WINDOWS
+from faultline.system.errors import ConfigError
+from faultline.system.waiting import wait_until
 
 
 def test_its_benchmarks_are_those_of_speed() -> None:

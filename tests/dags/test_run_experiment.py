@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
-from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
-from faultline.system.settings import Settings
 from faultline.comparison.question import pose
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import parse_configuration
@@ -24,6 +22,8 @@ from faultline.orchestration.sweep import child_run_id, matrix_dag
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.system.settings import Settings
 from tests.unit.sample_records import sample
 
 CELL = PlannedCell(parse_configuration({}), 0, "b1")

@@ -18,7 +18,7 @@ from faultline.orchestration.hooks import AirflowHooks
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import ROOT, Settings
 
-SETTINGS = Settings(ROOT, Path("/home"), Path("/results"), {"spark_master": 7077})
+SETTINGS = Settings(ROOT, Path("/home"), Path("/results"))
 TEXTS = st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), min_size=1, max_size=20)
 SUBMISSIONS = st.builds(
     SparkSubmission,

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from faultline.installation.targets.said import Said
+from faultline.orchestration.targets import connections
+from faultline.orchestration.targets.connections import look_before
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT, Settings
 from faultline.system.target import Target, keep
-from faultline.installation.targets.said import Said
-from faultline.orchestration.targets import connections
-from faultline.orchestration.targets.connections import look_before
 
 LAB = Target("lab")
 

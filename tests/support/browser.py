@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from faultline.orchestration.airflow_api import AirflowApi
 from faultline.cli.sweeping import await_dags
 from faultline.experiment.matrices import MATRICES
+from faultline.orchestration.airflow_api import AirflowApi
 from tests.support.airflow_ui import STEP_MS, Ui, window
 from tests.support.installation import Installation
 from tests.support.needs import needed

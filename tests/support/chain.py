@@ -14,17 +14,17 @@ import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from faultline.engines.spark.checkpoint import latest_offsets
+from faultline.engines.spark.settings import kafka_classes
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.config import parse_configuration
+from faultline.installation.java import find_java
+from faultline.installation.services import spark_home
 from faultline.system.journal import read_journal
 from faultline.system.kafka_login import kafka_options
 from faultline.system.secrets import HARNESS, jaas_file, login_file
 from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until
-from faultline.installation.java import find_java
-from faultline.installation.services import spark_home
-from faultline.engines.spark.checkpoint import latest_offsets
-from faultline.engines.spark.settings import kafka_classes
-from faultline.experiment.config import parse_configuration
 from generators.login import LOGIN
 from tests.support.installation import Installation
 from tests.support.processes import words_of

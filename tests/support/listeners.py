@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from faultline.system.settings import HOST
 from faultline.installation.scram import log_in
+from faultline.system.settings import HOST
 
 # Of Kafka's protocol. The controller answers it too, when it is asked for controllers.
 DESCRIBE_CLUSTER, VERSION = 60, 1

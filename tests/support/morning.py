@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from faultline.experiment.attempt import write_json
 from faultline.comparison.gate.nights import as_json, paired_nights
 from faultline.comparison.gate.verdict import judge_gate
 from faultline.comparison.limits import parse_limits, promises
+from faultline.experiment.attempt import write_json
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.nightly_schedule import NIGHTLY

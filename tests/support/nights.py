@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from faultline.orchestration.airflow_api import AirflowApi
 from faultline.cli.sweeping import await_dags
 from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.orchestration.airflow_api import AirflowApi
 
 
 def switch_on(api: AirflowApi) -> None:

@@ -14,13 +14,13 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from faultline.system.errors import FaultlineError
-from faultline.system.settings import HOST, ROOT, load_settings
-from faultline.system.waiting import wait_until
+from faultline.engines.spark.hdfs import HdfsFolder
 from faultline.installation import jars
 from faultline.installation.java import find_java
 from faultline.installation.services.spark import spark_home
-from faultline.engines.spark.hdfs import HdfsFolder
+from faultline.system.errors import FaultlineError
+from faultline.system.settings import HOST, ROOT, load_settings
+from faultline.system.waiting import wait_until
 from tests.support.installation import free_ports
 from tests.support.others_cluster import process
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import uvicorn
 
-from faultline.system.waiting import wait_until
 from faultline.records.index import Index
 from faultline.reports.pages.app import build_app
 from faultline.reports.pages.site import Site
+from faultline.system.waiting import wait_until
 
 
 @contextmanager

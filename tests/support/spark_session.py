@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from faultline.system.settings import ROOT
-from faultline.installation.java import find_java
 from faultline.engines.spark.settings import engine_settings
+from faultline.installation.java import find_java
+from faultline.system.settings import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.waiting import wait_until
 from benchmarks.installation import await_run
-from faultline.orchestration.airflow_api import AirflowApi
 from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.store import Store
+from faultline.system.waiting import wait_until
 from tests.support.installation import Installation
 from tests.support.nights import switch_on
 

@@ -11,10 +11,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from faultline.system.processes import PUNCTUAL_NICENESS
-from faultline.system.settings import load_settings
 from faultline.installation.airflow_home import USER
 from faultline.records.record import committed_schema
+from faultline.system.processes import PUNCTUAL_NICENESS
+from faultline.system.settings import load_settings
 from tests.support.containers import Containers, new_containers, require_podman
 from tests.support.installation import OF_A_BUSY_MACHINE
 

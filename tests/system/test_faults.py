@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.truth.scenarios import SCENARIOS
+from faultline.records.record import Record
 from faultline.system.journal import read_journal
 from faultline.system.processes import process_of, read_ledger
 from faultline.system.settings import HOST, free_port
 from faultline.system.waiting import wait_until
-from benchmarks.truth.scenarios import SCENARIOS
-from faultline.records.record import Record
 from tests.support.installation import Installation
 
 PLAIN = next(one for one in SCENARIOS if one.name == "batch_plain")

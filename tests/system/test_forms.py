@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from faultline.system.target import Target, forget, keep
-from faultline.system.waiting import wait_until
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.store import Store
+from faultline.system.target import Target, forget, keep
+from faultline.system.waiting import wait_until
 from tests.support.airflow_ui import Form, Ui, call
 from tests.support.form_values import NIGHT, form_values
 from tests.support.installation import Installation

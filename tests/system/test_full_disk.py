@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from faultline.experiment.attempt import Attempt
+from faultline.lifecycle.progress import phase_of
+from faultline.records.store import Store
 from faultline.system.errors import FaultlineError
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
-from faultline.records.store import Store
-from faultline.lifecycle.progress import phase_of
 from tests.support.installation import Installation, make_installation
 from tests.support.small_disk import SmallDisk, small_disk
 

@@ -18,18 +18,18 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from faultline.engines.running import Runtime
+from faultline.engines.spark.generator_job import generator_job
 from faultline.experiment.attempt import Attempt
+from faultline.installation.daemon import Supervisor
+from faultline.installation.java import find_java
+from faultline.installation.services import kafka_ready, spark_submit
 from faultline.system.journal import read_journal
 from faultline.system.marks import RUN_MARK, load_token
 from faultline.system.processes import marked
 from faultline.system.secrets import HARNESS, login_file
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
-from faultline.installation.daemon import Supervisor
-from faultline.installation.java import find_java
-from faultline.installation.services import kafka_ready, spark_submit
-from faultline.engines.running import Runtime
-from faultline.engines.spark.generator_job import generator_job
 from generators.login import LOGIN
 from generators.producer import QUEUE_RECORDS
 from generators.spec import GeneratorSpec

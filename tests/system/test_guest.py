@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.installation import MATRIX, form
+from faultline.records.store import Store
 from faultline.system.http import fetch_json
 from faultline.system.processes import end_processes
 from faultline.system.waiting import wait_until
-from benchmarks.installation import MATRIX, form
-from faultline.records.store import Store
 from tests.component.test_guest_airflow import COMMAND, Theirs
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports
 from tests.support.postgresql import Cluster

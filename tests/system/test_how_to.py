@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.installation import await_run
-from faultline.orchestration.airflow_api import AirflowApi
 from faultline.experiment.cell import Cell
 from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.store import Store
 from tests.support.how_to import HowTo
 from tests.support.installation import Installation

@@ -17,16 +17,16 @@ from urllib.parse import quote, unquote
 import pytest
 from playwright.sync_api import Browser, FrameLocator, expect
 
-from faultline.system.journal import read_journal
-from faultline.system.quiet.background import means, niceness_of, policies_of
-from faultline.system.waiting import wait_until
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.installation.daemon import Supervisor
 from faultline.experiment.sweep_id import sweep_id_of
+from faultline.installation.daemon import Supervisor
+from faultline.lifecycle.progress import current_attempt
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.metrics import named
 from faultline.records.record import Record
 from faultline.records.store import Store
-from faultline.lifecycle.progress import current_attempt
+from faultline.system.journal import read_journal
+from faultline.system.quiet.background import means, niceness_of, policies_of
+from faultline.system.waiting import wait_until
 from tests.support import word_count
 from tests.support.airflow_ui import PLUGIN, Form, Ui, call, window
 from tests.support.browser import artefact_folder

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.settings import ROOT
 from faultline.installation.services import spark_home
+from faultline.system.settings import ROOT
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.java import compile_for_spark, pack_jar
 from tests.support.postgresql import Cluster, new_cluster

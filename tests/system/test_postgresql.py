@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from faultline.system.processes import end_processes
-from faultline.system.settings import instance
-from faultline.system.waiting import wait_until
 from benchmarks.installation import form
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.cli.sweeping import await_dags
+from faultline.experiment.cell import EXPERIMENT
 from faultline.installation.airflow_home import DATABASE, PASSWORD, password, present_database
 from faultline.installation.java import find_java
 from faultline.installation.serve import services
 from faultline.installation.supervision import marked_processes
-from faultline.experiment.cell import EXPERIMENT
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.store import Store
+from faultline.system.processes import end_processes
+from faultline.system.settings import instance
+from faultline.system.waiting import wait_until
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.postgresql import Cluster
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import load_settings
 from benchmarks.power.disk import own_disk
 from benchmarks.power.power_cut import cut_through, plan_cuts
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
 

@@ -29,16 +29,16 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from faultline.engines.spark.settings import driver_settings
 from faultline.experiment.attempt import Attempt
+from faultline.installation.daemon import Supervisor
+from faultline.installation.services import master_state, spark_home, spark_submit
+from faultline.records.find import find_record
 from faultline.system.journal import read_journal
 from faultline.system.machine_lock import HOLDS, machine_holder, pretenders
 from faultline.system.secrets import FILE, HARNESS, USERS, jaas_file, login_file, read_secrets
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
-from faultline.installation.daemon import Supervisor
-from faultline.installation.services import master_state, spark_home, spark_submit
-from faultline.engines.spark.settings import driver_settings
-from faultline.records.find import find_record
 from generators.login import read_login
 from tests.support.decoys import only_root
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation

@@ -13,21 +13,21 @@ from itertools import pairwise
 import pandas as pd
 import pytest
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.journal import read_journal
-from faultline.system.settings import Settings
-from faultline.system.waiting import wait_until
 from benchmarks.installation import MATRIX, await_run, form
 from benchmarks.leftovers import attempts_of, stray_processes, stray_topics
 from benchmarks.truth.known_truth import judge_scenario
 from benchmarks.truth.scenarios import SCENARIOS
-from faultline.orchestration.airflow_api import AirflowApi
 from faultline.cli.sweeping import await_dags
-from faultline.installation.daemon import Supervisor
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import EXPERIMENT, Cell
+from faultline.installation.daemon import Supervisor
+from faultline.lifecycle.progress import current_attempt
+from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.record import Record
 from faultline.records.store import Store
-from faultline.lifecycle.progress import current_attempt
+from faultline.system.journal import read_journal
+from faultline.system.settings import Settings
+from faultline.system.waiting import wait_until
 from tests.support.installation import Installation
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]

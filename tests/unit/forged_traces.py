@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from faultline.system.journal import Journal
 from faultline.engines.known_truth.traces import Ends
+from faultline.system.journal import Journal
 
 APPLICATION = "known_truth"
 _VERSION = "v1"

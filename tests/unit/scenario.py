@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from faultline.system.window import NS
 from faultline.experiment.config import Configuration
+from faultline.system.window import NS
 
 T0_NS = 1_795_241_700_250_000_000
 

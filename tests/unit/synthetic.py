@@ -16,12 +16,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from faultline.records.judge.bins import Schedule, bins_of_batches
-from faultline.records.judge.latency import TUPLE_COLUMNS, fold
-from faultline.records.judge.recovery.end import limits_of
-from faultline.records.judge.recovery.evidence import Evidence
-from faultline.system.journal import write_lines
-from faultline.system.window import NS, Window
 from faultline.engines.base import Commit, Seen, Traces
 from faultline.engines.batches import write_batches
 from faultline.engines.spark.driver_log import parse_driver_log
@@ -29,6 +23,12 @@ from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.executor_log import ExecutorEvents, parse_executor_log
 from faultline.engines.spark.traces import drivers_logged, executors_logged, sampled
 from faultline.engines.supervised import epochs_of, lives_of
+from faultline.records.judge.bins import Schedule, bins_of_batches
+from faultline.records.judge.latency import TUPLE_COLUMNS, fold
+from faultline.records.judge.recovery.end import limits_of
+from faultline.records.judge.recovery.evidence import Evidence
+from faultline.system.journal import write_lines
+from faultline.system.window import NS, Window
 from tests.unit.scenario import T0_NS, Hit, Row, Scenario, grain, ns
 from tests.unit.synthetic_traces import CORES, Left
 

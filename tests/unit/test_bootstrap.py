@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from faultline import bootstrap
-from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.installation import jars
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK_TEXT = (ROOT / "requirements.lock").read_text()

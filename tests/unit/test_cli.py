@@ -13,9 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 from faultline.cli import main as cli
+from faultline.cli import run_one
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
-from faultline.cli import run_one
 from tests.unit.sample_records import sample
 
 # A command as a benchmark is one: it has begun something, and must end it.

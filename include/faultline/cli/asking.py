@@ -77,8 +77,8 @@ def compare(
 
 def _measure(before: str, after: str, words: list[str], figure: str) -> int:
     """A sweep over both builds that ends once it can be told which has less of the figure."""
-    from faultline.system.text import say
     from faultline.cli.sweeping import run_sweep
+    from faultline.system.text import say
 
     if before == after:
         raise ConfigError(f"B: is {after}, too; name another build, or register it under a second name")
@@ -91,9 +91,9 @@ def _measure(before: str, after: str, words: list[str], figure: str) -> int:
 
 
 def _compare_along(sweep: str, axis: str, as_json: bool) -> None:
-    from faultline.system.settings import load_settings
     from faultline.comparison.answer import along_named
     from faultline.reports.answer.output import effects_json, print_effects
+    from faultline.system.settings import load_settings
 
     settings = load_settings()
     effects = along_named(sweep, axis, settings)
@@ -119,10 +119,10 @@ def advise(
     Or that nobody can tell, with the number of experiments that would tell. Without options: the least CPU among
     those that recover. What it rests on stands in docs/explanation/comparing.md.
     """
-    from faultline.system.settings import load_settings
     from faultline.comparison.answer import answer_named, wish_of
     from faultline.reports.answer.output import answer_json, print_advice
     from faultline.reports.answer.words import miss_text
+    from faultline.system.settings import load_settings
 
     limits = {
         "recovery": ("--recovery-under", recovery_under),

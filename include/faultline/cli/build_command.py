@@ -13,8 +13,8 @@ import typer
 from faultline.system.text import say
 
 if TYPE_CHECKING:
-    from faultline.system.settings import Settings
     from faultline.engines.spark.distributions import Distribution
+    from faultline.system.settings import Settings
 
 app = typer.Typer(help="Other builds of Spark to measure on; spark_build=NAME is an axis.", no_args_is_help=True)
 
@@ -29,12 +29,12 @@ def add(
     """Register a Spark: its version, its connector to Kafka and its Python are looked at, and its jars hashed."""
     from importlib.metadata import version
 
+    from faultline.engines.spark.conf_rules import check_settings
+    from faultline.engines.spark.distributions import distributions, examined, keep, read_conf
+    from faultline.installation.daemon import Supervisor
     from faultline.system.errors import ConfigError
     from faultline.system.machine_lock import machine_holder
     from faultline.system.settings import load_settings
-    from faultline.installation.daemon import Supervisor
-    from faultline.engines.spark.conf_rules import check_settings
-    from faultline.engines.spark.distributions import distributions, examined, keep, read_conf
 
     settings = load_settings()
     if (holder := machine_holder(settings.machine)) and holder.own:
@@ -56,9 +56,9 @@ def add(
 @app.command("list")
 def show() -> None:
     """Show the registered builds, and whether they are still what they were."""
+    from faultline.engines.spark.distributions import distributions, require_unchanged
     from faultline.system.errors import ConfigError
     from faultline.system.settings import load_settings
-    from faultline.engines.spark.distributions import distributions, require_unchanged
 
     known = distributions(load_settings())
     for one in known.values():
@@ -75,11 +75,11 @@ def show() -> None:
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="The build to forget; its folder stays.")]) -> None:
     """Forget a build and end its master and workers. Records that were measured on it stay."""
+    from faultline.engines.spark.distributions import forget
+    from faultline.installation.daemon import Supervisor
     from faultline.system.errors import ConfigError
     from faultline.system.machine_lock import machine_holder
     from faultline.system.settings import load_settings
-    from faultline.installation.daemon import Supervisor
-    from faultline.engines.spark.distributions import forget
 
     settings = load_settings()
     if (holder := machine_holder(settings.machine)) and holder.own:

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from faultline.records.bundle import SUFFIX, Member, sha256, write_bundle
 from faultline.records.judge.again import SUPERSEDED
 from faultline.records.judge.reduced import reduced
+from faultline.records.manifest import Manifests
+from faultline.records.record import Record
 from faultline.system.documents import read_document
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
 from faultline.system.text import Say
-from faultline.records.bundle import SUFFIX, Member, sha256, write_bundle
-from faultline.records.manifest import Manifests
-from faultline.records.record import Record
 
 
 def bundle_records(records: Sequence[Record], path: Path, say: Say, *, saved: Sequence[Path] = ()) -> None:

@@ -9,24 +9,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.journal import JournalCache
-from faultline.system.settings import Settings
-from faultline.system.text import Say
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.cli.progress_line import Progress, ProgressLine
-from faultline.installation.daemon import Supervisor
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import sweep_id_of
+from faultline.installation.daemon import Supervisor
+from faultline.lifecycle.progress import describe, holder_text, is_waiting, phase_of
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.manifest import BASELINE
 from faultline.records.record import JUDGED, Record
 from faultline.records.store import Store
 from faultline.reports.narrative import ended_early
 from faultline.reports.recovery_words import recovery_lines
-from faultline.lifecycle.progress import describe, holder_text, is_waiting, phase_of
+from faultline.system.errors import FaultlineError, InfrastructureError
+from faultline.system.journal import JournalCache
+from faultline.system.settings import Settings
+from faultline.system.text import Say
 
 if TYPE_CHECKING:
     from faultline.lifecycle.live_recovery import RecoveryWatch

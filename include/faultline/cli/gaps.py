@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings
-from faultline.system.text import Say, counted
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.cli.following import minutes_text
 from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import Course, await_dags, begin, finish, follow_course, planned_in
@@ -16,8 +12,12 @@ from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.night_file import is_night
-from faultline.records.manifest import Manifests
 from faultline.lifecycle.progress import budget_s
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.records.manifest import Manifests
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
+from faultline.system.text import Say, counted
 
 
 def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:

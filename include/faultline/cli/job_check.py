@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT
-from faultline.system.text import Say, counted
 from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, QUERY, JobFile, is_job, read_job
 from faultline.experiment.workloads.program import ProgramParameters
 from faultline.records.format import milliseconds
 from faultline.records.record import Record
 from faultline.reports.narrative import not_measured
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT
+from faultline.system.text import Say, counted
 
 # Of an experiment that is only to show that a job runs.
 SHORT = {"fault": "none", "warmup_s": "5", "duration_s": "20", "series": "job-check"}

@@ -15,15 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from faultline.records.judge.again import Again, judge_again, keep
-from faultline.system.errors import ConfigError
-from faultline.system.settings import load_settings
-from faultline.system.text import suggest
 from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.records.bundle import SUFFIX, read_bundle
 from faultline.records.format import NONE, WIDTH, macro, seconds, title_of
+from faultline.records.judge.again import Again, judge_again, keep
 from faultline.records.record import SCHEMA, Record
 from faultline.records.store import Store
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
+from faultline.system.text import suggest
 
 
 @dataclass(frozen=True)

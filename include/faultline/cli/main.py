@@ -16,14 +16,14 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from faultline.cli import build_command, job_command, service_command, target_command
+from faultline.cli import nights_command as nights
+from faultline.cli.asking import advise, compare
+from faultline.cli.guest_command import conductor, install, uninstall
+from faultline.cli.measuring import missing, sweep
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.rights import let_nobody_write, meet_root
 from faultline.system.text import say
-from faultline.cli import build_command, job_command, service_command, target_command
-from faultline.cli.asking import advise, compare
-from faultline.cli.measuring import missing, sweep
-from faultline.orchestration.guest.commands import conductor, install, uninstall
-from faultline.orchestration.nights import nights_command as nights
 
 app = typer.Typer(
     add_completion=False,
@@ -88,11 +88,11 @@ def test(context: typer.Context) -> None:
     Other arguments go to pytest, such as `unit -k store`, `--thorough` for the long ones as well, or the path of a
     file. First adds what only the tests need: Python packages, and Debian packages where it may.
     """
-    from faultline.system.settings import ROOT, load_settings
     from faultline.cli.testing.debian import install_missing
     from faultline.cli.testing.development import add_packages
     from faultline.cli.testing.suite import LAYERS, run_layers, split_arguments
     from faultline.installation.rehearsal import make_archive
+    from faultline.system.settings import ROOT, load_settings
 
     meet_root()
     add_packages(ROOT, Path(sys.prefix))
@@ -134,8 +134,8 @@ def up(
 @app.command()
 def password() -> None:
     """Print the password of the one user of Airflow's page."""
-    from faultline.system.settings import load_settings
     from faultline.installation.airflow_home import password as known
+    from faultline.system.settings import load_settings
 
     print(known(load_settings()))
 
@@ -143,8 +143,8 @@ def password() -> None:
 @app.command()
 def down() -> None:
     """End every process of this installation, also after a crash. Data, logs and results stay."""
-    from faultline.system.settings import load_settings
     from faultline.installation.supervision import down as stop
+    from faultline.system.settings import load_settings
 
     ended = stop(load_settings(), say)
     say(f"down{f', {len(ended)} leftover processes ended' if ended else ''}")
@@ -225,8 +225,8 @@ def results(
     ] = None,
 ) -> None:
     """Show the records in the store, as a table or as JSON."""
-    from faultline.system.targets import check_target
     from faultline.cli.operations import select_records
+    from faultline.system.targets import check_target
 
     for option, target in (("--bundle", bundle), ("--report", report), ("--page", page)):
         if target is not None:
@@ -239,8 +239,8 @@ def results(
 
         bundle_records(records, bundle, say, saved=saved or ())
     if report:
-        from faultline.system.settings import load_settings
         from faultline.reports.report import write_report
+        from faultline.system.settings import load_settings
 
         say(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
     if page:
@@ -297,8 +297,8 @@ def publish(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An empty folder, or a site that this command made.")],
 ) -> None:
     """Write the results as a static site: sweeps, nights and experiments with their plots, without a server."""
-    from faultline.system.settings import load_settings
     from faultline.cli.publishing import publish as write_site
+    from faultline.system.settings import load_settings
 
     write_site(load_settings(), folder, say)
 
@@ -310,8 +310,8 @@ def record(
     bootstrap: Annotated[str | None, typer.Option(help="HOST:PORT of its broker. Empty: the embedded one.")] = None,
 ) -> None:
     """Copy a topic into a file, once, with keys, headers and times; data=FILE replays it."""
-    from faultline.system.settings import load_settings
     from faultline.cli.recording import record_topic
+    from faultline.system.settings import load_settings
 
     record_topic(bootstrap or load_settings().endpoints.kafka, topic, to, say)
 
@@ -323,9 +323,9 @@ def explain(
     plot: Annotated[Path | None, typer.Option(help="Where the HTML page goes (default: results/reports/).")] = None,
 ) -> None:
     """Tell one experiment: what happened, when, and by whose evidence; as text and as a plot."""
-    from faultline.system.settings import load_settings
     from faultline.records.find import LAST, still_running
     from faultline.reports import explain as explaining
+    from faultline.system.settings import load_settings
 
     settings = load_settings()
     if record == LAST and (running := still_running(settings)):
@@ -363,10 +363,10 @@ def bench(
 
 
 def _bench_all(as_json: bool, quick: bool) -> None:
-    from faultline.system.settings import ROOT
     from benchmarks.catalogue import print_figures, run_benchmark
     from benchmarks.speed.performance import page, run_all
     from faultline.lifecycle.environment import git_commit
+    from faultline.system.settings import ROOT
 
     outcomes, failures = run_all(lambda name: run_benchmark(name, say, quick=quick), say)
     target = ROOT / "docs" / "results" / "performance.md"

@@ -59,9 +59,9 @@ def missing(
     With --measure they are measured: those of a sweep by a sweep of their own, those of a night as that night, as
     Airflow's backfill would.
     """
-    from faultline.system.settings import load_settings
     from faultline.comparison import coverage as missing_cells
     from faultline.records.manifest import Manifests
+    from faultline.system.settings import load_settings
 
     if series is not None and preset is None:
         raise ConfigError("--series: says where a preset's cells are looked for; give --preset, too")

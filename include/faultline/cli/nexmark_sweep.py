@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from faultline.system.roles import WORKERS
-from faultline.system.text import Say, natural
 from faultline.cli.sweep_words import Wanted
 from faultline.cli.sweep_words import wanted_of as sweep_of
 from faultline.cli.sweeping import described, run_wanted
@@ -20,6 +18,8 @@ from faultline.records.metrics import MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.document.tables import Column, N, total
+from faultline.system.roles import WORKERS
+from faultline.system.text import Say, natural
 
 DAG_ID = "nexmark"
 

@@ -19,10 +19,10 @@ from posixpath import relpath
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from faultline.reports.pages.asking import Answer, ask
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import Say, counted
-from faultline.reports.pages.asking import Answer, ask
 
 # Written last into a folder that is one of ours, so that a later call may replace it.
 MARK = ".faultline-site"

@@ -10,29 +10,29 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.settings import Settings, load_settings
-from faultline.system.target import target
-from faultline.system.text import Say
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.orchestration.connections import look_ahead, require_targets, take_in
 from faultline.cli.operations import bring_up, require
 from faultline.cli.sweeping import await_dags
 from faultline.cli.words import from_here, split_words
+from faultline.experiment.build import parse_build
+from faultline.experiment.cell import EXPERIMENT
+from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
 from faultline.installation.daemon import Supervisor
 from faultline.installation.services import airflow_health
 from faultline.installation.supervision import down, services_keeper
 from faultline.installation.users import are_for_runs, using
-from faultline.experiment.build import parse_build
-from faultline.experiment.cell import EXPERIMENT
-from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
-from faultline.records.record import Record
-from faultline.records.store import Store
-from faultline.reports.pages import UI_PAGE
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.lifecycle.prepare import Order, check_here, pause_in
 from faultline.lifecycle.progress import current_attempt, describe, phase_of
 from faultline.lifecycle.steps import run
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.orchestration.connections import look_ahead, require_targets, take_in
+from faultline.records.record import Record
+from faultline.records.store import Store
+from faultline.reports.pages import UI_PAGE
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings, load_settings
+from faultline.system.target import target
+from faultline.system.text import Say
 
 BOOKKEEPING = ("repetition", "series", "build", "build_spec")
 POLL_S = 1.0

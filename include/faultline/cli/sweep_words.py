@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 from faultline.cli.words import from_here, split_words
 from faultline.experiment.axes import axis_text, parse_axis
 from faultline.experiment.config import Configuration
@@ -19,6 +17,8 @@ from faultline.experiment.matrix import Matrix
 from faultline.experiment.named_settings import OBJECTS, folded, take_settings
 from faultline.experiment.night_file import is_night
 from faultline.lifecycle.prepare import Order, check_here
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 LABELS = ("series", "build")
 NUMBERS = {"repetitions": (1, 100), "controls": (0, 100), "max_measurements": (1, 10)}

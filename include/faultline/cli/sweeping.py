@@ -10,30 +10,30 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.settings import Settings, load_settings
-from faultline.system.text import Say, counted, suggest
-from faultline.system.waiting import wait_until
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.orchestration.connections import look_ahead, require_targets
 from faultline.cli.following import follow, minutes_text
 from faultline.cli.operations import bring_up
 from faultline.cli.sweep_words import Wanted, wanted_of
-from faultline.installation.airflow_home import login_words
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import EXPERIMENT, Cell
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import sweep_id_of
+from faultline.installation.airflow_home import login_words
+from faultline.lifecycle.environment import installed_build
+from faultline.lifecycle.orphans import unclosed
+from faultline.lifecycle.progress import budget_s, describe, split_of
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.orchestration.connections import look_ahead, require_targets
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.reports.headline import STOPPED
 from faultline.reports.pages import UI_PAGE
-from faultline.lifecycle.environment import installed_build
-from faultline.lifecycle.orphans import unclosed
-from faultline.lifecycle.progress import budget_s, describe, split_of
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings, load_settings
+from faultline.system.text import Say, counted, suggest
+from faultline.system.waiting import wait_until
 
 # How a run ends that is stopped.
 STOPPED_STATE = "failed"

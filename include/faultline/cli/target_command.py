@@ -17,9 +17,9 @@ from faultline.system.text import say
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from faultline.installation.targets.given import Given
     from faultline.system.settings import Settings
     from faultline.system.target import Target
-    from faultline.installation.targets.given import Given
 
 app = typer.Typer(help="Clusters that exist, to measure on; target=NAME is a parameter.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="The target.")]
@@ -59,10 +59,10 @@ def add(
     only. What is wrong, and what says something else than a Connection that is there, is refused before anything is
     made. `target remove` takes back what was made.
     """
+    from faultline.installation.targets.given import Given
+    from faultline.orchestration.connections import ask
     from faultline.system.settings import load_settings
     from faultline.system.target import keep, named_after, targets
-    from faultline.orchestration.connections import ask
-    from faultline.installation.targets.given import Given
 
     settings = load_settings()
     given = Given(kafka, spark, spark_file, storage, storage_web, host_file)
@@ -115,11 +115,11 @@ def check(name: Name) -> None:
 
     Makes a topic and a folder of its own, and removes them. Exit code 2 for what is to be mended, 1 for what is away.
     """
-    from faultline.system.settings import load_settings
-    from faultline.system.target import target
-    from faultline.orchestration.connections import at_work, take_in
     from faultline.cli.operations import require
     from faultline.installation.targets.look import look
+    from faultline.orchestration.connections import at_work, take_in
+    from faultline.system.settings import load_settings
+    from faultline.system.target import target
 
     settings = load_settings()
     one = target(settings, name)
@@ -144,9 +144,9 @@ def remove(name: Name) -> None:
 
     A Connection that another target uses goes with that one; those of others stay, as does what was measured.
     """
+    from faultline.orchestration.connections import ask
     from faultline.system.settings import load_settings
     from faultline.system.target import forget, target, targets
-    from faultline.orchestration.connections import ask
 
     settings = load_settings()
     one = target(settings, name)

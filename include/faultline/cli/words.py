@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.config import BUILT_IN_PATHS
 from faultline.experiment.named_settings import require_known
+from faultline.system.errors import ConfigError
 
 
 def from_here(key: str, value: Any) -> Any:

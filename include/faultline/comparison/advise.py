@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from faultline.system.errors import ConfigError
 from faultline.comparison.candidates import COSTS, Candidate, Choice, Drawn, draw
 from faultline.comparison.statistics import LEAST
 from faultline.comparison.statistics.sample import Floats
+from faultline.system.errors import ConfigError
 
 # A choice is told when it is the best in so many of the resamples: wrong one time in five costs less than measuring on,
 # and whoever wants to be surer sees how sure it is.

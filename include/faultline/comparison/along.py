@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from faultline.system.text import sortable
 from faultline.comparison.cells import Axis, Point, apart
+from faultline.system.text import sortable
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings
-from faultline.system.text import suggest
 from faultline.comparison.advise import Advice, Wish, advise
 from faultline.comparison.allocation import Allocation, allocation_of
 from faultline.comparison.candidates import COSTS, Choice, choice_of
@@ -20,6 +17,9 @@ from faultline.comparison.selection import Side, side_of
 from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.index import Index
 from faultline.records.summary import Entry
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
+from faultline.system.text import suggest
 
 # Each value of these is another program: what lies between two of them is no effect of anything, unless asked for.
 PROGRAMS = frozenset({"workload", "query"})

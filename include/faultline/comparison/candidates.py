@@ -18,7 +18,6 @@ from functools import cached_property
 
 import numpy as np
 
-from faultline.system.text import sortable
 from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of
 from faultline.comparison.effects import P50, P99, repetitions_of
 from faultline.comparison.statistics.intervals import SEED
@@ -27,6 +26,7 @@ from faultline.comparison.statistics.sample import Floats
 from faultline.experiment.named_settings import is_setting
 from faultline.records.format import broken
 from faultline.records.metrics import CPU_TOTAL, MACRO
+from faultline.system.text import sortable
 
 # All else is load, state, or what breaks, and given.
 CHOICES = frozenset(

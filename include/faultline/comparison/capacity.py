@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from faultline.records.judge.validity import DISTURBED_CORES, INTERVAL_EXCESS, LOST_CORES
-from faultline.system.errors import InfrastructureError
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.workloads.base import MAX_RATE
+from faultline.records.judge.validity import DISTURBED_CORES, INTERVAL_EXCESS, LOST_CORES
 from faultline.records.record import Record
+from faultline.system.errors import InfrastructureError
 
 # Two rates are told apart when they differ by this factor: repeated runs do not agree much better.
 PRECISION = 1.1

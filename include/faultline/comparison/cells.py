@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from faultline.system.text import sortable
 from faultline.experiment.common import INSTALLED
 from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, split_name, spread
@@ -18,6 +17,7 @@ from faultline.records.format import CONTROL, NONE, fault_of, plain
 from faultline.records.metrics import CENSORED_AT, MACRO, Metric, value_of
 from faultline.records.record import JUDGED
 from faultline.records.summary import Entry
+from faultline.system.text import sortable
 
 FAULT = "fault"
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}

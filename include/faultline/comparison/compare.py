@@ -13,9 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import load_settings
-from faultline.system.text import finite, suggest
 from faultline.comparison.cells import Axis, Point, axes_of, in_order, points_of
 from faultline.comparison.selection import Side, require_apart, side_of
 from faultline.comparison.statistics.comparison import Comparison, Verdict, between, compare
@@ -25,6 +22,9 @@ from faultline.records.format import FAULT_KEYS, NONE, WIDTH
 from faultline.records.index import Index
 from faultline.records.metrics import CENSORED_AT, COMPARABLE, LESS, MACRO, USUAL, Metric, value_of
 from faultline.records.summary import Entry
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
+from faultline.system.text import finite, suggest
 
 # Counted from the fault on, so that a record that saw no recovery tells how long it was at least.
 _SINCE_FAULT = frozenset({MACRO, "recovery.reload_s"})

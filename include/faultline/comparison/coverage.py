@@ -15,20 +15,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings
-from faultline.system.text import suggest
 from faultline.comparison.decisions import settled_in
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import DEFAULT, MATRICES
 from faultline.experiment.night_file import is_night
 from faultline.experiment.nightly_schedule import due_nights, schedule
+from faultline.lifecycle.environment import installed_build
 from faultline.records.format import WIDTH, fault_of
 from faultline.records.index import Index
 from faultline.records.manifest import Manifest, Manifests, Missing, cells_of, missing_of
 from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
-from faultline.lifecycle.environment import installed_build
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
+from faultline.system.text import suggest
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from faultline.system.text import sortable
 from faultline.comparison.along import Step, steps_along
 from faultline.comparison.cells import Axis, Point
 from faultline.comparison.statistics import LEAST
@@ -27,6 +26,7 @@ from faultline.comparison.statistics.ranks import holm
 from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.metrics import CPU_TOTAL, KNOWN, MACRO, Metric, bounds_of
 from faultline.records.summary import Entry
+from faultline.system.text import sortable
 
 P50, P99, THROUGHPUT = "latency_ms.p50", "latency_ms.p99", "throughput_rps"
 # In the order in which they are told.

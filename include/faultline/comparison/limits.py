@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 from faultline.comparison.cells import axes_of, in_order, points_of
 from faultline.comparison.compare import sample_of
 from faultline.comparison.statistics.intervals import Interval, median_interval
@@ -18,6 +16,8 @@ from faultline.comparison.statistics.sample import Sample
 from faultline.records.format import CONTROL
 from faultline.records.metrics import COMPARABLE, MORE, Metric
 from faultline.records.summary import Entry
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from faultline.system.errors import ConfigError
 from faultline.comparison.along import Step, steps_along
 from faultline.comparison.cells import Axis, Point, axes_of
 from faultline.comparison.statistics.sequential import LEAST_ERROR, MOST_PAIRS, Method, bounds, fewest
@@ -19,6 +18,7 @@ from faultline.experiment.decide import Decide, parse_decide
 from faultline.experiment.matrix import MAX_CONFIGURATIONS, Matrix, PlannedCell
 from faultline.records.manifest import Manifest, Question
 from faultline.records.metrics import COMPARABLE, MACRO, Metric
+from faultline.system.errors import ConfigError
 
 # Times the blocks that the budget pays for if nothing is decided before its end.
 FURTHER = 2

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 from faultline.comparison.planned import entries_of_sweep
 from faultline.records.bundle import SUFFIX
 from faultline.records.find import read_saved
 from faultline.records.index import Index
 from faultline.records.summary import Entry
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 SUGGESTED = 1000

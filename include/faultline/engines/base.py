@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.experiment.attempt import Attempt
 from faultline.system.endpoints import Endpoints
 from faultline.system.settings import Settings
 from faultline.system.window import CLOCK_RESOLUTION_NS
-from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 
 if TYPE_CHECKING:  # recorder and supervisor ask their engine, and need nothing of a configuration
     from faultline.experiment.config import Configuration

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from faultline.engines.base import Commit, Offsets, offsets_by_partition
 from faultline.experiment.attempt import write_json
 from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
-from faultline.engines.base import Commit, Offsets, offsets_by_partition
 
 BATCHES = "batches.json"
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from faultline.system.errors import InfrastructureError
 from faultline.engines.base import ROW
 from faultline.engines.tables import COUNTS, RECORDS, TUPLES, write_tables
+from faultline.system.errors import InfrastructureError
 
 MS = 1_000_000
 

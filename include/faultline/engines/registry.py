@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from faultline import engines
+from faultline.engines.base import Engine
 from faultline.experiment.attempt import Attempt
 from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
 from faultline.system.text import suggest
-from faultline.engines.base import Engine
 
 
 class Configured(Protocol):

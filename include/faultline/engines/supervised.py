@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from faultline.system.journal import Line, events
 from faultline.engines.base import Epoch, Hit, Life, Seen, Traces
+from faultline.system.journal import Line, events
 
 FILE = "supervisor.jsonl"
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, require_known
+from faultline.system.errors import ConfigError
 
 # More values make more experiments than any sweep may have.
 MOST_VALUES = 1024

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from faultline.experiment.named_settings import setting_text
 from faultline.system.errors import ConfigError
 from faultline.system.text import require_keys, suggest
-from faultline.experiment.named_settings import setting_text
 
 EXAMPLE = '{"revision": "v1.3", "settings": {"spark.sql.adaptive.enabled": "false"}}'
 PREFIX = "spark."

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fault.identity import VICTIMS
 from fault.plan import FaultPlan, PlannedFault
 from fault.registry import ACTIONS, in_words
-from faultline.system.endpoints import EMBEDDED
 from faultline.experiment.faults import short_form
+from faultline.system.endpoints import EMBEDDED
 from generators.data_times import Unit
 
 # What must be left after the fault, so that a recovery can be seen to hold.

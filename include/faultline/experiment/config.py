@@ -17,9 +17,6 @@ from pydantic import Field, ValidationError, model_validator
 from fault.errors import PlanError
 from fault.plan import PlannedFault, require_window
 from fault.registry import REFUSED
-from faultline.system.errors import ConfigError
-from faultline.system.settings import WORKERS
-from faultline.system.text import suggest
 from faultline.experiment.common import (
     BUILT_IN_CORPUS,
     INSTALLED,
@@ -37,6 +34,9 @@ from faultline.experiment.named_settings import OBJECTS, folded, require_known, 
 from faultline.experiment.topic_settings import check_topic_settings
 from faultline.experiment.workloads.base import Parameters, Workload, primer_records
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owners, workload_of
+from faultline.system.errors import ConfigError
+from faultline.system.settings import WORKERS
+from faultline.system.text import suggest
 
 # The share of executor memory that live state may take (definitions: "refused above 25 %").
 STATE_SHARE_OF_MEMORY = 0.25

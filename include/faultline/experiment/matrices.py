@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 from faultline.experiment.axes import parse_axes, parse_axis
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrix import Matrix
 from faultline.experiment.preset_parts import DEMO, DEMO_VALUES, FINDINGS, REPEATED, SHORT
 from faultline.experiment.workloads.nexmark_presets import NEXMARK_PRESETS
 from faultline.experiment.workloads.topology_presets import TOPOLOGY_PRESETS
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 # Of a cell, till it is given up; a form may say otherwise.
 MOST_MEASUREMENTS = 3

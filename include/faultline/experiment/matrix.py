@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import require_known
 from faultline.experiment.workloads.registry import owners
+from faultline.system.errors import ConfigError
 
 MAX_CONFIGURATIONS = 1024
 

@@ -17,10 +17,10 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from croniter import croniter
 
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 from faultline.experiment.alert_plan import AlertPlan, parse_alerts
 from faultline.experiment.nightly_schedule import NIGHTLY, schedule
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 FOLDER = "FAULTLINE_NIGHTS"
 FIRST = "nightly.yaml"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.named_settings import require_known
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 # More would not end before the next night.
 MOST = 64

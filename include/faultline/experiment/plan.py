@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 from fault.errors import PlanError
 from fault.plan import Fault, PlannedFault
 from faultline.experiment.attempt import Attempt
-from faultline.system.documents import read_document
-from faultline.system.endpoints import Endpoints
-from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.experiment.common import (
     MAX_WAIT_S,
     RECOVERED_WITHIN,
@@ -24,6 +21,9 @@ from faultline.experiment.common import (
     phase_of,
 )
 from faultline.experiment.preparations import Companion, Filling
+from faultline.system.documents import read_document
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError, InfrastructureError
 
 if TYPE_CHECKING:  # half a second of imports: who works with a plan that was made needs no configuration
     from faultline.experiment.config import Configuration

@@ -2,8 +2,8 @@
 
 A Spark JVM loads some 15,000 classes before its first batch; on two cores that is half of the time it takes to start.
 Java can write down what a program has loaded (`-XX:ArchiveClassesAtExit`) and map it into the next process. There is
-one archive for each Java and each set of jars, made by `faultline.installation.rehearsal`. A JVM that cannot use it does
-without it.
+one archive for each Java and each set of jars, made by `faultline.installation.rehearsal`. A JVM that cannot use it
+does without it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from faultline.system.settings import Settings
+from faultline.engines.spark.settings import kafka_jars
 from faultline.installation.java import Java, find_java
 from faultline.installation.services import spark_home
-from faultline.engines.spark.settings import kafka_jars
+from faultline.system.settings import Settings
 
 
 def archive_path(settings: Settings, java: Java) -> Path:

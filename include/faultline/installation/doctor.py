@@ -11,18 +11,18 @@ from typing import Any
 import psutil
 
 from fault.sampling import counts_delay
+from faultline.engines.spark.distributions import Distribution, distributions, require_unchanged
 from faultline.experiment.attempt import unhealed_attempts, unhealed_text
-from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.machine_lock import machine_holder, pretenders
-from faultline.system.quiet.background import means
-from faultline.system.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
-from faultline.system.target import targets, where
 from faultline.installation.daemon import Supervisor
 from faultline.installation.jars import verify
 from faultline.installation.java import find_java
 from faultline.installation.services import airflow_health, kafka_ready, master_state
 from faultline.installation.versions import versions
-from faultline.engines.spark.distributions import Distribution, distributions, require_unchanged
+from faultline.system.errors import FaultlineError, InfrastructureError
+from faultline.system.machine_lock import machine_holder, pretenders
+from faultline.system.quiet.background import means
+from faultline.system.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
+from faultline.system.target import targets, where
 
 
 def examine() -> dict[str, Any]:

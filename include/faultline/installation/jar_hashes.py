@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from faultline.installation.services import spark_home
 from faultline.system.hashes import file_hash, list_hash
 from faultline.system.settings import ROOT, Settings
-from faultline.installation.services import spark_home
 
 LOCKS = ("requirements.lock", "jars.lock")
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.installation.java import Java
+from faultline.system.errors import ConfigError, InfrastructureError
 
 LOCK = Path(__file__).resolve().parents[3] / "jars.lock"
 SETS = ("kafka", "kafka-tools", "spark-kafka", "hdfs")

@@ -16,9 +16,9 @@ import os
 import socket
 from pathlib import Path
 
+from faultline.installation.scram import log_in
 from faultline.system.errors import InfrastructureError
 from faultline.system.sockets import owner_of
-from faultline.installation.scram import log_in
 from generators.login import read_login
 
 _CHUNK = 1 << 16

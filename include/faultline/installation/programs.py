@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterable
 
 from faultline.experiment.attempt import write_json
+from faultline.installation.hosts.enter import through
+from faultline.installation.services.service import Service
 from faultline.system.files import write_private
 from faultline.system.marks import BACKGROUND_MARK
 from faultline.system.rights import files_mask
 from faultline.system.settings import Settings, instance
-from faultline.installation.hosts.enter import through
-from faultline.installation.services.service import Service
 
 CONF_HEAD = """\
 [unix_http_server]

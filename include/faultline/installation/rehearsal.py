@@ -8,13 +8,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from faultline.system.environment import clean_environment
-from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, engine_settings, program, spark_environment
 from faultline.installation.class_data import archive_path
 from faultline.installation.java import find_java
 from faultline.installation.services import prepare_spark, spark_submit
-from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, engine_settings, program, spark_environment
+from faultline.system.environment import clean_environment
+from faultline.system.settings import Settings
+from faultline.system.text import Say
 
 # Seconds; it takes a minute on a slow machine with two cores.
 LIMIT_S = 300.0

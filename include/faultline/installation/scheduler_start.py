@@ -16,9 +16,9 @@ import sys
 
 import psutil
 
+from faultline.installation.supervision import marked_processes
 from faultline.system.processes import end_processes
 from faultline.system.settings import Settings, load_settings
-from faultline.installation.supervision import marked_processes
 
 # What Airflow calls a worker of the LocalExecutor, and the process in it that runs a task.
 TITLE = "airflow worker -- "

@@ -1,6 +1,6 @@
 """One service of the embedded system in the foreground, as each container of docker-compose.yaml runs one.
 
-    python -m faultline.installation.serve prepare    settings, Kafka's storage, Airflow's database: what `up` makes first
+    python -m faultline.installation.serve prepare    settings, Kafka's storage, Airflow's database: what `up` makes
     python -m faultline.installation.serve NAME       becomes the service NAME
 
 Same programs, ports and settings as `./faultline up`, so that an experiment need not know who started them. Running
@@ -13,10 +13,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from faultline.system.errors import ConfigError, FaultlineError
-from faultline.system.rights import be_private, may_raise_priority
-from faultline.system.settings import Settings, check_folders, instance, load_settings
-from faultline.system.text import suggest
 from faultline.installation.airflow_home import choose_database, write_airflow_home
 from faultline.installation.java import Java, find_java
 from faultline.installation.programs import environment_of, start_command
@@ -28,6 +24,10 @@ from faultline.installation.supervision import (
     service_environment,
     write_instance,
 )
+from faultline.system.errors import ConfigError, FaultlineError
+from faultline.system.rights import be_private, may_raise_priority
+from faultline.system.settings import Settings, check_folders, instance, load_settings
+from faultline.system.text import suggest
 
 PREPARE = "prepare"
 
@@ -36,7 +36,9 @@ def services(settings: Settings, java: Java) -> dict[str, Service]:
     """Every service by its name. Raises ConfigError before `prepare` has named the installation."""
     mark = instance(settings).get("instance")
     if mark is None:
-        raise ConfigError(f"{settings.home}: not prepared; run `python -m faultline.installation.serve {PREPARE}` first")
+        raise ConfigError(
+            f"{settings.home}: not prepared; run `python -m faultline.installation.serve {PREPARE}` first"
+        )
     return {one.name: one for one in [*data_services(settings, java.executable, mark), *control_services(settings)]}
 
 

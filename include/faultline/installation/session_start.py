@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 
-from faultline.system.secrets import read_secrets
-from faultline.system.settings import load_settings
+from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
 from faultline.installation.class_data import archive_here
 from faultline.installation.java import find_java
 from faultline.installation.services import spark_submit
-from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
+from faultline.system.secrets import read_secrets
+from faultline.system.settings import load_settings
 
 
 def main() -> None:

@@ -18,7 +18,15 @@ from pathlib import Path
 
 import psutil
 
+from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
 from faultline.experiment.attempt import open_attempts, unhealed_attempts, unhealed_text, write_json
+from faultline.installation.airflow_home import airflow_environment, choose_database, write_airflow_home
+from faultline.installation.conductor_lock import conductor_of
+from faultline.installation.daemon import Supervisor
+from faultline.installation.hosts.keeper import clear_hosts, prepare_hosts
+from faultline.installation.hosts.layout import choose_hosts
+from faultline.installation.programs import write_configuration
+from faultline.installation.services import Service, control_services, data_services, prepare_kafka, prepare_spark
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.marks import INSTANCE_MARK
@@ -28,14 +36,6 @@ from faultline.system.secrets import require_logins
 from faultline.system.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
 from faultline.system.text import suggest
 from faultline.system.waiting import in_time, wait_until
-from faultline.installation.airflow_home import airflow_environment, choose_database, write_airflow_home
-from faultline.installation.conductor_lock import conductor_of
-from faultline.installation.daemon import Supervisor
-from faultline.installation.hosts.keeper import clear_hosts, prepare_hosts
-from faultline.installation.hosts.layout import choose_hosts
-from faultline.installation.programs import write_configuration
-from faultline.installation.services import Service, control_services, data_services, prepare_kafka, prepare_spark
-from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
 
 # Lets everybody of the machine in: by it, what keeping them out costs is measured.
 OPEN = "FAULTLINE_OPEN"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from importlib.metadata import version
 
-from faultline.system.settings import Settings
 from faultline.engines.registry import ENGINES
+from faultline.system.settings import Settings
 
 
 def versions(settings: Settings, java: str) -> dict[str, str]:

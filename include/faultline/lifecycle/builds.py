@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings
 from faultline.engines.registry import engine_of
 from faultline.experiment.build import BUSY, COMMIT_DIGITS, BuildSpec, refuse_decided
 from faultline.experiment.config import Configuration
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
 
 PROGRAMS = "spark_jobs"
 GIT_S = 60.0

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from fault.hosts import KAFKA_HOST
+from faultline.engines.base import behind
+from faultline.engines.batches import BATCHES, read_batches
+from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.plan import AttemptPlan, plan_of
+from faultline.lifecycle.daemons import seen
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import last, read_ended, read_journal, write_lines
 from faultline.system.kafka_login import kafka_options
 from faultline.system.kafka_offsets import KafkaEndOffsets
 from faultline.system.settings import Settings
-from faultline.engines.base import behind
-from faultline.engines.batches import BATCHES, read_batches
-from faultline.engines.registry import engine_at
-from faultline.experiment.plan import AttemptPlan, plan_of
-from faultline.lifecycle.daemons import seen
 
 # Above it, a harvest gains more from Spark's optimisations than they cost.
 LARGE_RECORDS = 500_000

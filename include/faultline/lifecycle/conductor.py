@@ -28,19 +28,19 @@ from fault.local import LocalInjector
 from fault.plan import WAIT_INTERVALS, PlannedFault
 from fault.registry import ACTIONS
 from fault.undo import UndoStack
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.system.journal import Instant, Journal
-from faultline.system.kafka_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
-from faultline.system.text import one_line
 from faultline.engines.base import Progress
 from faultline.engines.registry import engine_at
+from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.assignment import Assignment, read_assignment, remote_injectors
 from faultline.lifecycle.healing import Terminated, Terminations, as_line
 from faultline.lifecycle.window.due import due_of
 from faultline.lifecycle.window.measured_window import MeasuredWindow, load_of, open_gate
 from faultline.lifecycle.window.quiet_window import quiet_window
 from faultline.lifecycle.window.signals import SignalReader
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.system.journal import Instant, Journal
+from faultline.system.kafka_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
+from faultline.system.text import one_line
 
 # This long before a fault its victims are looked at again.
 RECHECK_LEAD_S = 1.0

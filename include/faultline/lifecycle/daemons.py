@@ -10,7 +10,11 @@ from pathlib import Path
 import psutil
 
 from fault.action import Daemon, Site
+from faultline.engines.last_words import last_words
+from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import AttemptPlan
+from faultline.experiment.preparations import Companion
 from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, events, last, read_journal
@@ -18,10 +22,6 @@ from faultline.system.processes import Entry, process_of, read_ledger, spawn_det
 from faultline.system.secrets import WORKLOAD, login_file
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
-from faultline.engines.last_words import last_words
-from faultline.engines.registry import engine_at
-from faultline.experiment.plan import AttemptPlan
-from faultline.experiment.preparations import Companion
 
 DAEMON_START_S = 60.0
 

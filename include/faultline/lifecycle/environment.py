@@ -15,18 +15,18 @@ from typing import Any
 
 import psutil
 
-from faultline.system.endpoints import EMBEDDED
-from faultline.system.errors import ConfigError
-from faultline.system.hashes import kept_hash
-from faultline.system.settings import Settings, load_settings
+from faultline.engines.registry import ENGINES, engine_of
+from faultline.experiment.config import Configuration
 from faultline.installation.jar_hashes import hashes
 from faultline.installation.java import find_java
 from faultline.installation.services.kafka import HEAP_MB, HEAP_OPTIONS
 from faultline.installation.versions import versions
-from faultline.engines.registry import ENGINES, engine_of
-from faultline.experiment.config import Configuration
 from faultline.lifecycle.builds import Build
 from faultline.lifecycle.machine import machine
+from faultline.system.endpoints import EMBEDDED
+from faultline.system.errors import ConfigError
+from faultline.system.hashes import kept_hash
+from faultline.system.settings import Settings, load_settings
 from generators.data_files import data_files
 from generators.errors import InputError
 

@@ -15,10 +15,10 @@ from fault.local import LocalInjector
 from fault.plan import PlannedFault
 from fault.registry import ACTIONS
 from faultline.experiment.attempt import Attempt
+from faultline.lifecycle.assignment import read_assignment, remote_injectors
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal
 from faultline.system.text import one_line
-from faultline.lifecycle.assignment import read_assignment, remote_injectors
 
 
 def as_line(undo: UndoSpec, fault: int) -> dict[str, Any]:

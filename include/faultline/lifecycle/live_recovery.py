@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from faultline.engines.base import Traces
+from faultline.engines.registry import engine_at
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import plan_of
+from faultline.lifecycle.progress import act_text
 from faultline.records.judge.recovery.evidence import Event, Evidence
 from faultline.records.judge.recovery.injected import Injected, read_injected
 from faultline.records.judge.recovery.timeline import read_timeline
-from faultline.experiment.attempt import Attempt
 from faultline.system.journal import JournalReader, Line, events
 from faultline.system.settings import Settings
 from faultline.system.window import NS, Window
-from faultline.engines.base import Traces
-from faultline.engines.registry import engine_at
-from faultline.experiment.plan import plan_of
-from faultline.lifecycle.progress import act_text
 
 # How long after the commit of t5 an earlier instant is waited for: a sample and a log come up to a second late.
 GRACE_S = 3.0

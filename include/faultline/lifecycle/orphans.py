@@ -8,7 +8,6 @@ and doing it twice does nothing more.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Any
 import psutil
 
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.lifecycle.teardown import close
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.processes import birth, live_process
 from faultline.system.quiet.window_lock import beside_windows
 from faultline.system.settings import Settings
-from faultline.lifecycle.teardown import close
 
 # A folder without `attempt.json` that is younger may be one that is just being made.
 SETTLED_S = 60.0

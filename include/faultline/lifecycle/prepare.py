@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 from fault.identity import DRIVER
 from fault.victims import ROLES_OF
-from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
-from faultline.system.errors import ConfigError, FaultlineError
-from faultline.system.files import make_folder, sync_folder
-from faultline.system.secrets import require_logins
-from faultline.system.settings import Settings, check_folders, free_port, instance, load_settings, ssh_hosts
-from faultline.installation.hosts.layout import checkpoint_disk
-from faultline.installation.steal_time import longest_wait_s
-from faultline.installation.supervision import services_keeper
-from faultline.installation.targets.rules import check_target, not_measured, require_possible
 from faultline.engines.base import Engine
 from faultline.engines.registry import engine_of
+from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
 from faultline.experiment.build import BuildSpec
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_partitions
 from faultline.experiment.sweep_id import require_sweep_id
+from faultline.installation.hosts.layout import checkpoint_disk
+from faultline.installation.steal_time import longest_wait_s
+from faultline.installation.supervision import services_keeper
+from faultline.installation.targets.rules import check_target, not_measured, require_possible
 from faultline.lifecycle.builds import Build, build_of, check_build
 from faultline.lifecycle.environment import default_build, describe, job_hashes
 from faultline.lifecycle.orphans import this_process
 from faultline.lifecycle.teardown import refused_record
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.system.errors import ConfigError, FaultlineError
+from faultline.system.files import make_folder, sync_folder
+from faultline.system.secrets import require_logins
+from faultline.system.settings import Settings, check_folders, free_port, instance, load_settings, ssh_hosts
 
 if TYPE_CHECKING:  # who prepares no data does not load what reads it
     from generators.data_files import Data

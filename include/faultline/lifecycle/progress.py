@@ -9,6 +9,11 @@ from pathlib import Path
 
 from fault.registry import ACTIONS
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.config import Configuration
+from faultline.experiment.injections import expected_duration_s
+from faultline.experiment.plan import configuration_of
+from faultline.lifecycle.window.punctuality import Punctuality
+from faultline.records.format import title_of
 from faultline.system.errors import FaultlineError
 from faultline.system.journal import Line, events, last, read_journal
 from faultline.system.machine_lock import machine_holder
@@ -16,11 +21,6 @@ from faultline.system.processes import option_of
 from faultline.system.settings import Settings
 from faultline.system.text import counted
 from faultline.system.window import Window
-from faultline.experiment.config import Configuration
-from faultline.experiment.injections import expected_duration_s
-from faultline.experiment.plan import configuration_of
-from faultline.records.format import title_of
-from faultline.lifecycle.window.punctuality import Punctuality
 
 # Budget of one experiment without its warm-up and measured window, on two idle cores.
 FIXED_BUDGET_S = 40.0

@@ -20,7 +20,11 @@ from typing import Any
 
 from fault.identity import KAFKA
 from fault.sampling import Key, RoleRule, Table, machine, space_of
+from faultline.engines.registry import engine_at
+from faultline.engines.running import Sampler
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.plan import plan_of
+from faultline.installation.restart_hold import LONGEST_HOLD_S
 from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal
@@ -31,10 +35,6 @@ from faultline.system.processes import birth, read_ledger
 from faultline.system.quiet.background import Background, means
 from faultline.system.quiet.window_lock import is_measured
 from faultline.system.roles import ROLES, SERVICES
-from faultline.installation.restart_hold import LONGEST_HOLD_S
-from faultline.engines.registry import engine_at
-from faultline.engines.running import Sampler
-from faultline.experiment.plan import plan_of
 
 PERIOD_S = 1.0
 # For so many looks after a window background processes are restored: one that was just started is seen by the second.

@@ -11,23 +11,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.documents import read_document
-from faultline.system.errors import Cancelled, InfrastructureError
-from faultline.system.machine_lock import RECORDER
-from faultline.system.marks import load_token
-from faultline.system.processes import Entry, process_of, send, victim_of
-from faultline.system.secrets import HARNESS, login_file
-from faultline.system.settings import Settings, is_open
-from faultline.system.waiting import seldom, wait_until
-from faultline.installation.daemon import Supervisor
-from faultline.installation.topics import TIMEOUTS, admin_of, let_workload_in
-from faultline.installation.services import kafka_ready
-from faultline.installation.steal_time import await_quiet, longest_wait_s
 from faultline.engines.registry import engine_of
+from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan
 from faultline.experiment.preparations import Filling
+from faultline.installation.daemon import Supervisor
+from faultline.installation.services import kafka_ready
+from faultline.installation.steal_time import await_quiet, longest_wait_s
+from faultline.installation.topics import TIMEOUTS, admin_of, let_workload_in
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.daemons import (
     death,
@@ -45,6 +37,14 @@ from faultline.lifecycle.progress import holder_text
 from faultline.lifecycle.teardown import heal_leftovers
 from faultline.lifecycle.window.punctuality import Punctuality
 from faultline.lifecycle.window.quiet_window import LONGEST_S
+from faultline.system.documents import read_document
+from faultline.system.errors import Cancelled, InfrastructureError
+from faultline.system.machine_lock import RECORDER
+from faultline.system.marks import load_token
+from faultline.system.processes import Entry, process_of, send, victim_of
+from faultline.system.secrets import HARNESS, login_file
+from faultline.system.settings import Settings, is_open
+from faultline.system.waiting import seldom, wait_until
 from generators.login import LOGIN
 
 RECORDER_START_S = 15.0

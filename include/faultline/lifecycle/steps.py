@@ -12,14 +12,14 @@ from typing import Any
 
 from faultline.experiment.cell import Cell
 from faultline.installation.java import find_java
+from faultline.installation.targets.look import require_well
+from faultline.installation.topics import delete_topics
 from faultline.lifecycle import finish, start
 from faultline.lifecycle.context import Hooks, RunContext, open_run
 from faultline.lifecycle.orphans import sweep_orphans, unclosed
 from faultline.lifecycle.prepare import Order, make_attempt, record_refusal
 from faultline.lifecycle.start import TURN_S
 from faultline.lifecycle.teardown import has_record, note_failure, refuse_closed, refuse_unfinished
-from faultline.installation.targets.look import require_well
-from faultline.installation.topics import delete_topics
 from faultline.records.judge.verdict import stored_record
 from faultline.records.record import Record
 from faultline.records.store import Store
@@ -130,11 +130,11 @@ def perform(step: Step, run: RunContext) -> Any:
     if not step.repeatable:
         refuse_closed(attempt)
     try:
-        if step is not TEARDOWN and not (step.name == "judge" and has_record(attempt, run.settings)):
+        if step.name != TEARDOWN.name and not (step.name == "judge" and has_record(attempt, run.settings)):
             refuse_unfinished(attempt)
         return step.do(run)
     except Exception as error:
-        if step is not TEARDOWN:
+        if step.name != TEARDOWN.name:
             note_failure(attempt.folder, step.name, run.hooks.cause_of(error))
         raise
 
@@ -148,9 +148,9 @@ def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
         context = prepare(order, hooks, settings)
     except RefusedError as refused:
         return refused.record
-    name = ""
+    step = TEARDOWN
     try:
-        for name, step in STEPS.items():
+        for step in STEPS.values():
             if step is not TEARDOWN:
                 perform(step, context)
     except FaultlineError:
@@ -158,7 +158,7 @@ def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
     except Exception:
         traceback.print_exc()
     except BaseException:
-        note_failure(context.attempt.folder, name, Cancelled("it was interrupted"))
+        note_failure(context.attempt.folder, step.name, Cancelled("it was interrupted"))
         raise
     finally:
         outcome = perform(TEARDOWN, context)

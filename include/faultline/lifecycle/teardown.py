@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.installation.topics import delete_own_topics
+from faultline.lifecycle.collect import drop_recordings, keep_logs_only, remove_working_data
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import sync_files
@@ -19,8 +21,6 @@ from faultline.system.processes import end_ledger, end_processes, marked, presen
 from faultline.system.quiet.background import restore
 from faultline.system.settings import Settings, instance
 from faultline.system.target import endpoints_at
-from faultline.installation.topics import delete_own_topics
-from faultline.lifecycle.collect import drop_recordings, keep_logs_only, remove_working_data
 
 if TYPE_CHECKING:
     from faultline.records.record import Record

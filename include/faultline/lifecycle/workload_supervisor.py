@@ -22,9 +22,9 @@ from typing import Any
 
 import psutil
 
+from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
 from faultline.system.journal import Journal
-from faultline.engines.registry import engine_at
 
 TERM_GRACE_S = 10.0
 WATCH_EVERY_S = 0.25

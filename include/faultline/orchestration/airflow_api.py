@@ -11,12 +11,12 @@ from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.secrets import read_secrets
-from faultline.system.settings import Settings
 from faultline.installation.airflow_home import USER, password
 from faultline.installation.proof import PREFIX as PROOF
 from faultline.installation.proof import new_challenge, require_own_listener, require_proof
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.secrets import read_secrets
+from faultline.system.settings import Settings
 
 FINISHED = frozenset({"success", "failed"})
 TOKEN_LIFE_S = 3600.0

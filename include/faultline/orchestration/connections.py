@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from faultline.experiment.attempt import open_attempts
-from faultline.system.environment import clean_environment
-from faultline.system.errors import InfrastructureError
-from faultline.system.machine_lock import machine_holder
-from faultline.system.settings import Settings, check_folders
-from faultline.system.target import Target, target
-from faultline.system.text import Say
 from faultline.installation.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.installation.daemon import Supervisor
 from faultline.installation.supervision import services_keeper
 from faultline.installation.targets.logins import check_said, write_target
 from faultline.installation.targets.look import require_well
 from faultline.installation.targets.said import Said
+from faultline.system.environment import clean_environment
+from faultline.system.errors import InfrastructureError
+from faultline.system.machine_lock import machine_holder
+from faultline.system.settings import Settings, check_folders
+from faultline.system.target import Target, target
+from faultline.system.text import Say
 
 ANSWER_S = 300.0
 

@@ -14,11 +14,11 @@ import os
 from airflow.executors.local_executor import LocalExecutor
 from airflow.sdk.api.client import Client
 
+from faultline.installation.proof import keep_tokens
+from faultline.orchestration.forms import configuration_params
 from faultline.system.loaded_code import LoadedCode
 from faultline.system.quiet.window_lock import is_measured
 from faultline.system.settings import load_settings
-from faultline.installation.proof import keep_tokens
-from faultline.orchestration.forms import configuration_params
 
 # What the tasks of this project import, beside what the scheduler has of it. Workers are forked from the scheduler, and
 # each task from its worker: what is loaded here, no task has to load, and that is most of what a task takes.

@@ -68,6 +68,6 @@ def order_of(params: dict[str, Any], run_id: str | None = None) -> Order:
     refuse_unknown(params, [*known, *BOOKKEEPING, BUILD_SPEC, *SWITCHES])
     config = parse_configuration({key: value for key, value in params.items() if key in known})
     given: dict[str, Any] = {key: params[key] for key in BOOKKEEPING if params.get(key) is not None}
-    switches = {key: bool(params.get(key)) for key in SWITCHES}
+    given |= {key: bool(params.get(key)) for key in SWITCHES}
     build_spec = parse_build(params.get(BUILD_SPEC), BUILD_SPEC)
-    return Order(config, run_id=run_id, build_spec=build_spec, **switches, **given)
+    return Order(config, run_id=run_id, build_spec=build_spec, **given)

@@ -10,13 +10,13 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 from faultline.experiment.axes import EXAMPLE, axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.limits import limits
 from faultline.experiment.workloads.base import Workload
 from faultline.experiment.workloads.registry import WORKLOADS
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 
 def own_sections() -> list[str]:

@@ -29,11 +29,9 @@ ALONE = "Airflow's process beside the task was ended, and the task with it; noth
 
 
 class AirflowHooks:
-    """See `faultline.lifecycle.context.Hooks`. `context`: the task's. `batch`: what runs a job, in the tasks that do."""
+    """See `faultline.lifecycle.context.Hooks`. `context`: the task's. `batch`: what runs a job, in tasks that do."""
 
-    def __init__(
-        self, settings: Settings, context: Any, batch: Callable[[BatchJob], None] | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, context: Any, batch: Callable[[BatchJob], None] | None = None) -> None:
         self._settings, self._context, self._batch = settings, context, batch
         self._beside = os.getppid()
         self.cancelled = seldom(self._parent_stopped, PARENT_CHECK_S)
@@ -102,7 +100,7 @@ class AirflowHooks:
         return bool(count)
 
     def _parent_stopped(self) -> bool:
-        """Whether the matrix run that asked for this experiment is over or gone: it waits for as long as it wants it."""
+        """Whether the matrix run that asked for this experiment is over or gone: it waits while it wants it."""
         params = self._context["params"]
         matrix, parent = params.get("matrix"), params.get("parent_run_id")
         if not parent or not matrix:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.system.errors import FaultlineError
-from faultline.system.settings import Settings
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.orchestration.guest.guest_run import is_guest_run
 from faultline.reports.headline import MAX_NOTE, STOPPED
+from faultline.system.errors import FaultlineError
+from faultline.system.settings import Settings
 
 
 def note_stopped(settings: Settings, dag_id: str, run_id: str) -> None:

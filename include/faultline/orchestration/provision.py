@@ -9,9 +9,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from faultline.system.settings import Settings, load_settings
 from faultline.installation.airflow_home import present_database
 from faultline.installation.connections import connections
+from faultline.system.settings import Settings, load_settings
 
 
 def provision(settings: Settings) -> None:

@@ -52,9 +52,9 @@ class ProofApp:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         from urllib.parse import parse_qs
 
+        from faultline.installation.proof import answer
         from faultline.system.secrets import read_secrets
         from faultline.system.settings import load_settings
-        from faultline.installation.proof import answer
 
         if scope["type"] != "http":
             return
@@ -87,8 +87,8 @@ def results_app() -> FastAPI:
 
 
 def _site(request: Request) -> Site:
-    from faultline.system.settings import load_settings
     from faultline.reports.pages.site import Site
+    from faultline.system.settings import load_settings
 
     # Where the app is mounted, which is below Airflow's own path when its base URL has one.
     prefix = str(request.scope.get("root_path", "")).rstrip("/")
@@ -97,8 +97,8 @@ def _site(request: Request) -> Site:
 
 @cache
 def _index() -> Index:
-    from faultline.system.settings import load_settings
     from faultline.records.index import Index
+    from faultline.system.settings import load_settings
 
     settings = load_settings()
     return Index(settings.results, settings.home)

@@ -10,10 +10,10 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.sdk import DagRunState, ExceptionRetryPolicy, RetryAction, RetryRule
 
-from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
-from faultline.system.settings import load_settings
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.matrices import MOST_MEASUREMENTS
+from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
     from faultline.experiment.cell import Cell

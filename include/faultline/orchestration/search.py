@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param, TriggerRule, get_current_context, task
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import load_settings
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.run_experiment import POLL_S
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
@@ -100,8 +100,8 @@ def _measure(config: Configuration, labels: Mapping[str, str]) -> Record:
     """
     from datetime import UTC, datetime
 
-    from faultline.system.errors import InfrastructureError
     from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+    from faultline.system.errors import InfrastructureError
 
     api = AirflowApi(load_settings())
     prefix = f"{labels['sweep_id']}__{config.config_id}-search-"

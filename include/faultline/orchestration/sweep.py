@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import load_settings
-from faultline.system.text import suggest
+from faultline.engines.running import BatchJob
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.decide import EXAMPLE
 from faultline.experiment.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
 from faultline.orchestration.forms import SECTIONS, axis_param, empty_param, further_axes_param, label_param
-from faultline.engines.running import BatchJob
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, RETRIES, RunExperiment, retry_policy
 from faultline.orchestration.search import SEARCH_PARAMS, require_search, search, search_params
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
+from faultline.system.text import suggest
 
 if TYPE_CHECKING:
     from faultline.experiment.matrix import Matrix, PlannedCell
@@ -147,9 +147,9 @@ def presets_text(spec: MatrixSpec) -> str:
 def plan() -> list[dict[str, Any]]:
     """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
 
+    from faultline.lifecycle.environment import installed_build
     from faultline.orchestration.forms import refuse_unknown
     from faultline.reports.headline import plan_headline
-    from faultline.lifecycle.environment import installed_build
 
     context = get_current_context()
     spec, settings = MATRICES[context["dag"].dag_id], load_settings()
@@ -175,9 +175,9 @@ def resume_sweep(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The missing cells of another sweep, in its series. Raises ConfigError where they would not belong together."""
     from faultline.experiment.config import parse_configuration
     from faultline.experiment.matrix import PlannedCell
+    from faultline.lifecycle.environment import installed_build
     from faultline.records.manifest import Manifests
     from faultline.reports.headline import resumed_headline
-    from faultline.lifecycle.environment import installed_build
 
     name, matrix = params["resume"], get_current_context()["dag"].dag_id
     filled = [key for key, value in params.items() if value not in (None, "") and key in Configuration.model_fields]

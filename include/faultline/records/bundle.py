@@ -21,8 +21,8 @@ from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from faultline.system.errors import ConfigError
 from faultline.records.record import Record, content_problem, place_problem
+from faultline.system.errors import ConfigError
 
 SUFFIX = ".tar.xz"
 LISTING, ROOT = "bundle.json", "results"

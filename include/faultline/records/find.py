@@ -10,11 +10,11 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from faultline.experiment.attempt import open_attempts
+from faultline.records.bundle import SUFFIX, read_bundle
+from faultline.records.record import Record, content_problem
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import nearest
-from faultline.records.bundle import SUFFIX, read_bundle
-from faultline.records.record import Record, content_problem
 
 LAST = "last"
 _RECORDS = TypeAdapter(list[Record])

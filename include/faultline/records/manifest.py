@@ -14,13 +14,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from faultline.experiment.attempt import write_json
-from faultline.system.errors import ConfigError, FaultlineError
-from faultline.system.files import make_folder
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import SweepId, is_sweep_id, require_sweep_id
 from faultline.records.record import SOUND, Record
 from faultline.records.summary import Entry
+from faultline.system.errors import ConfigError, FaultlineError
+from faultline.system.files import make_folder
 
 # What the series of a night's baseline ends in, after the night.
 BASELINE = ".baseline"

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from faultline.system.roles import ROLES
 from faultline.records.format import NONE, cores, count, few_batches, milliseconds, seconds, share
 from faultline.records.summary import Entry
+from faultline.system.roles import ROLES
 
 LESS, MORE = "less", "more"
 _CPU, _NODES = "cpu_cores.", "cpu_nodes."

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.system.window import NS
 from faultline.records.record import Record, RecoveryPart
+from faultline.system.window import NS
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 import jsonschema
 from pydantic import ValidationError
 
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.files import make_folder, sync_folder
 from faultline.experiment.cell import Cell
 from faultline.records.record import SCHEMA, Record, Status, committed_schema, content_problem, place_problem
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import make_folder, sync_folder
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 # What file systems without hard links say, such as some that are shared over a network.

@@ -9,7 +9,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.system.errors import FaultlineError
 from faultline.experiment.workloads.registry import offered_rate, workload_of
 from faultline.records.event_names import EDGES, label, split_name
 from faultline.records.format import (
@@ -31,6 +30,7 @@ from faultline.reports.disturbance import lost_text, reasons_of
 from faultline.reports.out_of_bound import bounds_of, last_out_text
 from faultline.reports.table import name_of
 from faultline.reports.time_series import time_figure
+from faultline.system.errors import FaultlineError
 
 _VERDICTS = {
     "unmet": "The engine did not do what was asked of it; its figures count:",

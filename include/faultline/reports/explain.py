@@ -16,9 +16,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings
-from faultline.system.targets import check_target
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.find import find_record
@@ -41,6 +38,9 @@ from faultline.reports.curves import are_known
 from faultline.reports.disturbance import lost_text, reasons_of
 from faultline.reports.narrative import FaultStory, Happening, Span, Story, tell
 from faultline.reports.table import load_of
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
+from faultline.system.targets import check_target
 
 BAR_WIDTH = 48
 # From this width on the evidence stands beside the event.

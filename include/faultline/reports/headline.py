@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from faultline.system.errors import ConfigError
-from faultline.system.text import counted
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
 from faultline.records.record import JUDGED, Record
 from faultline.reports.pages import UI_PAGE
 from faultline.reports.table import name_of
+from faultline.system.errors import ConfigError
+from faultline.system.text import counted
 
 if TYPE_CHECKING:
     from faultline.experiment.matrix import Matrix

@@ -13,16 +13,16 @@ from typing import Any
 
 from fault.plan import Fault, PlannedFault
 from faultline.experiment.attempt import Attempt
-from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.system.journal import Line, events, last, read_journal
 from faultline.experiment.config import parse_configuration
+from faultline.lifecycle.progress import victim_name
 from faultline.records.event_names import EDGES, WORDS, split_name
 from faultline.records.format import fault_of, recovered_since, seconds
 from faultline.records.record import Record, RecoveryPart
 from faultline.reports.curves import FILE, curves_of
 from faultline.reports.out_of_bound import last_out_text, plateau_text
 from faultline.reports.parts_figure import PARTS, part_lengths
-from faultline.lifecycle.progress import victim_name
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.system.journal import Line, events, last, read_journal
 
 NS = 1e9
 # The words of the journal for how an act ended.

@@ -21,7 +21,6 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
-from faultline.system.text import counted
 from faultline.comparison.answer import answer_of
 from faultline.comparison.exactness import miscounts, tells_tuples
 from faultline.comparison.unsound import unsound_of
@@ -34,6 +33,7 @@ from faultline.reports.html import environment, figures_json, own_text
 from faultline.reports.parts_figure import parts_figure
 from faultline.reports.sweep_figures import overview_figures
 from faultline.reports.table import Column, columns_of, ordered, plain_rows
+from faultline.system.text import counted
 
 _ENGINES = {"pyspark": "Spark", "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow"}
 

@@ -17,7 +17,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from faultline.system.text import sortable
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.format import (
     CONTROL,
@@ -36,6 +35,7 @@ from faultline.records.format import (
 )
 from faultline.records.record import SOUND, Record
 from faultline.reports.recovery_words import repeated_parts
+from faultline.system.text import sortable
 
 _SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
 

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as F
 
-from faultline.system.settings import ROOT
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.nexmark_events import AWAITING_TIME, KINDS, QUERIES, pieces, reads
+from faultline.system.settings import ROOT
 from generators.curve import parse_curve
 from generators.nexmark import NexmarkEvents, rules_of
 from generators.pacing import Schedule

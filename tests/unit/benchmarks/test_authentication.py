@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from faultline.system.settings import DEFAULT_PORTS, load_settings
 from benchmarks import authentication, installation, slowdowns
 from benchmarks.authentication import PAIRS, run
 from faultline.installation.supervision import OPEN
 from faultline.records.record import Record
-from tests.unit.bench.test_slowdowns import slowed
+from faultline.system.settings import DEFAULT_PORTS, load_settings
+from tests.unit.benchmarks.test_slowdowns import slowed
 
 
 @pytest.fixture(autouse=True)

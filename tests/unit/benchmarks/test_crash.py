@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.settings import ROOT, Settings
-from faultline.system.text import Say
 from benchmarks import crash
 from benchmarks.broken_sweeps import require_none, total
 from benchmarks.crash import figures
@@ -22,6 +19,9 @@ from benchmarks.leftovers import tally
 from benchmarks.long_sweep import LOCKED, fixed_cost, growth, lines_with
 from faultline.records.manifest import ManifestCell
 from faultline.records.record import Record
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import ROOT, Settings
+from faultline.system.text import Say
 from tests.unit.sample_records import sample
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -9,7 +9,6 @@ import numpy as np
 import psutil
 import pytest
 
-from faultline.system.errors import InfrastructureError
 from benchmarks.diary import Diary
 from benchmarks.neighbours import disturbance
 from benchmarks.neighbours.disturbance import (
@@ -30,6 +29,7 @@ from benchmarks.neighbours.disturbance import (
 from benchmarks.neighbours.neighbour import BURST_S, KINDS, STEADY_S, neighbour, work
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.record import Record, WaitedPart
+from faultline.system.errors import InfrastructureError
 from tests.unit.sample_records import sample
 
 NAMES = [one.name for one in neighbours(SHARES, False)]

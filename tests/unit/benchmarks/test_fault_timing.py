@@ -9,12 +9,12 @@ from typing import Any
 import psutil
 import pytest
 
-from fault.identity import Tokens
-from fault.victims import find_victims
-from faultline.system.errors import InfrastructureError
 from benchmarks import fault_timing
 from benchmarks.fault_timing import EVERY_S, FIRST_S, FULL, QUICK, description, errors_ms, figures, percentile
+from fault.identity import Tokens
+from fault.victims import find_victims
 from faultline.lifecycle.assignment import read_assignment
+from faultline.system.errors import InfrastructureError
 
 ATTEMPT = "20261121T061500Z-fa9c1b"
 

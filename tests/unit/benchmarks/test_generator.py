@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from faultline.system.errors import InfrastructureError
 from benchmarks.speed.generator import parse_jvm_rate, summarise
+from faultline.system.errors import InfrastructureError
 
 
 def test_the_last_rate_is_the_steady_one() -> None:

@@ -12,8 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from faultline.records.judge.latency import nearest_rank
-from faultline.system.settings import Settings
 from benchmarks.speed import aggregate
 from benchmarks.speed.growth import Size, exponent, growth_figures, power
 from benchmarks.speed.harvest import SUBJECTS, wrong
@@ -21,6 +19,8 @@ from benchmarks.speed.spark_job import Cost, submit_command
 from benchmarks.topics import Filled, StockJoin, WordCount, batch_bounds, committed, emission_instants
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.experiment.config import parse_configuration
+from faultline.records.judge.latency import nearest_rank
+from faultline.system.settings import Settings
 from generators.stock import OPEN
 
 

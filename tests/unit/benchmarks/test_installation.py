@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT, Settings
 from benchmarks import installation
 from benchmarks.installation import alone, own_home, own_services
 from benchmarks.power.disk import own_disk
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT, Settings
 
 REFUSED = "another call of the same benchmark is at work there"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.experiment.attempt import Attempt
 from benchmarks.speed.overhead import STEPS, figures, gate_s, steps_of
+from faultline.experiment.attempt import Attempt
 
 BEGAN_S = 1_795_241_000.0
 WINDOW_S = 75.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from faultline.system.errors import InfrastructureError
 from benchmarks.catalogue import BENCHMARKS
 from benchmarks.speed.performance import SPEED, Failure, page, run_all
+from faultline.system.errors import InfrastructureError
 
 MACHINE = {"cores": 2, "memory_mb": 24_000, "load_1m": 0.5}
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
 from benchmarks.kills import LONGEST_WAIT_S
 from benchmarks.power.disk import own_disk
 from benchmarks.power.power_cut import CUTS, figures, plan_cuts
+from faultline.system.errors import ConfigError
 
 
 def test_the_plan_spreads_thirty_cuts_over_an_experiment_and_is_the_same_each_time() -> None:

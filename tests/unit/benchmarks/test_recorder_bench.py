@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.speed.recorder import figures
 from faultline.experiment.attempt import Attempt
+from faultline.records.record import CpuBesides, Record, TimelineEvent, WaitedPart
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal
-from benchmarks.speed.recorder import figures
-from faultline.records.record import CpuBesides, Record, TimelineEvent, WaitedPart
 from tests.unit.sample_records import sample
 
 FROM_S, UNTIL_S = 100, 120

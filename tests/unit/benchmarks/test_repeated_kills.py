@@ -10,6 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.truth.simulation import PRIMER, Simulated, simulate
+from benchmarks.truth.truth import read_off
+from faultline.engines.known_truth.course import Outage, Run
+from faultline.engines.known_truth.engine import ENGINE
+from faultline.experiment.common import RECOVERED_WITHIN
+from faultline.experiment.workloads.known_truth_script import Script
 from faultline.records.judge.bins import Schedule, between
 from faultline.records.judge.latency import fold
 from faultline.records.judge.observations import Measured
@@ -18,13 +24,7 @@ from faultline.records.judge.recovery.injected import Injected
 from faultline.records.judge.recovery.parts import PARTS
 from faultline.records.judge.recovery.recoveries import recoveries_of
 from faultline.records.judge.validity import Settled
-from benchmarks.truth.simulation import PRIMER, Simulated, simulate
-from benchmarks.truth.truth import read_off
-from faultline.engines.known_truth.course import Outage, Run
-from faultline.engines.known_truth.engine import ENGINE
-from faultline.experiment.common import RECOVERED_WITHIN
-from faultline.experiment.workloads.known_truth_script import Script
-from tests.unit.bench.test_simulation import case
+from tests.unit.benchmarks.test_simulation import case
 
 KILLS = 3
 

@@ -17,6 +17,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from benchmarks.truth.simulation import PRIMER, Simulated, simulate
+from benchmarks.truth.truth import Truth, read_off
+from faultline.engines.known_truth.course import Run
+from faultline.experiment.workloads.known_truth_script import IDLE_S, Script, require_fit
 from faultline.records.judge import audit as auditing
 from faultline.records.judge.bins import Schedule, bins_of_batches, bins_of_seconds
 from faultline.records.judge.latency import fold, summarise, summarise_within
@@ -24,10 +28,6 @@ from faultline.records.judge.production import hit_from_ns
 from faultline.records.judge.recovery.parts import PARTS, measure
 from faultline.records.judge.recovery.timeline import read_timeline
 from faultline.records.judge.steady_state import drift_interval
-from benchmarks.truth.simulation import PRIMER, Simulated, simulate
-from benchmarks.truth.truth import Truth, read_off
-from faultline.engines.known_truth.course import Run
-from faultline.experiment.workloads.known_truth_script import IDLE_S, Script, require_fit
 
 SEEDS = 10_000
 PROCESSES = 2

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from faultline.system.errors import InfrastructureError
 from benchmarks import slowdowns
 from benchmarks.slowdowns import BLOCKS, PLANTED, figures, run
 from faultline.experiment.build import BUSY, parse_build
 from faultline.records.record import CpuPerMillion, Record
+from faultline.system.errors import InfrastructureError
 from tests.unit.sample_records import sample
 
 COST_US = 1_000.0

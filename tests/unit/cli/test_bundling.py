@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from faultline.cli import main as cli
-from faultline.records.judge.judge import judge
-from faultline.system.errors import ConfigError
 from faultline.cli.judging import judge_sweep
 from faultline.records.bundle import read_bundle, sha256
+from faultline.records.judge.judge import judge
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.system.errors import ConfigError
 from tests.unit.synthetic import Scenario, Synthetic
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from faultline.orchestration import connections
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
 from faultline.system.target import EMBEDDED, Target, keep
-from faultline.cli import connections
 
 LAB = Target("lab")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.settings import ROOT
 from faultline.cli.testing import debian
+from faultline.system.settings import ROOT
 from tests.support.needs import needed
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import ROOT, Settings
 from faultline.cli import demo
 from faultline.cli.following import Followed
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.preset_parts import DEMO_MEASUREMENTS
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import ROOT, Settings
 from tests.unit.sample_records import sample
 
 BUILD = "b1"

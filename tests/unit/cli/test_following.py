@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from faultline.system.machine_lock import RECORDER
-from faultline.system.settings import ROOT, Settings
 from faultline.cli.following import Course, follow, minutes_text
 from faultline.cli.progress_line import ProgressLine
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.store import Store
+from faultline.system.machine_lock import RECORDER
+from faultline.system.settings import ROOT, Settings
 from tests.unit.sample_records import sample
 
 BUDGET_S = 60.0

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT
 from faultline.cli.job_check import asked, declared, words_of
 from faultline.cli.run_one import parse_parameters
 from faultline.records.record import AuditPart, LatencyMs, Record
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT
 from tests.unit.sample_records import sample
 
 EXAMPLES = ROOT / "examples"

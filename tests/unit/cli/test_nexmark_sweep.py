@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import ConfigError
 from benchmarks.nexmark import figures
 from benchmarks.nexmark_source import figures as source_figures
 from faultline.cli.nexmark_sweep import describe, print_queries, wanted_of
@@ -17,6 +16,7 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.nexmark_events import DENSE_RATE, QUERIES
 from faultline.records.record import Record
+from faultline.system.errors import ConfigError
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 NUMBERS = count()

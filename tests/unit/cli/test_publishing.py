@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline.cli.publishing import MARK, PREFIX, file_of, publish
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
-from faultline.cli.publishing import MARK, PREFIX, file_of, publish
 from tests.unit.night_records import night_records
 from tests.unit.pages_store import put, record
 from tests.unit.sample_records import RECOVERED

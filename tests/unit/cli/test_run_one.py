@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from faultline.cli import operations, run_one
+from faultline.cli.operations import bring_up
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.prepare import Order
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
-from faultline.cli import operations, run_one
-from faultline.cli.operations import bring_up
 
 CONFIG = parse_configuration({})
 LEFT = "services: others use them, too, so they go on; ./faultline down ends them"

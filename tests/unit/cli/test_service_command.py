@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from faultline.cli.service_command import UNIT, install, remove, write_unit
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
-from faultline.cli.service_command import UNIT, install, remove, write_unit
 
 
 def settings(folder: Path) -> Settings:

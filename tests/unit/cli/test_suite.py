@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.settings import ROOT
 from faultline.cli.testing import suite
 from faultline.cli.testing.suite import LAYERS, Layer, Tally, closing_lines, run_layers, split_arguments
+from faultline.system.settings import ROOT
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import ConfigError
 from faultline.cli.sweep_words import Wanted, wanted_of
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import MATRICES
+from faultline.system.errors import ConfigError
 
 
 def read_by_the_form(wanted: Wanted) -> Any:

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.settings import ROOT, Settings
 from faultline.cli import gaps, sweeping
 from faultline.comparison.coverage import gaps_of
+from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.manifest import Manifest, Manifests, cells_of
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import ROOT, Settings
 from tests.unit.sample_records import sample
 
 BUILD = "b1"

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from faultline.cli import run_one, target_command
 from faultline.experiment.attempt import Attempt
+from faultline.installation import supervision
+from faultline.orchestration import connections
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT, Settings
 from faultline.system.target import Target, keep
-from faultline.cli import connections, run_one, target_command
-from faultline.installation import supervision
 
 KEEPER = 4711
 
@@ -32,7 +33,11 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     keep(made, Target("lab"))
     folder = made.attempts / "20261127T000000Z-aaaaaa"
     folder.mkdir(parents=True)
-    for where in ("faultline.experiment.attempt", "faultline.orchestration.connections", "faultline.installation.supervision"):
+    for where in (
+        "faultline.experiment.attempt",
+        "faultline.orchestration.connections",
+        "faultline.installation.supervision",
+    ):
         monkeypatch.setattr(f"{where}.open_attempts", lambda *_: [Open(folder)])
     monkeypatch.setattr("faultline.system.settings.load_settings", lambda: made)
     monkeypatch.setattr("faultline.cli.operations.require", lambda _: None)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import InfrastructureError
 from faultline.comparison.capacity import (
     PRECISION,
     at_rate,
@@ -20,6 +19,7 @@ from faultline.comparison.capacity import (
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.base import MAX_RATE
 from faultline.records.record import CpuBesides, Record
+from faultline.system.errors import InfrastructureError
 from tests.unit.sample_records import sample
 
 RATES = st.floats(min_value=0.5, max_value=1e6)

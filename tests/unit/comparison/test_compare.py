@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings
 from faultline.comparison import compare as comparing
 from faultline.comparison.compare import (
     as_json,
@@ -29,6 +27,8 @@ from faultline.comparison.statistics.sample import Sample
 from faultline.records.index import Index
 from faultline.records.record import Record
 from faultline.records.summary import Entry
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
 from tests.unit.pages_store import put, record
 
 NUMBERS = iter(range(10_000))

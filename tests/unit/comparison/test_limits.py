@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
 from faultline.comparison.limits import NOTHING_PROMISED, parse_limits, promises
 from faultline.records.summary import Entry
+from faultline.system.errors import ConfigError
 from tests.unit.pages_store import record
 from tests.unit.sample_records import RECOVERED
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import ConfigError
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.nights import (
     Night,
@@ -28,6 +27,7 @@ from faultline.experiment.nightly_schedule import due_nights, schedule
 from faultline.records.summary import Entry
 from faultline.reports.headline import MAX_NOTE
 from faultline.reports.night_headline import night_headline
+from faultline.system.errors import ConfigError
 from tests.unit.night_records import night_records
 from tests.unit.pages_store import record
 

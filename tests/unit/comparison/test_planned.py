@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from faultline.system.settings import Settings
 from faultline.comparison.answer import answer_named, wish_of
 from faultline.comparison.coverage import gap_of
 from faultline.comparison.planned import entries_of_sweep
@@ -14,6 +13,7 @@ from faultline.records.index import Index
 from faultline.records.manifest import Manifest, ManifestCell, Manifests, Missing
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.system.settings import Settings
 from tests.unit.sample_records import sample
 
 INTERVALS = (2.0, 10.0)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
 from faultline.comparison.question import FIGURES, method_of, pose
 from faultline.comparison.statistics.sequential import Method, bounds, fewest
 from faultline.experiment.decide import Decide
@@ -17,6 +16,7 @@ from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
 from faultline.records.manifest import Manifest, cells_of
 from faultline.records.metrics import CPU_TOTAL, MACRO
+from faultline.system.errors import ConfigError
 
 ASKED = Decide(CPU_TOTAL, "checkpoint_interval_s", 0.1, experiments=40)
 RECOVERY = MATRICES["recovery"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from faultline.engines.spark.checkpoint_disk import lies_on_disk, make_on_disk
+from faultline.engines.spark.collect import discard, keep_logs
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
-from faultline.engines.spark.checkpoint_disk import lies_on_disk, make_on_disk
-from faultline.engines.spark.collect import discard, keep_logs
 
 
 @pytest.fixture

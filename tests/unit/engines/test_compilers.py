@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultline.engines.spark import compilers as subject
+from faultline.engines.spark.compilers import COMPILER, LAST_NICENESS, HeldBack
 from faultline.experiment.attempt import Attempt
 from faultline.system.rights import may_raise_priority
 from faultline.system.waiting import wait_until
-from faultline.engines.spark import compilers as subject
-from faultline.engines.spark.compilers import COMPILER, LAST_NICENESS, HeldBack
 from tests.support.decoys import NOBODY, decoy, only_root
 
 # Two threads, one under the name of an optimising compiler; says their ids, and ends with its standard input.

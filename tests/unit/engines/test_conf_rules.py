@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT, Settings
 from faultline.engines.spark.conf_rules import CHANGELOG, KNOWN, check_conf, known_settings, megabytes
 from faultline.engines.spark.settings import decided_settings, jvms, workload_settings
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.builds import check_build
 from faultline.lifecycle.prepare import check_engine
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT, Settings
 from tests.unit.synthetic import ATTEMPT
 
 

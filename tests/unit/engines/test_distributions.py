@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import ConfigError
-from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port
-from faultline.installation.services import data_services
-from faultline.installation.supervision import _claim_ports
 from faultline.engines.spark import distributions as own
 from faultline.engines.spark.distributions import Distribution, distribution, distributions, examined, keep
 from faultline.engines.spark.engine import Spark
 from faultline.engines.spark.settings import spark_environment, workload_settings
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
+from faultline.installation.services import data_services
+from faultline.installation.supervision import _claim_ports
+from faultline.system.errors import ConfigError
+from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port
 
 VERSION = "4.2.0"
 WHOLE: dict[str, Any] = {

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from faultline.system.errors import InfrastructureError
 from faultline.engines.known_truth.course import MS, NS, Course, Run, lay_out
 from faultline.engines.known_truth.incarnation import Arrival, Incarnation
 from faultline.engines.known_truth.traces import Ends, Restored
 from faultline.experiment.workloads.known_truth_script import Script
+from faultline.system.errors import InfrastructureError
 
 T0 = 7 * NS
 PRIMER = 3

@@ -10,12 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.records.judge.judge import judge
-from faultline.records.judge.recovery.timeline import reloads
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import InfrastructureError
-from faultline.system.journal import Line, read_journal, write_lines
-from faultline.system.settings import load_settings
 from faultline.engines.base import Commit, Life, Traces
 from faultline.engines.batches import BATCHES
 from faultline.engines.known_truth.engine import ENGINE
@@ -24,6 +18,12 @@ from faultline.engines.spark import checkpoint
 from faultline.engines.spark.engine import ENGINE as SPARK
 from faultline.engines.spark.executor_log import read_executor_logs
 from faultline.engines.spark.traces import executors_logged
+from faultline.experiment.attempt import Attempt
+from faultline.records.judge.judge import judge
+from faultline.records.judge.recovery.timeline import reloads
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import Line, read_journal, write_lines
+from faultline.system.settings import load_settings
 from tests.unit.forged_traces import FileTraces
 from tests.unit.synthetic import Scenario, Synthetic
 

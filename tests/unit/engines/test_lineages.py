@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.journal import Journal, read_journal
 from faultline.engines.spark import checkpoint, lineages, throwaway
 from faultline.engines.spark.lineages import LineageKeeper, lineage_files
 from faultline.engines.spark.progress import CheckpointProgress
+from faultline.experiment.attempt import Attempt
+from faultline.system.journal import Journal, read_journal
 
 
 def write_batch(folder: Path, number: int, end: int, wall_s: int) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import InfrastructureError
 from faultline.engines.spark import program_check
 from faultline.engines.spark.collect import running_settings
 from faultline.engines.spark.program_check import LOOK_S, PATIENCE_S, ProgramCheck, set_otherwise
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
 
 BATCH = {"description": "count<br/>id = 8a<br/>runId = 54<br/>batch = 0", "status": "SUCCEEDED"}
 # What it reads before its query begins.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from faultline.system.journal import write_lines
 from faultline.engines.spark.progress import CheckpointProgress
+from faultline.system.journal import write_lines
 
 
 def begun(run: str) -> dict[str, Any]:

@@ -17,13 +17,13 @@ import psutil
 import pytest
 
 from fault.procfs import start_ticks
+from faultline.engines.spark import session as subject
+from faultline.engines.spark.session import NoSession, run_in_session
 from faultline.system.errors import InfrastructureError
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.processes import is_marked
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
-from faultline.engines.spark import session as subject
-from faultline.engines.spark.session import NoSession, run_in_session
 from tests.support.decoys import decoy
 
 INSTANCE = "0123456789abcdef"

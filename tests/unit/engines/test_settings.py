@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.endpoints import Endpoints
-from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings
 from faultline.engines.running import Runtime
 from faultline.engines.spark.settings import jvms, workload_settings
 from faultline.engines.spark.submission import submit
+from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.plan import resolve
+from faultline.system.endpoints import Endpoints
+from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings
 from tests.unit.synthetic import ATTEMPT
 
 FAULTS: tuple[dict[str, Any], ...] = (

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.endpoints import Endpoints
-from faultline.system.settings import Settings
 from faultline.engines.spark.collect import copy_executor_logs, discard, keep_logs
 from faultline.engines.spark.hdfs import HdfsFolder
 from faultline.engines.spark.settings import workload_settings
 from faultline.engines.spark.shared import EXECUTORS, find_hdfs, find_shared, make_shared, place_of
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
+from faultline.system.endpoints import Endpoints
+from faultline.system.settings import Settings
 
 
 @pytest.fixture

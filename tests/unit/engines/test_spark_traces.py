@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.window import NS
 from faultline.engines.base import Batch, Epoch, Hit, Life, Span, Traces
 from faultline.engines.batches import batches_document, read_batches, write_batches
 from faultline.engines.spark.detection import detect, identity_of
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.traces import sampled, state_rows, totals_of, work_of
 from faultline.engines.supervised import driver_exited, epochs_of, lives_of
+from faultline.system.window import NS
 from tests.unit.scenario import T0_NS, Scenario, spark_time
 from tests.unit.synthetic import Synthetic
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from faultline.records.judge.judge import judge
-from faultline.experiment.attempt import Attempt
-from faultline.system.settings import ROOT
 from faultline.engines.registry import engine_at
+from faultline.experiment.attempt import Attempt
+from faultline.records.judge.judge import judge
+from faultline.system.settings import ROOT
 from tests.unit.scenario import Scenario
 from tests.unit.synthetic import Synthetic
 
@@ -95,7 +95,7 @@ from faultline.engines.registry import engine_at, engine_of
 from faultline.engines.running import Runtime
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import plan_of
-from faultline.lifecycle import collect, prepare, steps, workload_supervisor
+from faultline.lifecycle import collect, prepare, start, workload_supervisor
 from faultline.lifecycle.daemons import workload_trouble
 from faultline.lifecycle.environment import describe
 
@@ -109,14 +109,14 @@ try:
 except ConfigError as error:
     print(error)
 
-steps.SERVICES_TIMEOUT_S = 0.1
-steps.kafka_ready = lambda bootstrap, secrets: True
+start.SERVICES_TIMEOUT_S = 0.1
+start.kafka_ready = lambda bootstrap, secrets: True
 try:
-    steps.await_services(settings, config)
+    start.await_services(settings, config)
 except InfrastructureError as error:
     print(error)
 Endpoints.embedded = classmethod(lambda cls, ports, placement, logins: cls("kafka", "", "", str(folder), "", ""))
-attempt = prepare.prepare(prepare.Order(config), settings, "17")
+attempt = prepare.make_attempt(prepare.Order(config), settings, "17")
 said = attempt.read()
 print(said["slate"] == {"wall": str(folder)}, "spark" in said, sorted(said["services"]["holds"]))
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.axes import axis_text, parse_axes, parse_axis
+from faultline.system.errors import ConfigError
 
 NUMBERS = st.one_of(
     st.integers(-(10**9), 10**9), st.floats(-1e9, 1e9, allow_nan=False).map(lambda value: round(value, 6))

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
 from faultline.engines.spark.conf_rules import OWNED
 from faultline.engines.spark.settings import decided_settings
 from faultline.experiment.build import BUSY, BuildSpec, parse_build, refuse_decided
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.builds import check_build
+from faultline.system.errors import ConfigError
 
 NAMES = st.from_regex(r"spark\.[a-z]{1,8}(\.[a-zA-Z]{1,8}){0,3}", fullmatch=True).filter(
     lambda name: not name.startswith("spark.faultline")

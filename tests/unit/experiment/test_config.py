@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.common import baseline_bins
 from faultline.experiment.config import FIRST_FIELDS, Configuration, parse_configuration
 from faultline.experiment.injections import expected_duration_s
 from faultline.experiment.matrix import control_of
+from faultline.system.errors import ConfigError
 
 configurations = st.fixed_dictionaries(
     {},

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.decide import ERROR, EXAMPLE, Decide, parse_decide
+from faultline.system.errors import ConfigError
 
 FIGURES = ("cpu_cores.total", "latency_ms.p50")
 AXES = {"rate": [1.0, 2.0], "state_mb": [1.0]}

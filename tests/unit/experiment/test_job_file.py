@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.hashes import file_hash
 from faultline.experiment import job_file
 from faultline.experiment.job_file import EVENT_TIMES, OUTPUT_MODES, REFLECTS, is_job, read_job
+from faultline.system.hashes import file_hash
 
 QUERY = "def query(records, config):\n    return records\n"
 TUPLES = "def tuples(records):\n    return records\n"

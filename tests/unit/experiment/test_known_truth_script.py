@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT
 from benchmarks.truth.known_truth import figures
 from benchmarks.truth.scenarios import QUICK, SCENARIOS, Scenario
 from benchmarks.truth.truth import planted
@@ -19,6 +17,8 @@ from faultline.cli.run_one import parse_parameters
 from faultline.engines.known_truth.course import GUARD_NS, NS, Outage, lay_out
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.known_truth_script import Script, parse_script, require_fit
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
 from faultline.comparison.cells import Point, axes_of
 from faultline.experiment.axes import parse_axes
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.named_settings import OBJECTS, folded, spread
+from faultline.system.errors import ConfigError
 
 ADAPTIVE = "spark_conf.spark.sql.adaptive.enabled"
 NAMES = st.text("abc.", min_size=1).filter(lambda name: name.strip("."))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.nexmark import query_file
 from faultline.experiment.workloads.nexmark_events import BATCH_EVENTS, QUERIES, Query, batch_events, pieces
+from faultline.system.errors import ConfigError
 
 
 def nexmark(**values: Any) -> Configuration:

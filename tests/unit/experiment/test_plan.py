@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.endpoints import Endpoints
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import DEFAULT_PORTS, ROOT
 from faultline.experiment import config as configurations
+from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.plan import (
     AttemptPlan,
@@ -25,6 +22,9 @@ from faultline.experiment.plan import (
     topic_partitions,
 )
 from faultline.experiment.workloads.registry import WORKLOADS
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import DEFAULT_PORTS, ROOT
 from generators.spec import GeneratorSpec
 
 HOSTS = {"node1": {"host": "10.0.0.5", "port": 22, "user": "bench", "key_file": "/k", "known_hosts": "/h"}}

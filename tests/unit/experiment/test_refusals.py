@@ -10,8 +10,8 @@ import gzip
 import json
 from pathlib import Path
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.config import parse_configuration
+from faultline.system.errors import ConfigError
 
 KNOWN = Path(__file__).with_name("refusals.json.gz")
 

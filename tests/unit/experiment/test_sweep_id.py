@@ -11,17 +11,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from faultline.records.judge.raw_files import AttemptFile
-from faultline.experiment.attempt import write_json
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT
 from faultline.comparison.nights import kept_verdict
+from faultline.experiment.attempt import write_json
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.sweep_id import MOST, PATTERN, is_sweep_id, require_sweep_id, sweep_id_of
+from faultline.lifecycle.prepare import Order
 from faultline.records.find import read_saved
+from faultline.records.judge.raw_files import AttemptFile
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.record import Record, committed_schema
-from faultline.lifecycle.prepare import Order
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT
 from tests.unit.pages_store import app as served
 from tests.unit.pages_store import ask, put, record, site
 from tests.unit.sample_records import sample

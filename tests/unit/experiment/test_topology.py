@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.errors import ConfigError
 from faultline.cli.run_one import describe_faults
 from faultline.engines.spark.settings import configured_settings
+from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads import topology_services
 from faultline.experiment.workloads.topology_rules import ALL, MECHANISMS, NONE, mechanisms_of, rules_of
+from faultline.system.errors import ConfigError
 
 
 def configuration(**values: Any) -> Configuration:

@@ -20,9 +20,9 @@ from fault.errors import DeclarationError
 from fault.identity import VICTIMS
 from fault.plan import Fault
 from fault.registry import ACTIONS, ALLOWED, discover, in_words
-from faultline.system.settings import ROOT
 from faultline.experiment.config import Configuration
 from faultline.lifecycle.healing import as_line, undo_of
+from faultline.system.settings import ROOT
 
 ON_HOSTS = ["partition", "loss", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure"]
 NAMES = ["kill", "term", "pause", "delay", "reset", "cut", *ON_HOSTS]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT, Settings
 from faultline.installation import airflow_home
 from faultline.installation.airflow_home import DATABASE, choose_database, login_words, password, write_airflow_home
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT, Settings
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.settings import Settings
-from faultline.installation import class_data
-from faultline.installation.class_data import archive_here, archive_path
-from faultline.installation.java import Java
 from faultline.engines.running import Runtime
 from faultline.engines.spark.class_link import to_spark
 from faultline.engines.spark.engine import Spark
 from faultline.engines.spark.settings import batch_settings, workload_settings
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
+from faultline.installation import class_data
+from faultline.installation.class_data import archive_here, archive_path
+from faultline.installation.java import Java
+from faultline.system.settings import Settings
 
 JAVA = Java(Path("/opt/java 17"), Path("/opt/java 17/bin/java"), "17.0.15", has_module=True)
 

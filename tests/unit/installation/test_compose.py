@@ -23,14 +23,14 @@ import pytest
 import yaml
 
 from faultline import __version__
+from faultline.engines.spark.throwaway import RAM
+from faultline.installation.airflow_home import DATABASE, PASSWORD, wanted_database
+from faultline.installation.connections import connections
+from faultline.installation.serve import PREPARE
+from faultline.installation.services import WORKER_MEMORY, control_services, data_services
 from faultline.system.environment import clean_environment
 from faultline.system.processes import PUNCTUAL_NICENESS
 from faultline.system.settings import DEFAULT_PORTS, HOST, ROOT, Settings, check_ssh_host
-from faultline.installation.airflow_home import DATABASE, PASSWORD, wanted_database
-from faultline.installation.serve import PREPARE
-from faultline.installation.services import WORKER_MEMORY, control_services, data_services
-from faultline.engines.spark.throwaway import RAM
-from faultline.installation.connections import connections
 
 FILE = ROOT / "docker-compose.yaml"
 DOCKER = ROOT / "docker"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from faultline.installation.conductor_lock import FILE, conductor_of, only_conductor
+from faultline.installation.supervision import down, up
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
-from faultline.installation.conductor_lock import FILE, conductor_of, only_conductor
-from faultline.installation.supervision import down, up
 
 SERVES = """\
 import sys, time

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from faultline.cli import main as cli
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.quiet.background import Means
-from faultline.system.settings import OPEN_TEXT, load_settings
 from faultline.installation import doctor
 from faultline.installation.supervision import tell_state, write_instance
+from faultline.system.quiet.background import Means
+from faultline.system.settings import OPEN_TEXT, load_settings
 
 
 @pytest.fixture

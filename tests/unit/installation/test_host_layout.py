@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings, load_settings
 from faultline.installation.hosts import layout
 from faultline.installation.hosts.layout import choose_hosts
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings, load_settings
 
 
 def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, addresses: Sequence[str], routes: Sequence[str]) -> str:

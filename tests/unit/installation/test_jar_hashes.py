@@ -6,8 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from faultline.system.settings import ROOT, Settings
 from faultline.installation.jar_hashes import LOCKS, file_hash, hashes, set_hashes
+from faultline.system.settings import ROOT, Settings
 
 
 def jars(folder: Path, **named: str) -> Path:

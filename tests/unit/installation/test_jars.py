@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.installation import jars
 from faultline.installation.java import Java
+from faultline.system.errors import ConfigError, InfrastructureError
 
 ROOT = Path(__file__).resolve().parents[3]
 

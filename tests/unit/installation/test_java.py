@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.errors import ConfigError
 from faultline.installation import java
 from faultline.installation.java import Java, find_java
+from faultline.system.errors import ConfigError
 
 MODULES = "java.base@17\njdk.incubator.vector@17\n"
 

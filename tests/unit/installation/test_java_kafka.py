@@ -9,8 +9,17 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline.installation.targets.java_kafka import (
+    CA,
+    ITS_OWN,
+    KEYSTORE,
+    MODULES,
+    SAME,
+    TRANSLATED,
+    quoted,
+    translated,
+)
 from faultline.system.errors import ConfigError
-from faultline.installation.targets.java_kafka import CA, ITS_OWN, KEYSTORE, MODULES, SAME, TRANSLATED, quoted, translated
 from tests.support.certificates import Authority
 
 PRINTABLE = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20).filter(

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from faultline.installation.scram import Exchange, log_in
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.settings import ROOT, free_port
 from faultline.system.sockets import listener_of, owner_of
 from faultline.system.waiting import wait_until
-from faultline.installation.scram import Exchange, log_in
 from tests.support.decoys import only_root
 from tests.support.stranger import as_stranger
 

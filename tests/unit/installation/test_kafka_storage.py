@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.secrets import make_secrets
 from faultline.installation.services.kafka import _digest, _knows_users
+from faultline.system.secrets import make_secrets
 
 
 def test_a_storage_with_other_passwords_is_moved_aside_and_that_is_said(

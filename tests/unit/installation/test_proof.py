@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline.installation import proof
+from faultline.installation.proof import answer, keep_tokens, new_challenge, require_own_listener, require_proof
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port
 from faultline.system.sockets import listener_of
-from faultline.installation import proof
-from faultline.installation.proof import answer, keep_tokens, new_challenge, require_own_listener, require_proof
 from tests.support.decoys import NOBODY, only_root
 from tests.support.stranger import running_as_stranger
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.journal import read_journal
 from faultline.installation.restart_hold import lay_hold, wait_out
+from faultline.system.journal import read_journal
 
 
 def test_without_a_hold_nothing_waits(tmp_path: Path) -> None:

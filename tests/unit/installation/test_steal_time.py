@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import Cancelled, ConfigError
 from faultline.installation.steal_time import (
     QUIET,
     SAMPLE_S,
@@ -16,6 +15,7 @@ from faultline.installation.steal_time import (
     longest_wait_s,
     stolen_by_host_s,
 )
+from faultline.system.errors import Cancelled, ConfigError
 
 
 class Host:

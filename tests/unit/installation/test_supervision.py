@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import InfrastructureError
-from faultline.system.files import write_private
-from faultline.system.settings import ROOT, Settings
 from faultline.installation import supervision
 from faultline.installation.services import kafka
 from faultline.installation.services.kafka import prepare_kafka
 from faultline.installation.supervision import _start_daemon, provision_airflow
+from faultline.system.errors import InfrastructureError
+from faultline.system.files import write_private
+from faultline.system.settings import ROOT, Settings
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
+from faultline.installation.targets.given import Given, said_by
+from faultline.installation.targets.said import Said
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.target import Target
-from faultline.installation.targets.given import Given, said_by
-from faultline.installation.targets.said import Said
 from tests.support.certificates import Authority
 
 LAB = Target("lab", hosts=("worker-a",))

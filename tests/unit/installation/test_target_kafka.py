@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.secrets import HARNESS, login_file
 from faultline.installation.targets import kafka
 from faultline.installation.targets.clock import Clock
 from faultline.installation.targets.java_kafka import KEYSTORE
 from faultline.installation.targets.kafka import Broker, _clock, logged_in, reached
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.secrets import HARNESS, login_file
 from tests.support.acceptor import LOCAL, accepting
 from tests.support.certificates import Authority, Pair
 

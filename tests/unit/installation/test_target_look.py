@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from faultline.experiment.config import parse_configuration
+from faultline.installation.targets import look, rules, spark, storage
+from faultline.installation.targets.rules import check_target, not_measured, require_storage, require_victims
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.settings import Settings
 from faultline.system.target import Target, folder_of, keep, write_endpoints
-from faultline.installation.targets import look, rules, spark, storage
-from faultline.installation.targets.rules import check_target, not_measured, require_storage, require_victims
-from faultline.experiment.config import parse_configuration
 from tests.support.acceptor import LOCAL
 
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from faultline.engines.spark.settings import properties_file
+from faultline.installation.targets.logins import check_said, write_target
+from faultline.installation.targets.said import Said, digest, host_of, kafka_of, spark_of, storage_of
+from faultline.orchestration import connections
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.kafka_login import kafka_client, kafka_options
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file
 from faultline.system.settings import Settings
 from faultline.system.target import Target, endpoints_at, folder_of, forget, keep, named_after, target, targets, where
-from faultline.cli import connections
-from faultline.installation.targets.logins import check_said, write_target
-from faultline.installation.targets.said import Said, digest, host_of, kafka_of, spark_of, storage_of
-from faultline.engines.spark.settings import properties_file
 from tests.support.certificates import Authority
 
 PASSWORD, SECRET = 'pa"ss\\word', "of the \\cluster"

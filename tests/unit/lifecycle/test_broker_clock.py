@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from faultline.records.judge.hosts import Clock as Drift
-from faultline.records.judge.hosts import clocks_of
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.errors import InfrastructureError
-from faultline.system.journal import read_ended
-from faultline.installation.targets.clock import Clock
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import resolve
+from faultline.installation.targets.clock import Clock
 from faultline.lifecycle import recorder
 from faultline.lifecycle.collect import broker_ahead_ms
 from faultline.lifecycle.hosts import broker_clock
-from tests.unit.cluster.test_target_look import endpoints
+from faultline.records.judge.hosts import Clock as Drift
+from faultline.records.judge.hosts import clocks_of
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import read_ended
+from tests.unit.installation.test_target_look import endpoints
 
 
 @pytest.mark.parametrize(

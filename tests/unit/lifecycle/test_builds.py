@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings
 from faultline.experiment.build import BuildSpec
 from faultline.lifecycle import builds as subject
 from faultline.lifecycle.builds import build_of
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
 
 
 def git(root: Path, *words: str) -> str:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import ConfigError
 from faultline.cli.run_one import parse_parameters
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.lifecycle import prepare
 from faultline.lifecycle.prepare import check_here
+from faultline.system.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from faultline.system.endpoints import Endpoints
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import DEFAULT_PORTS
 from faultline.engines.spark.engine import ENGINE
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import AttemptPlan, resolve, topic_partitions
 from faultline.lifecycle import collect as subject
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import DEFAULT_PORTS
 
 
 def plan(**values: Any) -> AttemptPlan:

@@ -23,16 +23,16 @@ from fault.local import LocalInjector
 from fault.plan import Fault, FaultPlan
 from fault.procfs import read_process
 from fault.victims import find_victims
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.journal import Journal, read_journal
-from faultline.system.waiting import wait_until
 from faultline.engines.spark.progress import CheckpointProgress
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
 from faultline.lifecycle.assignment import Assignment, read_assignment
 from faultline.lifecycle.conductor import Conductor, main
 from faultline.lifecycle.daemons import seen
 from faultline.lifecycle.healing import heal, unhealed
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.journal import Journal, read_journal
+from faultline.system.waiting import wait_until
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(900)"
 AT_S = 0.4

@@ -13,16 +13,16 @@ import pytest
 from fault.plan import Fault, FaultPlan, PlannedFault
 from fault.proxy_control import ProxyControl
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.plan import AttemptPlan, resolve
+from faultline.experiment.preparations import Companion
+from faultline.lifecycle.daemons import start_companion, start_fault_daemons, workload_trouble
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import write_lines
 from faultline.system.processes import Entry, end_ledger, read_ledger, spawn_detached
 from faultline.system.secrets import make_secrets, write_logins
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port
-from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import AttemptPlan, resolve
-from faultline.experiment.preparations import Companion
-from faultline.lifecycle.daemons import start_companion, start_fault_daemons, workload_trouble
 from tests.support.installation import free_ports
 from tests.support.processes import shown
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.endpoints import Endpoints
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import AttemptPlan, resolve
 from faultline.lifecycle.ending import drain
 from faultline.lifecycle.ending.drain import Advance, drain_limit_s
+from faultline.system.endpoints import Endpoints
 
 NS = 10**9
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faultline.system.settings import ROOT, Settings
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.environment import READERS, describe, programs
+from faultline.system.settings import ROOT, Settings
 
 
 def test_a_workloads_program_is_part_of_the_build_and_a_reader_is_not(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from fault.procfs import read_process
 from fault.proxy_control import ProxyControl
 from fault.victims import find_victims
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.config import Configuration
+from faultline.lifecycle.healing import as_line, heal
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal
 from faultline.system.waiting import wait_until
-from faultline.experiment.config import Configuration
-from faultline.lifecycle.healing import as_line, heal
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.records.environment import Environment
 from faultline.lifecycle.machine import cgroup_limits, machine, processor
+from faultline.records.environment import Environment
 
 
 def write(root: Path, files: dict[str, str]) -> None:

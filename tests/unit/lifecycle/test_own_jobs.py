@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from faultline.system import hashes
 from faultline.experiment.attempt import Attempt
-from faultline.system.errors import ConfigError
-from faultline.system.hashes import kept_hash
-from faultline.system.marks import RUN_MARK
-from faultline.system.processes import end_processes, marked
-from faultline.system.settings import ROOT
-from faultline.system.waiting import wait_until
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.job_file import read_job
 from faultline.lifecycle import prepare
 from faultline.lifecycle.collect import _of_job
 from faultline.lifecycle.environment import job_hashes
 from faultline.lifecycle.prepare import check_here, copy_job, describe_order
+from faultline.system import hashes
+from faultline.system.errors import ConfigError
+from faultline.system.hashes import kept_hash
+from faultline.system.marks import RUN_MARK
+from faultline.system.processes import end_processes, marked
+from faultline.system.settings import ROOT
+from faultline.system.waiting import wait_until
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 QUERY = "def query(records, config):\n    return records\n"
@@ -218,8 +218,8 @@ def test_what_has_one_name_cannot_be_kept_beside_each_other(tmp_path: Path, job:
 
 def test_a_refusal_tells_of_a_job_that_is_gone(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is wrong with the job, its order can be described: the record of the refusal needs that."""
-    from faultline.system.settings import Settings
     from faultline.lifecycle.prepare import Order
+    from faultline.system.settings import Settings
 
     config = own(job)
     job.unlink()

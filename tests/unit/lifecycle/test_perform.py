@@ -134,8 +134,12 @@ def test_a_life_ends_with_its_record(life: list[str], run: RunContext) -> None:
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(InfrastructureError("x"), "InfrastructureError"), (ValueError("x"), "ValueError"), (KeyboardInterrupt(), "Cancelled")],
-)  # fmt: skip
+    [
+        (InfrastructureError("x"), "InfrastructureError"),
+        (ValueError("x"), "ValueError"),
+        (KeyboardInterrupt(), "Cancelled"),
+    ],
+)
 def test_a_life_that_breaks_is_torn_down_and_says_why(
     life: list[str], run: RunContext, error: BaseException, kind: str
 ) -> None:

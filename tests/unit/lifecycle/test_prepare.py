@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import ConfigError
 from faultline.engines.base import Capabilities
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.lifecycle import prepare
+from faultline.system.errors import ConfigError
 
 
 @dataclass

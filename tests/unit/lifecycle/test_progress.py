@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.settings import Settings
-from faultline.system.window import NS
 from faultline.experiment.config import Configuration
 from faultline.lifecycle.progress import current_attempt, phase_of
+from faultline.system.settings import Settings
+from faultline.system.window import NS
 
 T0 = 1_795_241_700 * NS
 

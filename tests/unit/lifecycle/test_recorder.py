@@ -12,11 +12,11 @@ import pytest
 
 from fault.sampling import SETTLED_S, RoleRule, Table
 from faultline.experiment.attempt import Attempt
+from faultline.lifecycle.recorder import take_turn
 from faultline.system.machine_lock import Claim
 from faultline.system.processes import read_ledger, spawn_detached
 from faultline.system.roles import SERVICES
 from faultline.system.waiting import wait_until
-from faultline.lifecycle.recorder import take_turn
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.support.processes import shown
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from fault.host_acts import name_of, neighbour_mark
 from fault.sampling import RoleRule
 from faultline.experiment.attempt import Attempt
-from faultline.system.roles import NEIGHBOURS, SERVICES
 from faultline.experiment.config import Configuration
 from faultline.lifecycle.hosts.recordings import rules_of
+from faultline.system.roles import NEIGHBOURS, SERVICES
 
 RUN = "20261121T061500Z-3fa9c1"
 FAULTS = [

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.journal import write_lines
-from faultline.system.processes import end_ledger, spawn_detached
-from faultline.system.settings import ROOT, Settings
 from faultline.installation.daemon import Supervisor
 from faultline.lifecycle import start as steps
 from faultline.lifecycle.start import _stop_recorder
+from faultline.system.journal import write_lines
+from faultline.system.processes import end_ledger, spawn_detached
+from faultline.system.settings import ROOT, Settings
 
 
 @pytest.mark.parametrize(

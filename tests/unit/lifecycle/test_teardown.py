@@ -13,19 +13,19 @@ from typing import Any
 import psutil
 import pytest
 
+from faultline.engines.spark import throwaway
+from faultline.engines.spark.collect import keep_logs
+from faultline.engines.spark.throwaway import make_throwaway
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.config import parse_configuration
+from faultline.lifecycle.teardown import close, note_failure, refuse_unfinished
+from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import write_lines
 from faultline.system.marks import RUN_MARK
 from faultline.system.processes import Entry, append_entry, is_marked, present_boot
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
-from faultline.engines.spark import throwaway
-from faultline.engines.spark.collect import keep_logs
-from faultline.engines.spark.throwaway import make_throwaway
-from faultline.experiment.config import parse_configuration
-from faultline.records.store import Store
-from faultline.lifecycle.teardown import close, note_failure, refuse_unfinished
 
 APPLICATION = "app-1"
 

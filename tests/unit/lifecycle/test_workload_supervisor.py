@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.journal import read_journal
-from faultline.system.waiting import wait_until
 from faultline.lifecycle import workload_supervisor
 from faultline.lifecycle.workload_supervisor import WorkloadSupervisor
+from faultline.system.journal import read_journal
+from faultline.system.waiting import wait_until
 
 # Ends some time after it was told to, as a driver does that has shutdown hooks.
 PROGRAM = """

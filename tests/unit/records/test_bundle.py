@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
 from faultline.records import bundle
 from faultline.records.bundle import LISTING, Member, read_bundle, sha256, write_bundle
+from faultline.system.errors import ConfigError
 from tests.unit.sample_records import sample
 
 NAME = st.text("abcdefgh-_.0123456789", min_size=1, max_size=8).filter(lambda name: name.strip(".") != "")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings, load_settings
 from faultline.records.find import find_record, still_running
 from faultline.records.record import Record
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings, load_settings
 from tests.unit.pages_store import put
 from tests.unit.sample_records import sample
 

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings
 from faultline.comparison import coverage as missing_cells
 from faultline.comparison.coverage import Gap, as_json, cell_text, gaps_of, missed_nights, print_gaps
 from faultline.comparison.question import pose
@@ -21,6 +19,8 @@ from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
 from faultline.records.manifest import Manifest, ManifestCell, Manifests, Missing, cells_of, missing_of
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
 from tests.unit.pages_store import put, record
 
 SPEC = MATRICES["recovery"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from faultline.experiment.cell import Cell
 from faultline.records.judge.judge import failed_record
 from faultline.records.judge.raw_files import AttemptFile
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.experiment.cell import Cell
 from faultline.records.record import Record, Status, generate_schema
 from faultline.records.store import Store
+from faultline.system.errors import ConfigError, InfrastructureError
 from tests.unit.synthetic import Scenario
 
 

@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.cli import main as cli
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings
 from faultline.comparison.advise import Wish
 from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, wish_of
 from faultline.comparison.effects import LEAST_FREEDOM, Verdict
@@ -27,6 +25,8 @@ from faultline.reports.answer.words import advice_text, answer_lines, effect_tex
 from faultline.reports.headline import MAX_NOTE, sweep_headline
 from faultline.reports.pages.sweep import sweep_page
 from faultline.reports.report import render
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
 from tests.unit.pages_store import app, ask, figures, put, site
 from tests.unit.swept_records import swept, with_placebo
 

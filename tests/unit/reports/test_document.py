@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from faultline.cli import main as cli
-from faultline.system.errors import ConfigError
 from faultline.cli.judging import judge_sweep
 from faultline.comparison.findings.catalogue import CLAIMS
 from faultline.experiment.matrices import MATRICES
@@ -27,6 +26,7 @@ from faultline.reports.document.grid import grid
 from faultline.reports.document.page import IMAGES, Page, matrix_of, results_page, write_page
 from faultline.reports.document.svg import Line, Mark, Panel, draw
 from faultline.reports.document.tables import figures, words
+from faultline.system.errors import ConfigError
 from tests.support.choice import chosen
 from tests.unit.pages_store import put
 from tests.unit.sample_records import CENSORED, RECOVERED, sample

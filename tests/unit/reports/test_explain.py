@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from faultline.records.judge.recovery.timeline import CHAIN
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings, load_settings
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import LABELS, WORDS, label, split_name
+from faultline.records.judge.recovery.timeline import CHAIN
 from faultline.records.record import Record
 from faultline.reports.explain import BAR_WIDTH, again, bar_text, explain, explain_json, render_story
 from faultline.reports.narrative import Span, tell
 from faultline.reports.time_series import MARKS
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings, load_settings
 from tests.unit.sample_records import CENSORED, GATE_NS, NS, RECOVERED, sample
 from tests.unit.synthetic import write_lines
 

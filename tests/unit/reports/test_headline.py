@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.settings import Settings
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.orchestration.guest.guest_run import GUEST_RUN
 from faultline.orchestration.notes import note_stopped, write_note
 from faultline.records.record import AuditPart
 from faultline.reports.headline import MAX_NOTE, headline, refusal_headline, sweep_headline
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 

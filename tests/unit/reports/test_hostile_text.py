@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from faultline.system.settings import ROOT, Settings
 from faultline.cli.publishing import crawl
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.record import Record
@@ -35,6 +34,7 @@ from faultline.reports.pages.overview import overview_page
 from faultline.reports.pages.prometheus import prometheus_text
 from faultline.reports.pages.sweep import Choice, matrix_page, sweep_page
 from faultline.reports.report import render
+from faultline.system.settings import ROOT, Settings
 from tests.unit.hostile import PIECES, TEXTS, Skeleton, hostile_store
 from tests.unit.pages_store import app, ask, figures, put, site
 

@@ -10,12 +10,12 @@ import plotly.graph_objects as go
 import pytest
 
 from faultline.records.judge.judge import judge
-from faultline.system.window import NS
 from faultline.records.record import Record
 from faultline.reports.parts_figure import parts_figure
 from faultline.reports.sweep_figures import overview_figures
 from faultline.reports.table import plain_rows
 from faultline.reports.time_series import FAULT_COLOUR, ROLE_COLOURS, time_figure
+from faultline.system.window import NS
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.synthetic import T0_NS, Scenario, Synthetic
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system import attempt as subject
+from faultline.experiment import attempt as subject
 from faultline.experiment.attempt import new_attempt_id, write_json
 from faultline.system.errors import InfrastructureError
 

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import Instant, Journal, JournalReader, events, last, read_ended, read_journal, write_lines
+from faultline.system.journal import (
+    Instant,
+    Journal,
+    JournalReader,
+    events,
+    last,
+    read_ended,
+    read_journal,
+    write_lines,
+)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

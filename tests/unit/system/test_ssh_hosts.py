@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from faultline.cli.operations import require
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings, check_ssh_host, ssh_hosts
-from faultline.cli.operations import require
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from faultline.system.journal import read_ended
 from faultline.engines.base import Batch, Capabilities, Commit, Epoch, Life, Seen, Totals, Traces
 from faultline.engines.batches import write_batches
 from faultline.engines.running import NoSampler, Submission
 from faultline.engines.supervised import FILE, driver_exited, lives_of
+from faultline.system.journal import read_ended
 
 SLATE = "slate.json"
 OF = {"commits": Commit, "seen": Seen, "lives": Life, "epochs": Epoch, "work": Batch, "totals": Totals}

@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from faultline.system.text import sortable
 from faultline.comparison.findings.finding import Outcome, Verdict
 from faultline.comparison.findings.measures import Measure
 from faultline.comparison.statistics.intervals import RESAMPLES, SEED, change_interval
@@ -42,6 +41,7 @@ from faultline.comparison.statistics.sample import Floats, Sample
 from faultline.experiment.config import Configuration
 from faultline.records.format import fault_of
 from faultline.records.record import Record
+from faultline.system.text import sortable
 
 ALPHA = 0.05
 # So many runs on one side of a limit are no accident: 1/32 < ALPHA. Fewer must besides keep away from it, and

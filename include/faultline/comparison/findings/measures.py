@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from faultline.system.roles import ENGINE
 from faultline.records.format import cores, count, milliseconds, seconds, share
 from faultline.records.record import Record
+from faultline.system.roles import ENGINE
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from faultline.system.text import finite
 from faultline.comparison.cells import Point, axes_of
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.decisions import percent
@@ -20,6 +19,7 @@ from faultline.records.manifest import Manifest
 from faultline.records.metrics import CPU_PER_MILLION
 from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
+from faultline.system.text import finite
 
 # By power, for ten percent more work: docs/explanation/comparing.md. Before a fault there are but a few batches to take
 # a latency of.

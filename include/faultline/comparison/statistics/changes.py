@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from faultline.records.judge.levels import level_begins
 from faultline.comparison.statistics.ranks import p_value
 from faultline.comparison.statistics.sample import Sample
+from faultline.records.judge.levels import level_begins
 
 # Nights that a level must last, before a change and after it.
 LEAST = 3

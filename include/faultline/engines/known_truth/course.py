@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.workloads.known_truth_script import SLOW_EVERY, WOBBLE, Script
+from faultline.system.errors import ConfigError
 from generators.pacing import Schedule
 
 Ints = npt.NDArray[np.int64]

@@ -9,13 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.endpoints import Endpoints
-from faultline.system.errors import ConfigError
-from faultline.system.journal import JournalReader, Line, read_journal
-from faultline.system.marks import run_token
-from faultline.system.settings import Settings
-from faultline.system.target import endpoints_at
 from faultline.engines.base import Capabilities, Commit, Engine, Hit, Offsets, Progress, Seen, Traces
 from faultline.engines.batches import write_batches
 from faultline.engines.known_truth import traces as own
@@ -23,6 +16,13 @@ from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Guardian, NoSampler, Runtime, Sampler, Submission
 from faultline.engines.spark.traces import read_traces as read_from_spark
 from faultline.engines.supervised import driver_exited
+from faultline.experiment.attempt import Attempt
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError
+from faultline.system.journal import JournalReader, Line, read_journal
+from faultline.system.marks import run_token
+from faultline.system.settings import Settings
+from faultline.system.target import endpoints_at
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration

@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-from faultline.system.errors import InfrastructureError
 from faultline.engines.known_truth.course import MS, Course, Ints
 from faultline.engines.known_truth.traces import Ends, Restored
+from faultline.system.errors import InfrastructureError
 
 # How long the engine sleeps at most before it looks at the topic and the stop file again.
 TICK_NS = 10 * MS

@@ -9,10 +9,10 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from faultline.engines.known_truth.incarnation import Arrival
 from faultline.system.errors import InfrastructureError
 from faultline.system.kafka_login import kafka_client
 from faultline.system.secrets import WORKLOAD
-from faultline.engines.known_truth.incarnation import Arrival
 from generators.producer import PHASE
 
 _AT_ONCE = 2000

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from faultline.system.documents import require
-from faultline.system.journal import Journal, Line, events, read_ended, read_journal
 from faultline.engines.base import Batch, Commit, Offsets, Seen, Traces, offsets_by_partition
 from faultline.engines.supervised import FILE as SUPERVISED
 from faultline.engines.supervised import lives_of
+from faultline.system.documents import require
+from faultline.system.journal import Journal, Line, events, read_ended, read_journal
 
 # As `Attempt.traces` names it.
 FILE = "traces.jsonl"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faultline.experiment.attempt import Attempt
 from faultline.engines.running import Runtime
+from faultline.experiment.attempt import Attempt
 
 # Within a Java: what a JVM starts from that was told nothing.
 USUAL = Path("lib", "server", "classes.jsa")

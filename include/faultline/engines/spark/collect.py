@@ -7,10 +7,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.documents import read_document
-from faultline.system.journal import events, read_journal
-from faultline.system.settings import Settings
 from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.checkpoint_disk import lies_on_disk, remove_from_disk
@@ -18,7 +14,11 @@ from faultline.engines.spark.gc_log import EXECUTOR_FILE
 from faultline.engines.spark.hdfs import copy_logs, copy_state
 from faultline.engines.spark.shared import CHECKPOINT, executor_logs, find_hdfs, find_shared, remove_shared
 from faultline.engines.spark.throwaway import remove_throwaway
+from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.plan import plan_of
+from faultline.system.documents import read_document
+from faultline.system.journal import events, read_journal
+from faultline.system.settings import Settings
 
 # The settings that a user's job or program runs under, as its application reports them.
 APPLICATION = "application.json"

@@ -15,12 +15,12 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from faultline.system.errors import ConfigError
-from faultline.system.marks import RUN_MARK
-from faultline.system.text import suggest
 from faultline.experiment.build import OWN_PREFIX
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import JVM_OPTIONS, SPARK_CONF
+from faultline.system.errors import ConfigError
+from faultline.system.marks import RUN_MARK
+from faultline.system.text import suggest
 from generators.login import LOGIN
 
 KNOWN = Path(__file__).with_name("known_settings.json")

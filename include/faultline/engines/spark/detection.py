@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from faultline.system.processes import option_of
-from faultline.system.window import CLOCK_RESOLUTION_NS
 from faultline.engines.base import Hit, Seen, Traces
 from faultline.engines.supervised import FILE, driver_exited
+from faultline.system.processes import option_of
+from faultline.system.window import CLOCK_RESOLUTION_NS
 
 Detector = Callable[[Hit, Traces], Seen | None]
 # Application, or None where nothing names it, and executor.

@@ -18,12 +18,12 @@ from types import MappingProxyType
 from typing import Any
 
 from faultline.experiment.attempt import write_json
+from faultline.experiment.common import INSTALLED
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.hashes import list_hash
 from faultline.system.settings import WORKERS, Settings, free_port
 from faultline.system.text import suggest
-from faultline.experiment.common import INSTALLED
 
 FILE = "spark-builds.json"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")

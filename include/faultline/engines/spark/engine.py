@@ -7,12 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.documents import read_document
-from faultline.system.endpoints import EMBEDDED, Endpoints
-from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings, free_port, workers_of
-from faultline.system.target import endpoints_at
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.engines.spark import class_link, collect, detection, standalone
@@ -22,6 +16,12 @@ from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.sampling import DriverSampler
 from faultline.engines.spark.shared import CHECKPOINT, find_hdfs
 from faultline.engines.spark.traces import is_evidence, read_traces
+from faultline.experiment.attempt import Attempt
+from faultline.system.documents import read_document
+from faultline.system.endpoints import EMBEDDED, Endpoints
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings, free_port, workers_of
+from faultline.system.target import endpoints_at
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
@@ -69,8 +69,8 @@ class Spark:
 
         check_conf(config)
         if config.spark_build is not None:
-            from faultline.system.settings import load_settings
             from faultline.engines.spark.distributions import distribution, require_unchanged
+            from faultline.system.settings import load_settings
 
             own = distribution(load_settings(), config.spark_build)
             assert own is not None

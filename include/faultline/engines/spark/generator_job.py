@@ -6,10 +6,6 @@ import shutil
 from pathlib import Path
 
 import generators
-from faultline.experiment.attempt import Attempt
-from faultline.system.marks import RUN_MARK, load_option
-from faultline.system.secrets import HARNESS, login_file
-from faultline.system.settings import Settings
 from faultline.engines.running import Runtime
 from faultline.engines.spark.settings import (
     driver_settings,
@@ -20,6 +16,10 @@ from faultline.engines.spark.settings import (
 )
 from faultline.engines.spark.standalone import GENERATOR_MEMORY_MB
 from faultline.engines.spark.submission import SparkSubmission
+from faultline.experiment.attempt import Attempt
+from faultline.system.marks import RUN_MARK, load_option
+from faultline.system.secrets import HARNESS, login_file
+from faultline.system.settings import Settings
 from generators.login import LOGIN
 
 # As `spark_jobs/generate.py` names it.

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from faultline.engines.spark.checkpoint import ARCHIVE, CHANGES, SNAPSHOTS, version_of
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.text import one_line
-from faultline.engines.spark.checkpoint import ARCHIVE, CHANGES, SNAPSHOTS, version_of
 
 SCHEME = "hdfs://"
 ANSWER_S, TRIES = 5.0, 2

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.journal import Journal
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.rest import fetch_list
 from faultline.engines.spark.throwaway import make_throwaway
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.journal import Journal
 
 
 class LineageKeeper:

@@ -7,10 +7,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import InfrastructureError
-from faultline.system.journal import JournalReader, Line
-from faultline.system.settings import Settings
 from faultline.engines.base import Commit, Traces
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.collect import application_folders, input_topic
@@ -19,6 +15,10 @@ from faultline.engines.spark.executor_log import ExecutorLogReader, merge_events
 from faultline.engines.spark.shared import executor_logs, find_hdfs, find_shared
 from faultline.engines.spark.traces import drivers_logged, executors_logged, sampled
 from faultline.engines.supervised import epochs_of, lives_of
+from faultline.experiment.attempt import Attempt
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import JournalReader, Line
+from faultline.system.settings import Settings
 
 
 class LiveTraces:

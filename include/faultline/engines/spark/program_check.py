@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.documents import read_document
-from faultline.system.errors import InfrastructureError
-from faultline.system.http import fetch
 from faultline.engines.spark.checkpoint import initial_offsets
 from faultline.engines.spark.collect import APPLICATION
 from faultline.engines.spark.conf_rules import own_settings
 from faultline.engines.spark.rest import fetch_list
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.system.documents import read_document
+from faultline.system.errors import InfrastructureError
+from faultline.system.http import fetch
 
 # How Spark describes each job of a micro-batch.
 OF_A_BATCH = re.compile(r"\bbatch = \d+")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.system.journal import events, read_journal
 from faultline.engines.base import Commit, Offsets
 from faultline.engines.spark import checkpoint as on_disk
 from faultline.engines.spark.cycles import SNAPSHOTS_OF, await_cycle
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
+from faultline.system.journal import events, read_journal
 
 # Between two looks at what is asked for over HTTP.
 THERE_POLL_S = 0.02

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from fault.sampling import RoleRule
+from faultline.engines.spark.rest import fetch_list
 from faultline.system.journal import Line
 from faultline.system.marks import load_option, run_option
-from faultline.engines.spark.rest import fetch_list
 
 EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 

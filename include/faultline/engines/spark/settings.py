@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.marks import run_option
-from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
-from faultline.system.settings import HOST, Settings, is_open, load_settings
 from faultline.engines.spark.conf_rules import OWNED, changed, megabytes, options_of
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.shared import SCRATCH, executor_options
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS, workload_tuning
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
+from faultline.system.marks import run_option
+from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
+from faultline.system.settings import HOST, Settings, is_open, load_settings
 from generators.login import LOGIN
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"

@@ -7,10 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.kafka_login import kafka_options
-from faultline.system.marks import RUN_MARK, run_token
-from faultline.system.settings import Settings
 from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.checkpoint_disk import make_on_disk
@@ -28,9 +24,13 @@ from faultline.engines.spark.settings import (
 )
 from faultline.engines.spark.shared import CHECKPOINT, make_shared, place_of
 from faultline.engines.spark.throwaway import make_throwaway
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, configuration_of
+from faultline.system.kafka_login import kafka_options
+from faultline.system.marks import RUN_MARK, run_token
+from faultline.system.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from faultline.system.documents import read_document
-from faultline.system.journal import Line, events, read_ended
 from faultline.engines.base import Batch, Seen, Totals, Traces
 from faultline.engines.batches import read_batches
 from faultline.engines.spark import driver_log, executor_log
@@ -21,6 +19,8 @@ from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_l
 from faultline.engines.spark.gc_log import read_gc_logs
 from faultline.engines.spark.instants import spark_instant_ns
 from faultline.engines.supervised import epochs_of, lives_of
+from faultline.system.documents import read_document
+from faultline.system.journal import Line, events, read_ended
 
 # How the interface names the driver among its executors.
 DRIVER = "driver"

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT
 from faultline.experiment.common import HIGHEST_RATE, Common
 from faultline.experiment.preparations import Filling
 from faultline.experiment.workloads.base import MAX_RATE, Workload
@@ -27,6 +25,8 @@ from faultline.experiment.workloads.nexmark_events import (
     rules,
     take_events,
 )
+from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT
 
 # Events per second of a query that keeps all it sees, on two slow cores.
 SLOWEST_QUERY_RPS = 10_000

@@ -17,13 +17,13 @@ from typing import Any
 from pydantic import Field
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 from faultline.experiment.common import Common
 from faultline.experiment.job_file import HEADER, NOTHING, JobFile, files_of, read_job
 from faultline.experiment.preparations import Application
 from faultline.experiment.workloads.base import Parameters, Workload
 from faultline.experiment.workloads.query import JARS, METHODS, jar_files, jars_of, require_files, together
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 # What a program can be told, by the name that stands for it.
 TOLD = ("bootstrap", "input", "output", "checkpoint", "interval_ms", "partitions")

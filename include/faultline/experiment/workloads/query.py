@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import Field
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.errors import ConfigError
 from faultline.experiment.common import Common
 from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, NOTHING, JobFile, read_job
 from faultline.experiment.workloads.base import Parameters, Workload
+from faultline.system.errors import ConfigError
 
 # How the harvest finds the first output that reflects a tuple, by what of an output tells; None: nothing does.
 METHODS = {COUNT: "batch", ID: "id", NEWEST: "newest", HEADER: "id", NOTHING: "none"}

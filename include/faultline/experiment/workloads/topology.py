@@ -7,7 +7,6 @@ from typing import Any
 
 from fault.registry import ACTIONS
 from faultline.experiment.attempt import Attempt
-from faultline.system.settings import load_settings
 from faultline.experiment.common import Common
 from faultline.experiment.preparations import Companion
 from faultline.experiment.workloads.base import Workload, primer_records
@@ -32,6 +31,7 @@ from faultline.experiment.workloads.topology_services import (
     own_memcached,
     queues_in_memcached,
 )
+from faultline.system.settings import load_settings
 
 
 class Topology(Workload[TopologyParameters]):

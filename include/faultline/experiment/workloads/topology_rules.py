@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from faultline.system.text import nearest
 from faultline.experiment.workloads.base import Parameters
+from faultline.system.text import nearest
 
 STAGES = ("source", "split", "count", "persist")
 MECHANISMS = ("back_pressure", "replay", "replacement", "delayed_persistence")

@@ -6,9 +6,9 @@ import getpass
 import os
 import shutil
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.preparations import Companion
 from faultline.experiment.workloads.topology_rules import TopologyParameters, mechanisms_of, parallelism, rules_of
+from faultline.system.errors import ConfigError
 
 # Where the stage `persist` writes with `store=postgresql`, and a Memcached that runs already.
 DATABASE = "FAULTLINE_TOPOLOGY_DATABASE"

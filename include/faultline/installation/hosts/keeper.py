@@ -17,17 +17,17 @@ from types import FrameType
 import psutil
 
 from faultline.experiment.attempt import write_json
-from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.placement import Host
-from faultline.system.processes import birth
-from faultline.system.settings import Settings, load_settings
-from faultline.system.waiting import wait_until
 from faultline.installation.hosts.group import put_in_group, remove_group
 from faultline.installation.hosts.layout import checkpoint_disk, disk_of, folder_of, found
 from faultline.installation.hosts.names import write_names
 from faultline.installation.hosts.network import join, make_bridge, remove_bridge, remove_link
 from faultline.installation.hosts.ssh import prepare_ssh
 from faultline.installation.hosts.volume import mount, unmount
+from faultline.system.errors import FaultlineError, InfrastructureError
+from faultline.system.placement import Host
+from faultline.system.processes import birth
+from faultline.system.settings import Settings, load_settings
+from faultline.system.waiting import wait_until
 
 # Says where the host's first process is, for whoever enters it.
 THERE = "there.json"

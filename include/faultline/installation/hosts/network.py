@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from faultline.installation.hosts.layout import found
 from faultline.system.errors import InfrastructureError
 from faultline.system.placement import Host, Placement
-from faultline.installation.hosts.layout import found
 
 _LINKS = Path("/sys/class/net")
 

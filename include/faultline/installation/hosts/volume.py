@@ -6,8 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from faultline.system.errors import InfrastructureError
 from faultline.installation.hosts.layout import found
+from faultline.system.errors import InfrastructureError
 
 SIZE_MB = 4096
 

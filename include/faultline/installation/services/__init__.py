@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faultline.system.settings import Settings
+from faultline.engines.spark.distributions import those_that_are_known
+from faultline.engines.spark.standalone import WORKER_MEMORY
 from faultline.installation.services.airflow import airflow_health, airflow_services
 from faultline.installation.services.hosts import host_services
 from faultline.installation.services.kafka import kafka_ready, kafka_service, prepare_kafka
@@ -22,8 +23,7 @@ from faultline.installation.services.spark import (
     spark_services,
     spark_submit,
 )
-from faultline.engines.spark.distributions import those_that_are_known
-from faultline.engines.spark.standalone import WORKER_MEMORY
+from faultline.system.settings import Settings
 
 __all__ = [
     "WORKER_MEMORY",

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from faultline.installation.services.service import Service
 from faultline.system.environment import passed_on
 from faultline.system.http import fetch_json
 from faultline.system.settings import HOST, Settings
-from faultline.installation.services.service import Service
 
 
 def airflow_services(settings: Settings) -> list[Service]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import sys
 
-from faultline.system.placement import Host
-from faultline.system.settings import Settings
 from faultline.installation.hosts.enter import first_process
 from faultline.installation.hosts.layout import folder_of, found
 from faultline.installation.hosts.ssh import CONFIG, PORT
 from faultline.installation.services.service import Service
+from faultline.system.placement import Host
+from faultline.system.settings import Settings
 
 PROBE_S = 0.5
 

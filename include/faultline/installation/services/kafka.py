@@ -10,6 +10,9 @@ import subprocess
 import time
 from pathlib import Path
 
+from faultline.installation.hosts.layout import kafka_disk
+from faultline.installation.services.service import Service
+from faultline.installation.services.spark import spark_home
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import sync_tree, write_private, write_whole
 from faultline.system.kafka_login import kafka_client
@@ -29,9 +32,6 @@ from faultline.system.secrets import (
 from faultline.system.settings import HOST, Settings, is_open
 from faultline.system.text import say
 from faultline.system.waiting import in_time
-from faultline.installation.hosts.layout import kafka_disk
-from faultline.installation.services.service import Service
-from faultline.installation.services.spark import spark_home
 
 LISTENERS = ("DIRECT", "CONTROLLER", "PROXIED", "GATED")
 HEAP_MB = 512

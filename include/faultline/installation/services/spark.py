@@ -7,17 +7,17 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from faultline.engines.spark import standalone
+from faultline.engines.spark.distributions import Distribution
+from faultline.engines.spark.settings import properties_file, properties_text
+from faultline.engines.spark.standalone import worker_memory_mb
+from faultline.installation.services.service import Service
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.marks import instance_option
 from faultline.system.secrets import make_secrets
 from faultline.system.settings import Settings, is_open, workers_of
-from faultline.installation.services.service import Service
-from faultline.engines.spark import standalone
-from faultline.engines.spark.distributions import Distribution
-from faultline.engines.spark.settings import properties_file, properties_text
-from faultline.engines.spark.standalone import worker_memory_mb
 
 # A worker offers more slots than the machine has cores, so that the papers' executor counts run
 # anywhere; whether cores were oversubscribed stands in the record.

@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from faultline.installation.targets.logins import check_said
+from faultline.installation.targets.said import FILES, Said
 from faultline.system.errors import ConfigError
 from faultline.system.secrets import require_private
 from faultline.system.settings import SSH_KEYS, check_ssh_host
 from faultline.system.target import Target
 from faultline.system.text import require_keys
-from faultline.installation.targets.logins import check_said
-from faultline.installation.targets.said import FILES, Said
 
 # What --spark-file may hold; the secret becomes the Connection's password.
 _SECRET, _EXTRA = "secret", ("ui", "conf", "driver-host")

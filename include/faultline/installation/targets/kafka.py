@@ -17,12 +17,12 @@ from typing import Any
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from faultline.installation.targets.clock import Clock, clock_of, clock_of_all
+from faultline.installation.targets.java_kafka import KEYSTORE
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.kafka_login import kafka_client
 from faultline.system.text import counted, one_line
 from faultline.system.waiting import wait_until
-from faultline.installation.targets.clock import Clock, clock_of, clock_of_all
-from faultline.installation.targets.java_kafka import KEYSTORE
 
 PREFIX = "faultline-"
 PROBE = f"{PREFIX}probe-"

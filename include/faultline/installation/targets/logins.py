@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from faultline.engines.spark.settings import NOTHING_BY_PAGE, properties_file
+from faultline.installation.targets.java_kafka import CA, KEYSTORE, JavaKafka, translated
+from faultline.installation.targets.said import Said, SparkSaid, digest, host_of, kafka_of, spark_of, storage_of
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, make_private, options_file, properties
 from faultline.system.settings import ENDPOINTS, Settings, check_ssh_host, targets_folder
 from faultline.system.target import Target, folder_of, targets, write_endpoints
-from faultline.installation.targets.java_kafka import CA, KEYSTORE, JavaKafka, translated
-from faultline.installation.targets.said import Said, SparkSaid, digest, host_of, kafka_of, spark_of, storage_of
-from faultline.engines.spark.settings import NOTHING_BY_PAGE, properties_file
 
 # What the Connections said when the logins were written, and when all was found well.
 SAID, FOUND_WELL = "said.sha256", "checked.sha256"

@@ -9,14 +9,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from faultline.installation.java import find_java
+from faultline.installation.targets import kafka, spark, ssh, storage
+from faultline.installation.targets.logins import FOUND_WELL, SAID
 from faultline.system.errors import FaultlineError
 from faultline.system.files import write_private
 from faultline.system.settings import Settings
 from faultline.system.target import Target, endpoints_at
 from faultline.system.text import Say
-from faultline.installation.java import find_java
-from faultline.installation.targets import kafka, spark, ssh, storage
-from faultline.installation.targets.logins import FOUND_WELL, SAID
 
 Look = tuple[str, Callable[[], object]]
 _OF_ATTEMPT = re.compile(rf"{kafka.PREFIX}(\d{{8}}T\d{{6}}Z-[0-9a-f]{{6}})-.*")

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from fault.identity import DRIVER
 from fault.victims import ROLES_OF
+from faultline.engines.spark.hdfs import SCHEME
+from faultline.engines.spark.standalone import master_state
+from faultline.installation.targets.spark import out_of_sight
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.target import target
-from faultline.installation.targets.spark import out_of_sight
-from faultline.engines.spark.hdfs import SCHEME
-from faultline.engines.spark.standalone import master_state
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration

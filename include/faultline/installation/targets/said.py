@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from faultline.system.errors import ConfigError
 from faultline.engines.spark.hdfs import SCHEME
+from faultline.system.errors import ConfigError
 
 # Where the documentation of librdkafka has a file, a Connection can also hold its content.
 FILES = {"ssl.ca.location": "ssl.ca.pem", "ssl.certificate.location": "ssl.certificate.pem",

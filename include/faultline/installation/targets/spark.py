@@ -20,15 +20,6 @@ from typing import Any
 
 import psutil
 
-from faultline.system.endpoints import Endpoints
-from faultline.system.environment import clean_environment
-from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.system.files import write_private
-from faultline.system.secrets import WORKLOAD, jaas_file, make_private
-from faultline.system.settings import Settings
-from faultline.system.text import counted, one_line
-from faultline.installation.services.spark import LOG4J_SPARK, spark_submit
-from faultline.installation.targets.storage import require_folder
 from faultline.engines.spark import standalone
 from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
 from faultline.engines.spark.settings import (
@@ -38,6 +29,15 @@ from faultline.engines.spark.settings import (
     program,
     spark_environment,
 )
+from faultline.installation.services.spark import LOG4J_SPARK, spark_submit
+from faultline.installation.targets.storage import require_folder
+from faultline.system.endpoints import Endpoints
+from faultline.system.environment import clean_environment
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.system.files import write_private
+from faultline.system.secrets import WORKLOAD, jaas_file, make_private
+from faultline.system.settings import Settings
+from faultline.system.text import counted, one_line
 
 PAGE_S, PROBE_S, LOOK_S = 5.0, 180.0, 0.5
 PROBE_MEMORY_MB = 512

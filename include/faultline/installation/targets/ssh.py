@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fault.errors import AuthenticationRefused, FaultError, HostKeyRefused, HostUnreachable, RemoteError
+from faultline.installation.targets.clock import Clock
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.ssh_hosts import remote_hosts
 from faultline.system.text import one_line
-from faultline.installation.targets.clock import Clock
 
 
 def greeted(host: Mapping[str, Any], connection: str) -> str:

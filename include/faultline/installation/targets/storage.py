@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
+from faultline.installation.targets.clock import Clock, clock_of
+from faultline.installation.targets.kafka import PROBE
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.text import one_line
-from faultline.installation.targets.clock import Clock, clock_of
-from faultline.installation.targets.kafka import PROBE
-from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
 
 # A server's clock that is off by more would be mistaken for a slower engine.
 MOST_OFF_MS = 5.0

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from faultline.installation.targets.kafka import ASK_S, PREFIX, TURN, Broker
 from faultline.system.errors import InfrastructureError
 from faultline.system.text import one_line
-from faultline.installation.targets.kafka import ASK_S, PREFIX, TURN, Broker
 
 # A holder that was not heard of for so long has lost the target.
 SESSION_S = 30.0

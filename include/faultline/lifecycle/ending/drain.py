@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import InfrastructureError
-from faultline.system.waiting import wait_until
 from faultline.engines.base import Offsets, Progress, covers
 from faultline.engines.registry import engine_at
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.plan import AttemptPlan
 from faultline.lifecycle.daemons import newest, seen, workload_trouble
+from faultline.system.errors import InfrastructureError
+from faultline.system.waiting import wait_until
 
 DRAIN_LIMIT_S = 60.0
 DRAIN_INTERVALS = 3

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fault.hosts import KAFKA_HOST
+from faultline.installation.targets.kafka import Broker, worked
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import FaultlineError
 from faultline.system.journal import Line
-from faultline.installation.targets.kafka import Broker, worked
 
 
 def broker_of(endpoints: Endpoints) -> Broker:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fault.plan import PlannedFault
-from faultline.system.journal import Instant
-from faultline.system.kafka_offsets import OFFSETS_LEAD_S
 from faultline.engines.base import Progress
 from faultline.experiment.plan import Aim
 from faultline.lifecycle.assignment import Assignment
+from faultline.system.journal import Instant
+from faultline.system.kafka_offsets import OFFSETS_LEAD_S
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from fault.plan import PlannedFault
-from faultline.records.judge.recovery.limits import Limits
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import InfrastructureError
-from faultline.system.journal import Instant, Journal, read_journal
-from faultline.system.journal import last as newest
 from faultline.engines.base import Offsets, offsets_by_partition
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import SECONDS_AFTER_FAULT, baseline_commits
 from faultline.experiment.plan import Aim
 from faultline.lifecycle.assignment import Assignment
 from faultline.lifecycle.window.signals import Load, SignalReader, Trouble, limits_before, normal_since, steady
+from faultline.records.judge.recovery.limits import Limits
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import Instant, Journal, read_journal
+from faultline.system.journal import last as newest
 
 # T0 lies this far ahead when the gate opens, so that the generator reads the gate in time; so does the load's end.
 GATE_LEAD_S = 0.3

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import AttemptPlan
 from faultline.system.errors import InvalidMeasurement
 from faultline.system.journal import JournalReader, events
-from faultline.experiment.plan import AttemptPlan
 
 # The verdict is about the 99th percentile: it is certain once so large a share of the schedule was late.
 CERTAIN_SHARE = 0.01

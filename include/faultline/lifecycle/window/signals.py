@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from faultline.engines.base import Offsets, covers
 from faultline.records.judge.recovery.limits import HELD_SHARE, Limits, limits_from
 from faultline.records.judge.steady_state import Drift, steady_stretch
 from faultline.system.journal import Instant
-from faultline.engines.base import Offsets, covers
 
 if TYPE_CHECKING:
     from faultline.engines.base import Progress

@@ -20,13 +20,13 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import Settings
-from faultline.installation.conductor_lock import only_conductor
 from faultline.experiment.cell import EXPERIMENT
-from faultline.orchestration.guest.job import Job, write
+from faultline.installation.conductor_lock import only_conductor
 from faultline.lifecycle.steps import STEPS
 from faultline.lifecycle.teardown import note_failure
+from faultline.orchestration.guest.job import Job, write
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
 
 WORK = "faultline.orchestration.guest.work"
 # Done once an attempt: what is begun twice would be measured twice.

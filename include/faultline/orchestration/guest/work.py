@@ -20,11 +20,11 @@ from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.definitions._internal import contextmanager
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException, TaskDeferred
 
-from faultline.system.errors import ConfigError
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration import experiment, sweep
 from faultline.orchestration.guest.guest_run import GUEST_RUN
 from faultline.orchestration.run_experiment import RunExperiment
+from faultline.system.errors import ConfigError
 
 # Under which Airflow looks for a Connection in the environment.
 CONNECTION = "AIRFLOW_CONN_"

@@ -14,9 +14,9 @@ from urllib.parse import quote
 from airflow.sdk import BaseNotifier
 from tenacity import Retrying, stop_after_attempt, wait_fixed
 
+from faultline.experiment.alert_plan import mail_server, password_file
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.text import one_line
-from faultline.experiment.alert_plan import mail_server, password_file
 
 if TYPE_CHECKING:
     from faultline.experiment.alert_plan import AlertPlan

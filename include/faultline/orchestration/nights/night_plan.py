@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import load_settings
-from faultline.system.text import counted, suggest
 from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.statistics import LEAST
 from faultline.experiment.night_set import night_configurations
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
+from faultline.system.text import counted, suggest
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
@@ -79,9 +79,9 @@ def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
         return None
     from faultline.comparison.nights import BASELINE
     from faultline.experiment.build import parse_build
-    from faultline.records.manifest import Baseline
     from faultline.lifecycle.builds import build_of, check_builds
     from faultline.lifecycle.environment import installed_build
+    from faultline.records.manifest import Baseline
 
     settings, configs = load_settings(), night_configurations(params["set"])
     spec = parse_build(params["baseline"], "baseline")

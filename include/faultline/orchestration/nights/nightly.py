@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.sensors.time_delta import TimeDeltaSensor
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.system.errors import ConfigError
-from faultline.system.settings import load_settings
 from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.statistics import LEAST
 from faultline.experiment.build import EXAMPLE
@@ -30,6 +28,8 @@ from faultline.orchestration.nights.night_plan import baseline_of_night, night_c
 from faultline.orchestration.run_experiment import AGAIN
 from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, refused, require_success
 from faultline.records.metrics import USUAL
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
     from faultline.comparison.gate.verdict import GateVerdict
@@ -189,8 +189,8 @@ def plan_night() -> list[dict[str, Any]]:
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.limits import parse_limits
     from faultline.experiment.night_set import night_configurations
-    from faultline.orchestration.forms import refuse_unknown
     from faultline.lifecycle.environment import installed_build
+    from faultline.orchestration.forms import refuse_unknown
 
     context = get_current_context()
     params, file = context["params"], file_of(context["dag"].dag_id)

@@ -15,15 +15,15 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
+from faultline.experiment.cell import EXPERIMENT
+from faultline.experiment.nightly_schedule import SPEED, speed_schedule
+from faultline.installation.airflow_home import installation_environment
+from faultline.orchestration.nights.nightly import night_of_run
+from faultline.orchestration.sweep import integer_param
 from faultline.system.environment import clean_environment
 from faultline.system.quiet.window_lock import window
 from faultline.system.settings import load_settings
 from faultline.system.waiting import wait_until
-from faultline.installation.airflow_home import installation_environment
-from faultline.experiment.cell import EXPERIMENT
-from faultline.experiment.nightly_schedule import SPEED, speed_schedule
-from faultline.orchestration.nights.nightly import night_of_run
-from faultline.orchestration.sweep import integer_param
 
 # Those of `./faultline bench` that take minutes in their quick form and say something on one machine.
 BENCHMARKS = ("generator", "overhead", "recorder", "harvest", "aggregate", "page")
@@ -121,11 +121,11 @@ def run_group(command: list[str], environment: dict[str, str]) -> tuple[int, str
 @task(trigger_rule=TriggerRule.ALL_DONE)
 def compare_speed(measured: Any) -> dict[str, Any]:
     """Keeps the night in `results/speed/`, and puts the verdict on it into the run's note."""
-    from faultline.experiment.attempt import write_json
     from benchmarks.own_speed import as_json, judge_speed, read_nights
+    from faultline.experiment.attempt import write_json
+    from faultline.lifecycle.environment import git_commit, installed_build
     from faultline.orchestration.notes import write_note
     from faultline.reports.headline import plain
-    from faultline.lifecycle.environment import git_commit, installed_build
 
     context, settings = get_current_context(), load_settings()
     outcomes = [one for one in measured if one]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from faultline.system.errors import InfrastructureError
-from faultline.system.settings import Settings
-from faultline.system.target import Target, target
-from faultline.orchestration.connections import at_work, look_ahead, take_in
 from faultline.installation.targets.logins import check_said, write_target
 from faultline.installation.targets.look import require_well
 from faultline.installation.targets.said import Said
+from faultline.orchestration.connections import at_work, look_ahead, take_in
 from faultline.orchestration.guest.guest_run import is_guest_run
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.target import Target, target
 
 
 def prepare_target(settings: Settings, name: str) -> None:

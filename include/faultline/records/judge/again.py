@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.records.judge.judge import judge, judged
+from faultline.records.record import Record
+from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
 from faultline.system.text import one_line
-from faultline.records.record import Record
-from faultline.records.store import Store
 
 # Beside `records`: what another judgement took the place of, by configuration, attempt and the schema it had.
 SUPERSEDED = "superseded"

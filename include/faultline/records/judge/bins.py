@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from faultline.engines.base import Commit
 from faultline.records.judge.latency import Tuples, grouped_rank
 from faultline.system.window import NS, Window
-from faultline.engines.base import Commit
 
 Ints = npt.NDArray[np.int64]
 BIN_COLUMNS = ["lineage", "batch", "start_ns", "end_ns", "span_s", "records", "throughput_rps", "latency_ms", "lag"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from faultline.engines.base import Collections, Pause, Totals, Traces
 from faultline.records.judge.resources.cpu import summed
 from faultline.system.window import NS, Window
-from faultline.engines.base import Collections, Pause, Totals, Traces
 
 DRIVER, EXECUTORS = "driver", "executors"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from faultline.records.judge.resources import cpu
 from faultline.experiment.attempt import Attempt
+from faultline.records.judge.resources import cpu
 from faultline.system.journal import Line, events, read_ended
 from faultline.system.roles import RESTARTED, ROLES, SERVICES
 from faultline.system.window import NS

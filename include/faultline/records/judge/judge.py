@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from faultline.experiment.attempt import write_json
+from faultline.records.environment import Environment
 from faultline.records.judge.audit import logical_state_bytes
 from faultline.records.judge.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.records.judge.garbage import garbage_of, gc_s
@@ -30,10 +32,6 @@ from faultline.records.judge.steady_state import sustained
 from faultline.records.judge.surroundings import surroundings
 from faultline.records.judge.validity import Findings, reasons, status_of
 from faultline.records.judge.work import is_real_time, non_compute_ms, source_rps, work_of
-from faultline.experiment.attempt import write_json
-from faultline.system.journal import Line, events
-from faultline.system.window import NS
-from faultline.records.environment import Environment
 from faultline.records.record import (
     SCHEMA,
     AuditPart,
@@ -55,6 +53,8 @@ from faultline.records.record import (
     WorkPart,
 )
 from faultline.records.run_value import run_value
+from faultline.system.journal import Line, events
+from faultline.system.window import NS
 
 ARTIFACTS = {
     "attempt": "attempt.json",

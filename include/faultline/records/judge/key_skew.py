@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.dataset as ds
 
-from faultline.system.errors import InfrastructureError
 from faultline.experiment.config import Configuration
+from faultline.system.errors import InfrastructureError
 from generators.state import WORD_CHARACTERS
 from generators.zipf import estimate_exponent, words_of
 

@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from faultline.engines.base import behind, offsets_by_partition
+from faultline.experiment.common import baseline_commits
 from faultline.records.judge.audit import Audit, audit
 from faultline.records.judge.bins import Schedule, between, bins_of_batches, bins_of_seconds, median_span_s
 from faultline.records.judge.hosts import unrecorded
@@ -20,8 +22,6 @@ from faultline.records.judge.steady_state import Drift, Floats, drifts_of, slope
 from faultline.records.judge.unpaced import Numbering
 from faultline.system.journal import Line, events
 from faultline.system.window import NS, Window
-from faultline.engines.base import behind, offsets_by_partition
-from faultline.experiment.common import baseline_commits
 
 # Of an engine's traces where no output tells of which input it is.
 NO_METHOD = "none"

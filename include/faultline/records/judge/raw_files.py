@@ -17,17 +17,17 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fault.plan import PlannedFault
-from faultline.records.judge.hosts import Clock, OtherHost, all_processes, clocks_of, machine_of, read_hosts
+from faultline.engines.base import Engine, Traces
+from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.config import Configuration
+from faultline.experiment.plan import faults_of
+from faultline.experiment.sweep_id import SweepId
+from faultline.records.judge.hosts import Clock, OtherHost, all_processes, clocks_of, machine_of, read_hosts
 from faultline.system.clock import jump_ms
 from faultline.system.documents import read_document, require
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, read_ended
-from faultline.engines.base import Engine, Traces
-from faultline.engines.registry import engine_at
-from faultline.experiment.config import Configuration
-from faultline.experiment.plan import faults_of
-from faultline.experiment.sweep_id import SweepId
 
 RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
 

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from faultline.records.judge.audit import SUMS
+from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
+from faultline.records.bundle import sha256
+from faultline.records.judge.audit import SUMS
 from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
-from faultline.engines.registry import engine_at
-from faultline.records.bundle import sha256
 from generators.state import WORD_CHARACTERS
 
 JOURNALS = (

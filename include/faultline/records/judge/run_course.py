@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from faultline.records.judge.observations import Measured
 from faultline.records.judge.recovery.recoveries import is_repeated
-from faultline.system.journal import last
 from faultline.records.record import EndedEarlyPart, InjectionsPart, WarmupPart
+from faultline.system.journal import last
 
 
 def injections_of(measured: Measured) -> InjectionsPart | None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from faultline.records.record import StagesPart
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, events
 from faultline.system.window import NS, Window
-from faultline.records.record import StagesPart
 
 
 def chain_work(lines: Sequence[Line], directory: Path, window: Window) -> StagesPart | None:

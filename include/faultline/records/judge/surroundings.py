@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from fault.hosts import KAFKA_HOST
+from faultline.records.environment import ClockOffset, HostPart, LatencyClock
 from faultline.records.judge.hosts import OtherHost
 from faultline.records.judge.raw_files import Raw
 from faultline.records.judge.validity import are_unsure
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.journal import Line, events
-from faultline.records.environment import ClockOffset, HostPart, LatencyClock
 
 
 def surroundings(raw: Raw, start_ns: int, end_ns: int) -> dict[str, Any]:

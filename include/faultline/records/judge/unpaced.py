@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from faultline.engines.base import ROW, Commit
 from faultline.records.judge.bins import Schedule
 from faultline.records.judge.raw_files import RECORD_COLUMNS
-from faultline.engines.base import ROW, Commit
 
 
 class Numbering(Schedule):

@@ -16,10 +16,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from faultline.records.judge.resources.cpu import WORST_S, Lost, Taken
-from faultline.records.judge.steady_state import STEADY_SHARE, SUSTAINED_SHARE, Drift, sustained
 from faultline.experiment.common import baseline_bins
 from faultline.experiment.config import Configuration
+from faultline.records.judge.resources.cpu import WORST_S, Lost, Taken
+from faultline.records.judge.steady_state import STEADY_SHARE, SUSTAINED_SHARE, Drift, sustained
 from generators.lateness import LATE_MS
 
 SCHEDULE_LAG_MS = LATE_MS

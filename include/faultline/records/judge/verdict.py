@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from faultline.records.judge.judge import judge
 from faultline.experiment.attempt import Attempt
+from faultline.records.judge.judge import judge
+from faultline.records.record import Record
+from faultline.records.store import Store
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import sync_files
 from faultline.system.settings import Settings
-from faultline.records.record import Record
-from faultline.records.store import Store
 
 
 def judge_attempt(attempt: Attempt, settings: Settings) -> Record:

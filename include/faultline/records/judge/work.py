@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from faultline.engines.base import Totals, Traces
 from faultline.records.judge.bins import Schedule
 from faultline.records.judge.latency import Tuples
 from faultline.records.judge.resources.cpu import summed
 from faultline.system.window import Window
-from faultline.engines.base import Totals, Traces
 
 
 @dataclass(frozen=True)

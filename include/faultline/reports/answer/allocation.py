@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from faultline.system.text import finite
 from faultline.comparison.allocation import Allocation, allocation_of
 from faultline.comparison.cells import points_of
 from faultline.comparison.decisions import Decision, counted
@@ -16,6 +15,7 @@ from faultline.records.format import signed
 from faultline.records.manifest import Manifest
 from faultline.records.metrics import MACRO
 from faultline.records.summary import Entry
+from faultline.system.text import finite
 
 
 def allocation_lines(found: Allocation) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from faultline.system.text import counted
 from faultline.comparison.effects import Verdict
 from faultline.comparison.unsound import Unsound
 from faultline.reports.answer.words import by_step, trade_text, traded, uncapital
+from faultline.system.text import counted
 
 
 def unsound_text(unsound: Unsound) -> str:

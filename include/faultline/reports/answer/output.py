@@ -14,7 +14,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from faultline.system.text import finite
 from faultline.comparison.advise import SURE, Advice
 from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate
@@ -36,6 +35,7 @@ from faultline.reports.answer.words import (
     size_text,
     verdict_text,
 )
+from faultline.system.text import finite
 
 _STYLES = {Verdict.DIFFERS: "bold", Verdict.SAME: "", Verdict.OPEN: "dim"}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from faultline.system.text import counted
 from faultline.comparison.advise import Advice
 from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate
@@ -20,6 +19,7 @@ from faultline.comparison.statistics.pairs import Estimate
 from faultline.records.format import signed
 from faultline.records.metrics import CPU_TOTAL, KNOWN, MACRO, Metric
 from faultline.reports.answer.allocation import allocation_lines
+from faultline.system.text import counted
 
 _METRICS: Mapping[str, Metric] = {metric.key: metric for metric in KNOWN}
 SHORT = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from faultline.system.text import natural
 from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of, in_order, is_number, points_of
 from faultline.records.format import CONTROL, NONE
 from faultline.records.record import Record
 from faultline.records.summary import Entry
+from faultline.system.text import natural
 
 
 def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], list[Axis]]:

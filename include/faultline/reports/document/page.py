@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 from faultline.comparison.answer import answer_of
 from faultline.comparison.cells import FAULT, Axis, Point, label
 from faultline.comparison.findings.catalogue import PAPERS, findings
@@ -31,6 +29,8 @@ from faultline.reports.answer.words import answer_lines, front_heads, front_rows
 from faultline.reports.document.charts import charts
 from faultline.reports.document.grid import grid
 from faultline.reports.document.tables import sections, table, words
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
 
 # What a reader wants to know of the configuration, also at its default; the axes stand in the tables.
 SETTINGS = (

@@ -7,12 +7,12 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.system.text import counted
 from faultline.comparison.cells import Axis, Figure, Point, apart, is_number, label, seen_value
 from faultline.records.metrics import MACRO, Metric
 from faultline.records.summary import Entry
 from faultline.reports.sweep_figures import SERIES_COLOURS, SERIES_SYMBOLS
 from faultline.reports.time_series import FAINT_COLOUR
+from faultline.system.text import counted
 
 UNSOUND = "unsound run, does not count"
 # More lines than this cannot be told apart.

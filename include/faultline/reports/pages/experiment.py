@@ -9,7 +9,6 @@ from typing import Any
 import plotly.graph_objects as go
 from pydantic import ValidationError
 
-from faultline.system.errors import FaultlineError
 from faultline.records.format import NONE, count, plain, seconds, share, signed, window_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry
@@ -20,6 +19,7 @@ from faultline.reports.pages.overlay import options_beside
 from faultline.reports.pages.runs import runs_of_entry
 from faultline.reports.pages.site import Site, Unknown, attempts, render
 from faultline.reports.table import load_of
+from faultline.system.errors import FaultlineError
 
 # Raw files are other programs' work, and a page must survive whatever stands in them.
 _BROKEN = (

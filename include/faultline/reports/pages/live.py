@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from faultline.experiment.attempt import Attempt
+from faultline.lifecycle.progress import phase_of
+from faultline.records.format import title_of
 from faultline.records.judge.hosts import processes_of
 from faultline.records.judge.resources.cpu import cores_by_second
-from faultline.experiment.attempt import Attempt
-from faultline.system.errors import FaultlineError
-from faultline.system.roles import ENGINE
-from faultline.system.window import NS
-from faultline.records.format import title_of
 from faultline.records.manifest import Manifests
 from faultline.reports.pages.now import progress
 from faultline.reports.pages.site import Site, Unknown, render
 from faultline.reports.time_series import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS
-from faultline.lifecycle.progress import phase_of
+from faultline.system.errors import FaultlineError
+from faultline.system.roles import ENGINE
+from faultline.system.window import NS
 
 # What is shown of a run, and what is read of a journal for it: a recorder writes some 5 kB a second.
 SHOWN_S = 300

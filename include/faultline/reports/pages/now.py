@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.errors import FaultlineError
 from faultline.experiment.cell import Cell
+from faultline.lifecycle.progress import is_waiting, phase_of
 from faultline.records.format import title_of
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.record import SCHEMA
 from faultline.reports.pages.site import Site
-from faultline.lifecycle.progress import is_waiting, phase_of
+from faultline.system.errors import FaultlineError
 
 # Of attempts, the newest first: two are in work at most, and an older one that is not closed is nobody's any more.
 LOOKED_AT = 6

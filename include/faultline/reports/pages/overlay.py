@@ -7,7 +7,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.system.errors import FaultlineError
 from faultline.comparison.cells import FAULT, axes_of, label, points_of
 from faultline.records.format import NONE
 from faultline.records.metrics import KNOWN, MACRO, Metric, by_group, value_of
@@ -16,6 +15,7 @@ from faultline.reports.curves import curves_of
 from faultline.reports.overlay_figure import Course, overlay_figure
 from faultline.reports.pages.site import Site, Unknown, render
 from faultline.reports.table import load_of
+from faultline.system.errors import FaultlineError
 
 SUGGESTED = 200
 # Figures under other headings say how it was measured, not what came of it.

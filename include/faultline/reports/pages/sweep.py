@@ -10,7 +10,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.system.errors import ConfigError
 from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
 from faultline.comparison.coverage import cell_text, gap_of
 from faultline.comparison.decisions import settled_in
@@ -24,6 +23,7 @@ from faultline.reports.pages import charts
 from faultline.reports.pages.runs import runs_of_sweep
 from faultline.reports.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, attempts, paged, render
 from faultline.reports.sweep_figures import SERIES_COLOURS
+from faultline.system.errors import ConfigError
 
 # Beside the metric that was chosen, where the sweep has them.
 COLUMNS = ("latency_ms.p50", TAIL, "throughput_rps", "recovery.reload_s", "recovery.replay_s", MACRO,

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault.plan import Fault, FaultPlan
-from faultline.system.journal import Instant
-from faultline.system.kafka_offsets import OFFSETS_LEAD_S
 from faultline.engines.base import Offsets
 from faultline.experiment.common import baseline_commits, earliest_fault_s, phase_of
 from faultline.experiment.plan import Aim
 from faultline.lifecycle.assignment import Assignment
 from faultline.lifecycle.window.due import Due, due_of
+from faultline.system.journal import Instant
+from faultline.system.kafka_offsets import OFFSETS_LEAD_S
 
 NS = 10**9
 # Far enough ahead that no instant is too soon for the broker.

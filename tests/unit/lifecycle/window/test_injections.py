@@ -17,8 +17,6 @@ import pytest
 from fault.identity import EXECUTOR
 from fault.local import LocalInjector
 from fault.plan import Fault, FaultPlan
-from faultline.records.judge.recovery import limits
-from faultline.system.journal import Journal, last, read_journal
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.injections import repeated
@@ -26,6 +24,8 @@ from faultline.experiment.plan import Aim
 from faultline.lifecycle.assignment import Assignment
 from faultline.lifecycle.conductor import Conductor
 from faultline.lifecycle.window.measured_window import JUDGE_MARGIN_S
+from faultline.records.judge.recovery import limits
+from faultline.system.journal import Journal, last, read_journal
 
 INTERVAL_S, RATE = 0.1, 1000.0
 ATTEMPT = f"20261121T061500Z-{uuid.uuid4().hex[:6]}"

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from fault.plan import Fault, FaultPlan
-from faultline.experiment.attempt import Attempt
-from faultline.system.journal import Instant, Journal, read_journal
 from faultline.engines.base import Commit
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.plan import Aim
 from faultline.lifecycle.assignment import Assignment
 from faultline.lifecycle.window.measured_window import MeasuredWindow
 from faultline.lifecycle.window.signals import Load, SignalReader
+from faultline.system.journal import Instant, Journal, read_journal
 from generators.gate import LOAD_END, LoadEnd
 from generators.pacing import Schedule
 

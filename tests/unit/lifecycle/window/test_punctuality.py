@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline.experiment.attempt import Attempt
+from faultline.lifecycle.window.punctuality import Punctuality
 from faultline.records.judge.validity import SCHEDULE_LAG_MS
 from faultline.system import journal
-from faultline.experiment.attempt import Attempt
 from faultline.system.errors import InvalidMeasurement
 from faultline.system.journal import write_lines
-from faultline.lifecycle.window.punctuality import Punctuality
 from generators.lateness import Lateness, percentiles_ms
 
 SPEC = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 1000, "seconds": 75, "source": "zipf"}

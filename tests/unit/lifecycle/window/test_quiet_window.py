@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.quiet.window_lock import beside_windows, is_measured
 from faultline.lifecycle.window import quiet_window as subject
 from faultline.lifecycle.window.quiet_window import quiet_window
+from faultline.system.quiet.window_lock import beside_windows, is_measured
 
 
 @pytest.fixture

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.records.judge.recovery.limits import Limits
-from faultline.system.journal import Instant
 from faultline.engines.base import Commit
 from faultline.lifecycle.window.signals import (
     CommitSignal,
@@ -23,6 +21,8 @@ from faultline.lifecycle.window.signals import (
     normal_since,
     steady,
 )
+from faultline.records.judge.recovery.limits import Limits
+from faultline.system.journal import Instant
 from generators.pacing import Schedule
 
 NS = 10**9

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faultline.engines.base import Commit
 from faultline.records.judge.bins import (
     Schedule,
     between,
@@ -19,7 +20,6 @@ from faultline.records.judge.bins import (
 )
 from faultline.records.judge.latency import TUPLE_COLUMNS, fold
 from faultline.system.window import NS, Window
-from faultline.engines.base import Commit
 
 WINDOW = Window.of(1_000 * NS, 2, 8, 1)
 NO_TUPLES = fold([], WINDOW)

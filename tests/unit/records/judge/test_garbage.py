@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.records.judge.garbage import Garbage, garbage_of, gc_s
-from faultline.system.window import NS, Window
 from faultline.engines.base import Collections, Pause, Totals, Traces
 from faultline.engines.spark.traces import totals_of
+from faultline.records.judge.garbage import Garbage, garbage_of, gc_s
+from faultline.system.window import NS, Window
 
 START, END = 1_000 * NS, 1_060 * NS
 WINDOW = Window(START - 10 * NS, START, END, NS)

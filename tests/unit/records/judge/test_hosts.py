@@ -28,7 +28,7 @@ from faultline.records.judge.hosts import (
 from faultline.records.judge.resources.cpu import cores, taken
 from faultline.records.judge.validity import are_unsure, clocks_apart
 from faultline.system.window import NS
-from tests.unit.analysis.test_validity import GOOD
+from tests.unit.records.judge.test_validity import GOOD
 
 START, END = 1_000 * NS, 1_020 * NS
 # Of this machine's own journal.

@@ -13,15 +13,15 @@ import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
+from faultline.engines.batches import write_batches
+from faultline.experiment.config import parse_configuration
 from faultline.records.judge.bins import Schedule
 from faultline.records.judge.judge import failed_record, judge, judged
 from faultline.records.judge.raw_files import read_attempt
 from faultline.records.judge.recovery.impact import lag_area, lag_area_of_bins
+from faultline.records.record import GarbagePart, Record, committed_schema
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_ended
-from faultline.engines.batches import write_batches
-from faultline.experiment.config import parse_configuration
-from faultline.records.record import GarbagePart, Record, committed_schema
 from tests.unit.synthetic import CORES, NS, PRIMER, Scenario, Synthetic, write_lines
 
 SHORT_NEXMARK = {"workload": "nexmark", "fault": "none", "warmup_s": 6.0, "checkpoint_interval_s": 2.0}

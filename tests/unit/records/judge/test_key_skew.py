@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from faultline.experiment.config import parse_configuration
 from faultline.records.judge.key_skew import LARGEST_VOCABULARY, keys_of
 from faultline.system.errors import InfrastructureError
-from faultline.experiment.config import parse_configuration
 from generators.state import Fillers
 from generators.zipf import ZipfLines, words_of
 

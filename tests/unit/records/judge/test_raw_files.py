@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faultline.engines.base import Commit
+from faultline.engines.spark.instants import spark_instant_ns
 from faultline.records.judge.hosts import MACHINE_COLUMNS, all_processes
 from faultline.records.judge.raw_files import Gate, _without_late_audit, read_attempt, read_raw
 from faultline.records.judge.resources.cpu import taken
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_ended
 from faultline.system.window import NS
-from faultline.engines.base import Commit
-from faultline.engines.spark.instants import spark_instant_ns
 from tests.unit.synthetic import Scenario, Synthetic
 
 

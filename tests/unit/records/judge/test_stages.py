@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from faultline.records.judge.stages import acknowledging, chain_work, store_was_not_read, unstored
+from faultline.records.record import StagesPart
 from faultline.system.errors import InfrastructureError
 from faultline.system.window import Window
-from faultline.records.record import StagesPart
 
 WINDOW = Window.of(1_000, 0.0, 10.0, 1.0)
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from faultline.experiment.config import parse_configuration
 from faultline.records.judge.resources.cpu import Lost, Taken
 from faultline.records.judge.steady_state import Drift
 from faultline.records.judge.validity import LOST_BRIEFLY, LOST_CORES, RULES, Findings, Settled, reasons
-from faultline.experiment.config import parse_configuration
 from tests.unit.synthetic import Scenario
 
 GOOD = Findings(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from faultline.records.judge.verdict import error_of, judge_attempt, require_valid, stored_record
 from faultline.experiment.attempt import Attempt
+from faultline.records.judge.verdict import error_of, judge_attempt, require_valid, stored_record
+from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.settings import Settings
-from faultline.records.store import Store
 from tests.unit.sample_records import sample
 from tests.unit.synthetic import Scenario, Synthetic
 

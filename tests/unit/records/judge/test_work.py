@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from faultline.engines.base import Batch, Commit, Totals, Traces
 from faultline.records.judge.bins import Schedule
 from faultline.records.judge.latency import fold
 from faultline.records.judge.work import is_real_time, non_compute_ms, source_rps, work_of
 from faultline.system.window import NS, Window
-from faultline.engines.base import Batch, Commit, Totals, Traces
 
 T0 = 1_000 * NS
 WINDOW = Window.of(T0, warmup_s=10, duration_s=10, interval_s=2)

@@ -6,9 +6,9 @@ takes the place of t2.
 
 from __future__ import annotations
 
+from faultline.engines.base import Hit
 from faultline.records.judge.recovery.evidence import Event, Evidence
 from faultline.system.journal import Line
-from faultline.engines.base import Hit
 
 
 def detect(evidence: Evidence) -> Event | None:

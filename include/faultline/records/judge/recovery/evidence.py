@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from faultline.engines.base import Commit, Epoch, Life, Seen, Span, Traces, Witness
 from faultline.records.judge.recovery.limits import Limits
 from faultline.system.journal import Line, events
 from faultline.system.window import Window
-from faultline.engines.base import Commit, Epoch, Life, Seen, Span, Traces, Witness
 
 
 @dataclass(frozen=True)

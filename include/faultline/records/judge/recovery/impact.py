@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from faultline.engines.base import Commit
 from faultline.records.judge.bins import Schedule
 from faultline.records.judge.levels import LEAST, level_begins
 from faultline.system.journal import Line, events
 from faultline.system.window import NS
-from faultline.engines.base import Commit
 
 # An engine that commits nothing for so long, and for so many bins, has stopped.
 HELD_S = 10.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from faultline.engines.base import offsets_by_partition
 from faultline.records.judge.validity import Settled
 from faultline.system.journal import Line, events, last
-from faultline.engines.base import offsets_by_partition
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from faultline.experiment.common import baseline_bins
 from faultline.records.judge.bins import between
 from faultline.records.judge.observations import Measured
 from faultline.records.judge.recovery.detection import without_effect
@@ -30,7 +31,6 @@ from faultline.records.judge.recovery.timeline import companions, read_timeline
 from faultline.records.judge.validity import LATENESS_MS, LEFT_OUT, Settled, unsteady
 from faultline.system.journal import Line
 from faultline.system.window import NS
-from faultline.experiment.common import baseline_bins
 
 # Of the conductor's line on why an injection came when it did.
 TRIGGER = ("normal_s", "baseline_commits", "phase", "waited_s")

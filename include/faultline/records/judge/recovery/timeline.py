@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fault.identity import KAFKA
+from faultline.engines.base import Seen
 from faultline.records.judge.recovery.detection import detect, hits, undo_of
 from faultline.records.judge.recovery.end import end_of
 from faultline.records.judge.recovery.evidence import Event, Evidence
 from faultline.records.judge.recovery.impact import longest_silence
 from faultline.records.judge.recovery.on_time import cells_of
 from faultline.system.window import CLOCK_RESOLUTION_NS
-from faultline.engines.base import Seen
 
 __all__ = ["CHAIN", "Event", "Evidence", "Timeline", "companions", "read_timeline", "reloads"]
 

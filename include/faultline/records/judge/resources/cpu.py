@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from faultline.engines.base import Totals
 from faultline.system.roles import ENGINE, ROLES, SERVICES, WORKERS
 from faultline.system.window import NS
-from faultline.engines.base import Totals
 
 # A process is taken as alive this long after a sample: samples come each second, and may be late.
 ALIVE_NS = 1_500_000_000

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from faultline.records.judge.recovery.detection import detect, without_effect
-from faultline.records.judge.recovery.evidence import Evidence
-from faultline.system.window import NS
 from faultline.engines.base import Epoch, Seen, Traces
 from faultline.engines.spark.driver_log import DriverEvents, LogLine
 from faultline.engines.spark.traces import drivers_logged, sampled
+from faultline.records.judge.recovery.detection import detect, without_effect
+from faultline.records.judge.recovery.evidence import Evidence
+from faultline.system.window import NS
 from tests.unit.scenario import spark_time
 from tests.unit.synthetic import Scenario, Synthetic
 

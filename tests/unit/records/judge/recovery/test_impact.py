@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faultline.engines.base import Commit
 from faultline.records.judge.bins import Schedule
 from faultline.records.judge.recovery.impact import (
     dip_depth,
@@ -19,7 +20,6 @@ from faultline.records.judge.recovery.impact import (
     settled_ns,
 )
 from faultline.system.window import NS
-from faultline.engines.base import Commit
 
 MS = 1_000_000
 

@@ -11,11 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from faultline.records.judge.judge import judge
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.journal import Line, read_ended
 from faultline.experiment.plan import plan_of
+from faultline.records.judge.judge import judge
 from faultline.records.record import Record, committed_schema
+from faultline.system.journal import Line, read_ended
 from tests.unit.synthetic import NS, T0_NS, Scenario, Synthetic, write_lines
 
 THREE = ("executor",) * 3

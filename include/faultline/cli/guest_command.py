@@ -34,10 +34,10 @@ def install(
 
     Their tasks need `./faultline conductor` on the host that runs them. Nothing else of that Airflow is changed.
     """
+    from faultline.installation.connections import connections
     from faultline.orchestration.guest import folder
     from faultline.orchestration.guest.description import describe, guest_dags
     from faultline.orchestration.guest.other_airflow import OtherAirflow
-    from faultline.installation.connections import connections
 
     settings, guest = load_settings(), folder.Guest(into.absolute(), prefix, queue)
     if not settings.secrets.is_dir() and not dry_run:
@@ -117,10 +117,10 @@ def _stop(number: int, frame: object) -> None:
 
 def _become_service(settings: Settings) -> None:
     """Gives what this process starts the environment that the tasks of Faultline's own Airflow have."""
-    from faultline.system.environment import passed_on
     from faultline.installation.airflow_home import write_airflow_home
     from faultline.installation.java import find_java
     from faultline.installation.supervision import service_environment
+    from faultline.system.environment import passed_on
 
     if not (settings.airflow_home / "airflow.cfg").exists():
         write_airflow_home(settings)

@@ -51,9 +51,9 @@ def test_alert(
     ] = "test",
 ) -> None:
     """Send an alert that is marked as a try-out to everybody whom a night's file names."""
-    from faultline.system.settings import load_settings
     from faultline.experiment.alert_plan import KINDS
     from faultline.orchestration.nights.alerts import TEST, Alert, results_link, send
+    from faultline.system.settings import load_settings
 
     if kind not in (TEST, *KINDS):
         raise ConfigError(f"--kind {kind}: is not known{suggest(kind, (TEST, *KINDS))}")
@@ -80,10 +80,10 @@ def test_alert(
 def _made_up(night: NightFile, kind: str, now: str) -> Told | None:
     """What would be told of a night of this file that came out so."""
     from faultline.comparison.gate.made_up import made_up_verdict
+    from faultline.lifecycle.progress import describe
     from faultline.orchestration.nights.night_plan import planned_night, primary_of
     from faultline.orchestration.nights.nightly import form_problem, nightly_params
     from faultline.reports.night_alert import alert_of
-    from faultline.lifecycle.progress import describe
 
     params = nightly_params()
     if problem := form_problem(params, night):
@@ -101,10 +101,10 @@ def explained(night: NightFile) -> list[str]:
     from croniter import croniter
 
     from faultline.cli.following import minutes_text
-    from faultline.orchestration.nights.night_plan import planned_night
-    from faultline.orchestration.nights.nightly import form_problem, nightly_params
     from faultline.lifecycle.prepare import check_here
     from faultline.lifecycle.progress import budget_s, describe
+    from faultline.orchestration.nights.night_plan import planned_night
+    from faultline.orchestration.nights.nightly import form_problem, nightly_params
 
     where = night.path.name if night.path else night.dag_id
     params = nightly_params()
@@ -138,9 +138,9 @@ def _who(night: NightFile) -> list[str]:
 
 def _chosen(name: str | None) -> list[NightFile]:
     """The nights that are asked for. Raises ConfigError for one that there is not."""
-    from faultline.system.settings import ROOT
     from faultline.experiment.night_file import PREFIX, night_files
     from faultline.experiment.nightly_schedule import NIGHTLY
+    from faultline.system.settings import ROOT
 
     files = night_files(ROOT)
     if name is None:
