@@ -320,12 +320,31 @@ def _recorded(files: Sequence[Path], room: Room) -> Data:
 
 
 def _is_recorded(file: Path) -> bool:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return set(RECORDED) <= set(pq.read_schema(file).names)
+        schema = pq.read_schema(file)
     except (OSError, ValueError) as error:
         raise InputError(f"data: {file}: is no Parquet file ({error}); mend it") from None
+    if not set(RECORDED) <= set(schema.names):
+        return False
+    # A file of another tool may have columns of these names.
+    for name in RECORDED:
+        found = schema.field(name).type
+        if name == "headers":
+            one = found.value_type if pa.types.is_list(found) else found
+            fits = pa.types.is_null(one) or (pa.types.is_struct(one) and set(one.names) == {"name", "value"})
+        elif name in ("key", "value"):
+            fits = pa.types.is_binary(found) or pa.types.is_null(found)
+        else:
+            fits = pa.types.is_integer(found)
+        if not fits:
+            raise InputError(
+                f"data: {file}: the column {name} is of {found}, which no topic that `./faultline record` wrote has; "
+                "record the topic, or rename a column, and each row is sent as JSON"
+            )
+    return True
 
 
 def _size(file: Path) -> int:

@@ -144,6 +144,17 @@ def test_times_that_go_backwards_are_named(tmp_path: Path) -> None:
         require_forward(read_data(path), path)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("headers", [{"key": "h", "value": b"1"}]), ("headers", "h"), ("value", "text"), ("timestamp_ms", 5.5)],
+)
+def test_columns_of_another_tool_are_refused_by_name(tmp_path: Path, column: str, value: object) -> None:
+    row = {"partition": 0, "offset": 0, "timestamp_ms": 5, "key": b"k", "value": b"v", "headers": [], column: value}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=f"a.parquet: the column {column} is of"):
+        read_data(str(tmp_path / "a.parquet"))
+
+
 def test_a_recording_is_replayed_with_keys_headers_and_times(tmp_path: Path) -> None:
     """In the order of time, whatever the order of its partitions."""
     rows = [
