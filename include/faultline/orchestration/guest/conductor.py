@@ -50,7 +50,7 @@ class Conductor:
         self._guard = threading.Lock()
         # Each piece of work is forked from a process that has imported all of it, and nothing else.
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload([work.__module__ if work else WORK])
+        self._processes.set_forkserver_preload([work.__module__] if work else [WORK, "faultline.lifecycle.steps"])
 
     def serve(self, talk: Any) -> None:
         """Answers one task, until its work has ended or it went away.
