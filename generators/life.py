@@ -21,7 +21,7 @@ from generators.producer import CLOSING, PRIMER_KEY, Sender
 from generators.replay import Replay
 from generators.source import Source
 from generators.spec import GeneratorSpec
-from generators.standing import Progress, Standing
+from generators.journal import Progress, Standing
 from generators.state import Fillers
 from generators.stream import Stream
 

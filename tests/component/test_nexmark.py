@@ -13,7 +13,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from faultline.engines.spark.tuning import NEXMARK_SETTINGS
+from faultline.engines.spark.settings import NEXMARK_SETTINGS
 from faultline.experiment.workloads.nexmark_events import QUERIES
 from faultline.installation.java import find_java
 from faultline.installation.services import spark_home

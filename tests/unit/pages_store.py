@@ -13,7 +13,7 @@ from fastapi import FastAPI, HTTPException, Request
 
 from faultline.records.index import Index
 from faultline.records.record import Record
-from faultline.reports.pages import asking
+from faultline.cli import publishing as asking
 from faultline.reports.pages.app import build_app
 from faultline.reports.pages.site import Site
 from tests.unit.sample_records import RECOVERED, sample

@@ -14,7 +14,7 @@ from faultline.cli.sweeping import await_dags, newest_records, print_outcome, sa
 from faultline.experiment.cell import EXPERIMENT, Cell
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
-from faultline.experiment.preset_parts import DEMO, DEMO_MEASUREMENTS
+from faultline.experiment.common import DEMO, DEMO_MEASUREMENTS
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.installation.airflow_home import login_words
 from faultline.lifecycle.environment import installed_build
@@ -25,7 +25,7 @@ from faultline.reports.report import write_report
 from faultline.system.errors import InfrastructureError
 from faultline.system.rights import as_caller
 from faultline.system.settings import Settings
-from faultline.system.targets import check_target
+from faultline.system.files import check_target
 from faultline.system.text import Say, counted
 
 DAG_ID = "state_size_x_checkpoint_interval"

@@ -63,7 +63,7 @@ def conductor() -> None:
     last `run` that uses them.
     """
     from faultline.cli.operations import bring_up, close_what_ended, require
-    from faultline.installation.conductor_lock import keep_services, keeps_services
+    from faultline.installation.users import keep_services, keeps_services
     from faultline.installation.daemon import Supervisor
     from faultline.installation.supervision import airflow_runs, down
     from faultline.installation.users import note_for_runs, using

@@ -12,7 +12,7 @@ from typing import Any
 
 from faultline.engines.base import Commit, Offsets, offsets_by_partition
 from faultline.experiment.attempt import write_json
-from faultline.system.documents import read_document
+from faultline.system.files import read_document
 from faultline.system.errors import InfrastructureError
 
 BATCHES = "batches.json"

@@ -31,7 +31,7 @@ from faultline.experiment.curves import require_records, take_curves, take_objec
 from faultline.experiment.faults import in_short_form, take_plan
 from faultline.experiment.injections import check_injections, repeated
 from faultline.experiment.named_settings import OBJECTS, folded, require_known, take_settings
-from faultline.experiment.topic_settings import check_topic_settings
+from faultline.experiment.named_settings import check_topic_settings
 from faultline.experiment.workloads.base import Parameters, Workload, primer_records
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owners, workload_of
 from faultline.system.errors import ConfigError

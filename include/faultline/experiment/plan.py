@@ -21,7 +21,7 @@ from faultline.experiment.common import (
     phase_of,
 )
 from faultline.experiment.preparations import Companion, Filling
-from faultline.system.documents import read_document
+from faultline.system.files import read_document
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 

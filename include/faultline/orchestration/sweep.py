@@ -330,7 +330,7 @@ class Aggregate(LocalSparkJob):
         from faultline.engines.running import BatchJob
         from faultline.experiment.sweep_id import sweep_id_of
         from faultline.orchestration.notes import note_run
-        from faultline.records.harvested import is_large
+        from faultline.records.summary import is_large
         from faultline.records.index import Index
         from faultline.records.manifest import Manifests
         from faultline.records.store import Store

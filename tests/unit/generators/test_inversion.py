@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.chance import draw_uniform
-from generators.inversion import Inversion
+from generators.zipf import Inversion
 from generators.ranks import cumulative
 
 DRAWS = draw_uniform(7, np.arange(50_000, dtype=np.uint64))

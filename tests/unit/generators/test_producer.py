@@ -25,7 +25,7 @@ from generators.pacing import SHORTEST_SLEEP_NS, Stripe
 from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, Sender, make_producer
 from generators.replay import Replay
 from generators.spec import GeneratorSpec, read_spec
-from generators.standing import Standing
+from generators.journal import Standing
 from generators.stream import CHUNKS_AHEAD, Stream, make_fillers, make_source
 
 ROOT = Path(__file__).parents[3]

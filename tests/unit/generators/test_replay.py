@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from generators.data_files import Data
 from generators.listed import MS, Listed
-from generators.murmur2 import murmur2, partition_of
+from generators.xxhash64 import murmur2, partition_of
 from generators.pacing import Stripe
 from generators.replay import Replay
 from generators.spec import GeneratorSpec

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import EXPERIMENT
-from faultline.installation.conductor_lock import only_conductor
+from faultline.installation.users import only_conductor
 from faultline.lifecycle.steps import STEPS
 from faultline.lifecycle.teardown import note_failure
 from faultline.orchestration.guest.job import Job, write

@@ -25,7 +25,7 @@ from faultline.records.judge.recovery.evidence import Event
 from faultline.records.judge.recovery.placebo import placebo_of
 from faultline.records.judge.recovery.recoveries import Recovered, is_repeated, recoveries_of
 from faultline.records.judge.resources import cpu
-from faultline.records.judge.run_course import begin_source, end_source, injections_of, warmup_of
+from faultline.records.judge.observations import begin_source, end_source, injections_of, warmup_of
 from faultline.records.judge.series import series, write_series
 from faultline.records.judge.stages import acknowledging, chain_work, store_was_not_read
 from faultline.records.judge.steady_state import sustained
@@ -52,7 +52,7 @@ from faultline.records.record import (
     WaitedPart,
     WorkPart,
 )
-from faultline.records.run_value import run_value
+from faultline.records.recoveries import run_value
 from faultline.system.journal import Line, events
 from faultline.system.window import NS
 

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from faultline.records.judge.recovery.recoveries import is_repeated
+from faultline.records.record import EndedEarlyPart, InjectionsPart, WarmupPart
+from faultline.system.journal import last
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+import pandas as pd
+from faultline.engines.base import ROW, Commit
+from faultline.records.judge.bins import Schedule
+from faultline.records.judge.raw_files import RECORD_COLUMNS
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +30,6 @@ from faultline.records.judge.latency import Tuples, fold_tuples
 from faultline.records.judge.raw_files import Raw
 from faultline.records.judge.recovery.injected import Injected, read_injected
 from faultline.records.judge.steady_state import Drift, Floats, drifts_of, slope_interval, steady_stretch
-from faultline.records.judge.unpaced import Numbering
 from faultline.system.journal import Line, events
 from faultline.system.window import NS, Window
 
@@ -155,3 +165,68 @@ def _died(lines: Sequence[Line]) -> str | None:
     if failed := events(lines, "failed"):
         return str(failed[-1].get("message", "failed"))
     return None if events(lines, "done") else "it never reported `done`"
+
+
+# Events that the engine makes itself: their place in time, which no generator's schedule tells.
+
+
+class Numbering(Schedule):
+    """The place of events in time, from the commits: batch by batch, where a schedule would know each record."""
+
+    def __init__(self, commits: Sequence[Commit]) -> None:
+        super().__init__(pd.DataFrame({name: pd.Series(dtype="int64") for name in RECORD_COLUMNS}))
+        planned = sorted((one.planned_ns or one.committed_ns, one.ends[ROW]) for one in commits)
+        self._planned_ns = [instant for instant, _ in planned]
+        self._taken = [0, *(end for _, end in planned)]
+
+    def due(self, wall_ns: int) -> int:
+        """Events of the batches that were planned by then."""
+        return self._taken[bisect_right(self._planned_ns, wall_ns)]
+
+    def below(self, ends: Mapping[str, int]) -> int:
+        """Events below these numbers."""
+        return ends.get(ROW, 0)
+
+
+# How one run went, by the conductor's journal: when it was measured, why then, and how many injections were made.
+
+
+def injections_of(measured: Measured) -> InjectionsPart | None:
+    """How many injections were planned and made, and which signal kept the others from it; None for a single one."""
+    if not is_repeated(measured):
+        return None
+    given_up = last(measured.raw.conductor, event="not_normal")
+    return InjectionsPart(
+        planned=len(measured.raw.planned),
+        made=len(measured.injected),
+        ended_early=None
+        if given_up is None
+        else EndedEarlyPart.model_validate({name: given_up.get(name) for name in EndedEarlyPart.model_fields}),
+    )
+
+
+def warmup_of(measured: Measured) -> WarmupPart | None:
+    """How long it took until the engine was steady; None where the warm-up has a fixed length."""
+    begun = last(measured.raw.conductor, event="measured_from")
+    if begun is None:
+        return None
+    bound_s = measured.raw.attempt.config.warmup_max_s
+    return WarmupPart(waited_s=begun.get("waited_s"), steady=begun.get("steady"), bound_s=bound_s)
+
+
+def begin_source(measured: Measured) -> str:
+    """Why the measured window begins where it does."""
+    begun = last(measured.raw.conductor, event="measured_from")
+    if begun is None:
+        return "T0 + warmup_s"
+    over = f"over {begun['commits']} commits" if begun.get("commits") else "over the last commits"
+    steady = f"latency and lag were steady {over}" if begun.get("steady") else "not steady yet at warmup_max_s"
+    return f"conductor.jsonl: {steady}"
+
+
+def end_source(measured: Measured) -> str:
+    """Why it ends where it does."""
+    if last(measured.raw.conductor, event="measured_until") is not None:
+        return "conductor.jsonl: the last recovery was over, or the next injection was given up"
+    begin = "T0 + warmup_s" if last(measured.raw.conductor, event="measured_from") is None else "measured_from"
+    return f"{begin} + duration_s"
