@@ -61,29 +61,29 @@ MAX_INJECTIONS = 64
 SECONDS_FOR_BASELINES = 60.0
 
 
-def earliest_fault_s(warmup_s: float, interval_s: float) -> float:
+def earliest_fault_s(warmup_s: float, checkpoint_interval_s: float) -> float:
     """When a fault comes that was given no time, in seconds after T0."""
-    return warmup_s + baseline_commits(interval_s) * interval_s + BASELINE_MARGIN_S
+    return warmup_s + baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + BASELINE_MARGIN_S
 
 
-def baseline_bins(interval_s: float) -> int:
+def baseline_bins(checkpoint_interval_s: float) -> int:
     """Bins needed at least between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
-    return 4 if interval_s >= LONG_INTERVAL_S else 10
+    return 4 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
-def baseline_commits(interval_s: float) -> int:
+def baseline_commits(checkpoint_interval_s: float) -> int:
     """Commits after warm-up that a fault waits for: 10, or 6 where the interval is 5 s or longer."""
-    return 6 if interval_s >= LONG_INTERVAL_S else 10
+    return 6 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
-def usual_duration_s(interval_s: float, *, driver: bool = False, injections: int = 1) -> float:
+def usual_duration_s(checkpoint_interval_s: float, *, driver: bool = False, injections: int = 1) -> float:
     """Return the default length of the measured window, in seconds: the same with a fault and without.
 
     With several injections it is an upper bound, with time for slow baselines: such a run ends when its last recovery
     is over.
     """
-    baseline_s = baseline_commits(interval_s) * interval_s + BASELINE_MARGIN_S
-    after_s = INTERVALS_AFTER_BASELINE * interval_s + SECONDS_AFTER_BASELINE
+    baseline_s = baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + BASELINE_MARGIN_S
+    after_s = INTERVALS_AFTER_BASELINE * checkpoint_interval_s + SECONDS_AFTER_BASELINE
     each_s = max(SHORTEST_DURATION_S, float(math.ceil(baseline_s + after_s))) + (SECONDS_FOR_A_DRIVER if driver else 0)
     return each_s * injections + (SECONDS_FOR_BASELINES if injections > 1 else 0)
 

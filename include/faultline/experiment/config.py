@@ -340,13 +340,18 @@ def may_be_empty(name: str) -> bool:
     return type(None) in get_args(field.annotation) or (isinstance(extra, dict) and bool(extra.get("empty")))
 
 
+def _given(values: dict[str, Any], key: str) -> Any:
+    """The value that a field will have, before its own check."""
+    return values.get(key, Configuration.model_fields[key].default)
+
+
 def _set_length(values: dict[str, Any]) -> None:
     """Writes out how long is measured, where nobody said it."""
     if "duration_s" not in values:
         try:
-            interval_s = float(values.get("checkpoint_interval_s", 2.0))
+            checkpoint_interval_s = float(_given(values, "checkpoint_interval_s"))
             driver, injections = values.get("fault") == "driver", int(values.get("injections", 1))
-            values["duration_s"] = usual_duration_s(interval_s, driver=driver, injections=injections)
+            values["duration_s"] = usual_duration_s(checkpoint_interval_s, driver=driver, injections=injections)
         except (TypeError, ValueError, OverflowError):
             return  # the field's own check names the key
 
@@ -360,8 +365,8 @@ def _place_fault(values: dict[str, Any]) -> None:
             values.pop(key, None)
     elif values.get("fault_at_s") is None:
         try:
-            warmup = float(values.get("warmup_s", 20.0))
-            interval = float(values.get("checkpoint_interval_s", 2.0))
+            warmup = float(_given(values, "warmup_s"))
+            interval = float(_given(values, "checkpoint_interval_s"))
         except (TypeError, ValueError):
             return  # the field's own check names the key
         values["fault_at_s"] = earliest_fault_s(warmup, interval)

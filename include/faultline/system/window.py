@@ -33,7 +33,7 @@ class Window:
 
     @classmethod
     def of(
-        cls, t0_ns: int, warmup_s: float, duration_s: float, interval_s: float, conductor: Sequence[Line] = ()
+        cls, t0_ns: int, warmup_s: float, duration_s: float, checkpoint_interval_s: float, conductor: Sequence[Line] = ()
     ) -> Window:
         """The window of an attempt whose gate opened at `t0_ns`; durations in seconds.
 
@@ -43,7 +43,7 @@ class Window:
         begun, ended = (last(conductor, event=name) for name in ("measured_from", "measured_until"))
         start = t0_ns + round(warmup_s * NS) if begun is None else int(begun["wall_ns"])
         end = start + round(duration_s * NS) if ended is None else int(ended["wall_ns"])
-        return cls(t0_ns, start, end, round(interval_s * NS))
+        return cls(t0_ns, start, end, round(checkpoint_interval_s * NS))
 
     @property
     def watched_until_ns(self) -> int:

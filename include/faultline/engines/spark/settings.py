@@ -81,8 +81,8 @@ def settings_of_build() -> dict[str, str]:
 def configured_settings(config: Configuration) -> dict[str, str]:
     """Settings that follow from the configuration."""
     changelog = config.commit_mode == "aligned-changelog"
-    interval_s = config.checkpoint_interval_s if config.paced else SHORTEST_BATCH_S
-    batches = math.ceil(config.longest_s / interval_s)
+    checkpoint_interval_s = config.checkpoint_interval_s if config.paced else SHORTEST_BATCH_S
+    batches = math.ceil(config.longest_s / checkpoint_interval_s)
     settings = {
         "spark.cores.max": str(config.executors * config.executor_cores),
         "spark.executor.cores": str(config.executor_cores),

@@ -88,17 +88,17 @@ class Measured:
         Where the conductor waited until the engine was steady, the same is asked: over as few of the last commits as
         can tell, which may reach back into the warm-up.
         """
-        interval_s = self.raw.attempt.config.checkpoint_interval_s
+        checkpoint_interval_s = self.raw.attempt.config.checkpoint_interval_s
         if not self.adaptive or self.reference.empty:
             return self.drifts_over(self.reference)
         bins = between(self.bins, self.window.t0_ns, int(self.reference["end_ns"].iloc[-1]))
-        each = max(1, round(interval_s)) if self.raw.traces.method == "rank" else 1
+        each = max(1, round(checkpoint_interval_s)) if self.raw.traces.method == "rank" else 1
         return steady_stretch(
             self._times_s(bins),
             _column(bins, "latency_ms"),
             _column(bins, "lag"),
-            fewest=baseline_commits(interval_s) * each,
-            interval_s=interval_s,
+            fewest=baseline_commits(checkpoint_interval_s) * each,
+            checkpoint_interval_s=checkpoint_interval_s,
             offered_rps=self.offered_rps,
         )[1]
 
@@ -108,7 +108,7 @@ class Measured:
             self._times_s(bins),
             _column(bins, "latency_ms"),
             _column(bins, "lag"),
-            interval_s=self.raw.attempt.config.checkpoint_interval_s,
+            checkpoint_interval_s=self.raw.attempt.config.checkpoint_interval_s,
             offered_rps=self._offered_rps(bins),
         )
 

@@ -200,7 +200,7 @@ def limits_between(measured: Measured, start_ns: int, until_ns: int) -> Limits |
         measured.bins,
         start_ns=start_ns,
         until_ns=min(window.end_ns, until_ns),
-        interval_s=config.checkpoint_interval_s if config.paced else measured.resolution_s,
+        checkpoint_interval_s=config.checkpoint_interval_s if config.paced else measured.resolution_s,
         within=config.recovered_within,
         by_lag=not measured.tells_tuples,
     )
