@@ -6,8 +6,6 @@ was fetched, or the host is started again.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import base64
 import contextlib
 import json

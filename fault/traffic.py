@@ -6,13 +6,10 @@ What an act puts there bears the act's name: a table, or the handle of a queuein
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
-from fault.errors import ActRefused
-
-import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-
 import json
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, TextIO
+
 
 class Journal:
     """Writes events with both clocks: wall time and monotonic time, in nanoseconds."""

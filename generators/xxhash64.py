@@ -5,7 +5,6 @@ The hash of the first number is the seed of the second one's. A long and an int 
 
 from __future__ import annotations
 
-
 import numpy as np
 import numpy.typing as npt
 

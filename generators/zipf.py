@@ -6,9 +6,6 @@ natural language. `ranks` draws from it.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -92,7 +92,9 @@ def judged(noise: Noise, runs: int, within: float, hold: float, *, recovers: boo
             limits = limits_at(case, seen, within, hold)
             if limits is None:
                 continue
-            if not recovers or (back_ns is not None and back_ns / NS + limits.hold_s < case.end_s - case.checkpoint_interval_s):
+            if not recovers or (
+                back_ns is not None and back_ns / NS + limits.hold_s < case.end_s - case.checkpoint_interval_s
+            ):
                 yield Judged(back_ns, end := ended(case, seen, limits), _error(case, back_ns, end))
                 break
 

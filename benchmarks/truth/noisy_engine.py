@@ -145,7 +145,9 @@ def batches_of(case: Case, factors: Floats) -> Iterator[Batch]:
     up_s, hit = case.t0_s + case.outage_s, False
     for factor in factors:
         behind = free > before + case.checkpoint_interval_s
-        planned = free if behind else max(1.0, np.ceil(free / case.checkpoint_interval_s - 1e-9)) * case.checkpoint_interval_s
+        planned = (
+            free if behind else max(1.0, np.ceil(free / case.checkpoint_interval_s - 1e-9)) * case.checkpoint_interval_s
+        )
         if planned <= before:
             planned = before + case.checkpoint_interval_s
         if not hit and planned > case.t0_s:  # nothing was in work at the fault

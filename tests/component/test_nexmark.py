@@ -67,7 +67,7 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
-    for name in queries:
+    for name in QUERIES:
         assert not list((folder / "out" / name).glob(f"batch={HOLD}")), "the batch it was killed in was not written"
     second = start(folder, *QUERIES)
     try:

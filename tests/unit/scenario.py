@@ -89,7 +89,9 @@ class Scenario:
     def duration_s(self) -> float:
         """Long enough for baseline, planted recovery and hold, in whole intervals."""
         after = max(32.0, self.apart_s) * len(self.victims)
-        return self.checkpoint_interval_s * float(np.ceil(((self.baseline + 2) * self.checkpoint_interval_s + after) / self.checkpoint_interval_s))
+        return self.checkpoint_interval_s * float(
+            np.ceil(((self.baseline + 2) * self.checkpoint_interval_s + after) / self.checkpoint_interval_s)
+        )
 
 
 class Row(NamedTuple):

@@ -7,22 +7,17 @@ file to file. What asks a server is left out: choices, downloads of all experime
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
-
 import re
 import shutil
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from html import escape, unescape
 from pathlib import Path
 from posixpath import relpath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from faultline.system.errors import ConfigError

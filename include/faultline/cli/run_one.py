@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from faultline.cli.operations import bring_up, require
-from faultline.cli.sweeping import await_dags
 from faultline.cli.sweep_words import from_here, split_words
+from faultline.cli.sweeping import await_dags
 from faultline.experiment.build import parse_build
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration

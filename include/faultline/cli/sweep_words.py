@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-from faultline.experiment.config import BUILT_IN_PATHS
-from faultline.experiment.named_settings import require_known
-from faultline.system.errors import ConfigError
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from faultline.experiment.axes import axis_text, parse_axis
-from faultline.experiment.config import Configuration
+from faultline.experiment.config import BUILT_IN_PATHS, Configuration
 from faultline.experiment.curves import take_object
 from faultline.experiment.matrices import MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.named_settings import OBJECTS, folded, take_settings
+from faultline.experiment.named_settings import OBJECTS, folded, require_known, take_settings
 from faultline.experiment.night_file import is_night
 from faultline.lifecycle.prepare import Order, check_here
 from faultline.system.errors import ConfigError

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from faultline.records.index import Index
-from faultline.records.manifest import Manifests
-from faultline.records.summary import Entry
-
 import re
 import subprocess
 from dataclasses import dataclass
@@ -16,6 +11,7 @@ from pathlib import Path
 from faultline.records.bundle import SUFFIX
 from faultline.records.find import read_saved
 from faultline.records.index import Index
+from faultline.records.manifest import Manifests
 from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from faultline.engines.base import Epoch, Hit, Life, Seen, Traces
 from faultline.system.journal import Line, events

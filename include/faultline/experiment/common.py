@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -301,6 +300,11 @@ class Common(BaseModel):
 
 
 # What presets of several matrices have in common.
+
+
+def value_of(values: Mapping[str, Any], key: str) -> Any:
+    """The value that a field will have, before its own check."""
+    return values.get(key, Common.model_fields[key].default)
 
 
 # The preset that is made for what the papers claim.

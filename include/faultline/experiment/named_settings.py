@@ -7,9 +7,6 @@ the command line, in a set, as an axis. What names are there and which of them t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from faultline.system.text import suggest
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

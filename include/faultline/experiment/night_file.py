@@ -7,17 +7,9 @@ needs no restart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.matrices import MATRICES
-from faultline.experiment.named_settings import require_known
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
-
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +18,9 @@ import yaml  # type: ignore[import-untyped]
 from croniter import croniter
 
 from faultline.experiment.alert_plan import AlertPlan, parse_alerts
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.named_settings import require_known
 from faultline.experiment.nightly_schedule import NIGHTLY, schedule
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest

@@ -21,9 +21,9 @@ from faultline.experiment.common import (
     phase_of,
 )
 from faultline.experiment.preparations import Companion, Filling
-from faultline.system.files import read_document
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import read_document
 
 if TYPE_CHECKING:  # half a second of imports: who works with a plan that was made needs no configuration
     from faultline.experiment.config import Configuration

@@ -21,12 +21,12 @@ import psutil
 from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
 from faultline.experiment.attempt import open_attempts, unhealed_attempts, unhealed_text, write_json
 from faultline.installation.airflow_home import airflow_environment, choose_database, write_airflow_home
-from faultline.installation.users import conductor_of
 from faultline.installation.daemon import Supervisor
 from faultline.installation.hosts.keeper import clear_hosts, prepare_hosts
 from faultline.installation.hosts.layout import choose_hosts
 from faultline.installation.programs import write_configuration
 from faultline.installation.services import Service, control_services, data_services, prepare_kafka, prepare_spark
+from faultline.installation.users import conductor_of
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.marks import INSTANCE_MARK

@@ -10,22 +10,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import psutil
+
 from faultline.experiment.attempt import write_json
 from faultline.system.errors import ConfigError
 from faultline.system.processes import birth, live_process
 from faultline.system.quiet.window_lock import taken
 from faultline.system.settings import INSTANCE, Settings, instance
-
-import contextlib
-import fcntl
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-from faultline.system.quiet.window_lock import taken
-from faultline.system.settings import Settings
 
 _LOCK, _NOTE = "users.lock", "for-runs"
 

@@ -330,10 +330,10 @@ class Aggregate(LocalSparkJob):
         from faultline.engines.running import BatchJob
         from faultline.experiment.sweep_id import sweep_id_of
         from faultline.orchestration.notes import note_run
-        from faultline.records.summary import is_large
         from faultline.records.index import Index
         from faultline.records.manifest import Manifests
         from faultline.records.store import Store
+        from faultline.records.summary import is_large
         from faultline.reports.answer.allocation import decision_lines
         from faultline.reports.headline import sweep_headline
 

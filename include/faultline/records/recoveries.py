@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from faultline.records.record import RecoveryPart
-
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from faultline.records.record import Record, RecoveryPart
 from faultline.system.window import NS
+
 
 @dataclass(frozen=True)
 class Bounds:

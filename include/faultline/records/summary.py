@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from faultline.records.format import fault_of
 from faultline.records.record import SCHEMA, SOUND, Record
 from faultline.records.recoveries import Bounds, recoveries_of, spacing_of, window_of
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
-from faultline.reports.pages import UI_PAGE
-
 import re
 import statistics
 from collections import Counter
@@ -24,9 +19,9 @@ from faultline.system.errors import ConfigError
 from faultline.system.text import counted
 
 if TYPE_CHECKING:
-    from faultline.experiment.matrix import Matrix
     from faultline.comparison.gate.verdict import GateVerdict
     from faultline.comparison.nights import NightVerdict
+    from faultline.experiment.matrix import Matrix
 
 # Airflow refuses longer notes.
 MAX_NOTE = 1000

@@ -6,21 +6,15 @@ only once its folder was synced, too.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from faultline.system.errors import ConfigError
-
-import json
-from pathlib import Path
-from typing import Any
-from faultline.system.errors import InfrastructureError
-
 import errno
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from faultline.system.errors import InfrastructureError
+from faultline.system.errors import ConfigError, InfrastructureError
+
 
 def write_whole(path: Path, text: str) -> None:
     """Writes beside, syncs, puts it in its place, and syncs the folder: a reader sees the old file or all of the new.

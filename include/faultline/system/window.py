@@ -7,12 +7,8 @@ opening of the gate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-import numpy as np
-import numpy.typing as npt
-
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from faultline.system.journal import Line, last
 
@@ -33,7 +29,12 @@ class Window:
 
     @classmethod
     def of(
-        cls, t0_ns: int, warmup_s: float, duration_s: float, checkpoint_interval_s: float, conductor: Sequence[Line] = ()
+        cls,
+        t0_ns: int,
+        warmup_s: float,
+        duration_s: float,
+        checkpoint_interval_s: float,
+        conductor: Sequence[Line] = (),
     ) -> Window:
         """The window of an attempt whose gate opened at `t0_ns`; durations in seconds.
 
@@ -79,7 +80,9 @@ def jump_ms(lines: Sequence[Mapping[str, Any]]) -> float | None:
         return None
     first_wall, first_mono = pairs[0]
     # From the first line on, so that nanoseconds since 1970 do not lose digits.
-    ahead: npt.NDArray[np.int64] = np.array([(wall - first_wall) - (mono - first_mono) for wall, mono in pairs])
+    import numpy as np  # takes its time, and most who look at a window need none
+
+    ahead = np.array([(wall - first_wall) - (mono - first_mono) for wall, mono in pairs])
     least = np.lib.stride_tricks.sliding_window_view(ahead, _ROW).min(axis=1)
     moved = least - least[0]
     return float(moved[np.abs(moved).argmax()]) / 1e6

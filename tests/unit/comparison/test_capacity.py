@@ -96,9 +96,15 @@ def measured(
         (measured("valid", sustained=False), False),
         (measured("valid", checkpoint_interval_s=2.5), False),
         (measured("valid", sustained=None), None),  # too few bins to tell
-        (measured("unsound", "schedule-lag: p99 1 s", checkpoint_interval_s=19.5, others=0.1), False),  # at less than asked
+        (
+            measured("unsound", "schedule-lag: p99 1 s", checkpoint_interval_s=19.5, others=0.1),
+            False,
+        ),  # at less than asked
         (measured("unsound", "schedule-lag: p99 1 s", checkpoint_interval_s=19.5, others=0.9), None),
-        (measured("unsound", "schedule-lag: 9 s", "interval-not-held: none", checkpoint_interval_s=None, others=0.1), False),
+        (
+            measured("unsound", "schedule-lag: 9 s", "interval-not-held: none", checkpoint_interval_s=None, others=0.1),
+            False,
+        ),
         (measured("unsound", "not-steady: lag", checkpoint_interval_s=19.5, others=0.1), None),
         (measured("valid", sustained=None, checkpoint_interval_s=16.7), False),  # too few because each took so long
         (measured("unsound", "interval-not-held: 9 s", "drain-incomplete: 3"), False),

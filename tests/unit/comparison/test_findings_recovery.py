@@ -180,7 +180,9 @@ def test_only_valid_kills_whose_recovery_was_watched_are_recoveries() -> None:
 def test_replay_is_that_of_processes_of_the_engine_and_the_interval_is_asked_of_all() -> None:
     def records(victim: str) -> list[Record]:
         return [
-            kill(victim, state_mb=at, checkpoint_interval_s=interval, replay_s=at * noise, macro_s=10 * interval * noise)
+            kill(
+                victim, state_mb=at, checkpoint_interval_s=interval, replay_s=at * noise, macro_s=10 * interval * noise
+            )
             for at, interval in ((1, 2), (8, 2), (1, 5))
             for noise in NOISE
         ]

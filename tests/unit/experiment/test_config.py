@@ -252,7 +252,9 @@ def test_injections_and_the_bounds_of_the_warm_up_leave_the_identity_of_older_re
 
 
 @given(st.integers(2, 20), st.sampled_from([1.0, 2.0, 5.0, 15.0]))
-def test_the_default_window_holds_all_injections_and_each_has_its_place(injections: int, checkpoint_interval_s: float) -> None:
+def test_the_default_window_holds_all_injections_and_each_has_its_place(
+    injections: int, checkpoint_interval_s: float
+) -> None:
     config = parse_configuration({"injections": injections, "checkpoint_interval_s": checkpoint_interval_s})
     planned = config.planned_faults()
     assert [one.index for one in planned] == list(range(injections))

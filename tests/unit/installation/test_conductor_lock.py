@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.installation.users import FILE, conductor_of, only_conductor
 from faultline.installation.supervision import down, up
+from faultline.installation.users import FILE, conductor_of, only_conductor
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until

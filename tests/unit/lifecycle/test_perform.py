@@ -141,9 +141,7 @@ def test_what_airflow_did_to_a_task_replaces_no_finding_of_the_experiment(
     assert [message for _, _, message in noted(run)] == ["too late", "the task was ended"]
 
 
-def test_a_harvest_that_fails_is_tried_again(
-    life: list[str], run: RunContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_harvest_that_fails_is_tried_again(life: list[str], run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = iter([InfrastructureError("away"), OSError("away"), None])
 
     def harvest(run: RunContext) -> None:

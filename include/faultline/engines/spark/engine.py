@@ -17,9 +17,9 @@ from faultline.engines.spark.rest import DriverSampler
 from faultline.engines.spark.shared import CHECKPOINT, find_hdfs
 from faultline.engines.spark.traces import is_evidence, read_traces
 from faultline.experiment.attempt import Attempt
-from faultline.system.files import read_document
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError
+from faultline.system.files import read_document
 from faultline.system.settings import Settings, free_port, workers_of
 from faultline.system.target import endpoints_at
 

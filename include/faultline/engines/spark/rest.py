@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
+
 from fault.sampling import RoleRule
+from faultline.system.http import fetch
 from faultline.system.journal import Line
 from faultline.system.marks import load_option, run_option
 
-from typing import Any
-
-from faultline.system.http import fetch
 
 def fetch_list(url: str) -> list[dict[str, Any]]:
     """A JSON array from Spark's REST; empty when the driver does not answer."""

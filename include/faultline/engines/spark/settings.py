@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from faultline.experiment.config import Configuration
-from faultline.experiment.workloads.topology_rules import (
-    DYNAMIC_ALLOCATION,
-    TopologyParameters,
-    first_executors,
-    mechanisms_of,
-)
-
 import math
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +15,12 @@ from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.shared import SCRATCH, executor_options
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
+from faultline.experiment.workloads.topology_rules import (
+    DYNAMIC_ALLOCATION,
+    TopologyParameters,
+    first_executors,
+    mechanisms_of,
+)
 from faultline.system.marks import run_option
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
 from faultline.system.settings import HOST, Settings, is_open, load_settings

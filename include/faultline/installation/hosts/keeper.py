@@ -5,14 +5,6 @@ python -m faultline.installation.hosts.keeper NAME
 
 from __future__ import annotations
 
-import os
-import subprocess
-from pathlib import Path
-from faultline.installation.hosts.layout import found
-from faultline.system.errors import InfrastructureError
-
-from faultline.system.settings import Settings
-
 import contextlib
 import ctypes
 import os

@@ -174,7 +174,12 @@ class MeasuredWindow:
             found = self._await_normal(limits, offsets, signal, commits=commits, latest=latest)
             if isinstance(found, Instant) and not last:
                 # What the next fault can make late tells the judge nothing, so what must hold ends before that.
-                reach_s = limits.hold_s + (limits.latency_ms or 0.0) / 1000 + self._rules.checkpoint_interval_s + JUDGE_MARGIN_S
+                reach_s = (
+                    limits.hold_s
+                    + (limits.latency_ms or 0.0) / 1000
+                    + self._rules.checkpoint_interval_s
+                    + JUDGE_MARGIN_S
+                )
                 sleep_until(min(found.plus(reach_s), latest, key=_mono))
         waited_s = round((time.monotonic_ns() - signal.mono_ns) / 1e9, 3)
         if isinstance(found, Trouble):
@@ -182,7 +187,9 @@ class MeasuredWindow:
                 self._journal.append({"event": "not_normal", "fault": number, "waited_s": waited_s, **asdict(found)})
             return None
         if last:
-            sleep_until(min(Instant.now().plus(self._rules.checkpoint_interval_s + JUDGE_MARGIN_S), self.end, key=_mono))
+            sleep_until(
+                min(Instant.now().plus(self._rules.checkpoint_interval_s + JUDGE_MARGIN_S), self.end, key=_mono)
+            )
         else:
             normal_s = round((found.mono_ns - signal.mono_ns) / 1e9, 3)
             self._journal.write(

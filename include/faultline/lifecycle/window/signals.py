@@ -100,7 +100,9 @@ def steady(
         return 0, {}
     times_s = np.array([(one.wall_ns - signals[0].wall_ns) / NS for one in signals])
     latency_ms, lag = np.array([one.latency_ms for one in signals]), np.array([float(one.lag) for one in signals])
-    return steady_stretch(times_s, latency_ms, lag, fewest=fewest, checkpoint_interval_s=checkpoint_interval_s, offered_rps=offered_rps)
+    return steady_stretch(
+        times_s, latency_ms, lag, fewest=fewest, checkpoint_interval_s=checkpoint_interval_s, offered_rps=offered_rps
+    )
 
 
 def limits_before(

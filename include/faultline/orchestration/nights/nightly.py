@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.sensors.time_delta import TimeDeltaSensor
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.experiment.nightly_schedule import PAIRS
 from faultline.comparison.statistics import LEAST
 from faultline.experiment.build import EXAMPLE
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.night_file import FIELDS, NightFile, night_files
-from faultline.experiment.nightly_schedule import schedule
+from faultline.experiment.nightly_schedule import PAIRS, schedule
 from faultline.orchestration.forms import label_param
 from faultline.orchestration.nights.night_plan import baseline_of_night, night_cells
 from faultline.orchestration.run_experiment import AGAIN

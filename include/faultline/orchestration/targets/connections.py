@@ -24,6 +24,16 @@ def take_target(settings: Settings, one: Target) -> None:
         write_target(settings, one, said_in_task(one))
 
 
+def prepare_target(settings: Settings, name: str) -> None:
+    """Takes in what the Connections of a target say, and looks at it; nothing for the embedded one.
+
+    Within a task. Raises ConfigError or InfrastructureError for the first thing that is wrong.
+    """
+    if (one := target(settings, name)) is not None:
+        take_target(settings, one)
+        require_well(settings, one, print)
+
+
 def look_before(settings: Settings, names: Iterable[str]) -> None:
     """Looks at the targets of a sweep before any of its cells is tried: what is wrong with one is told once then, and
     leaves no record. While an experiment is at work only at what their Connections say.
@@ -36,8 +46,7 @@ def look_before(settings: Settings, names: Iterable[str]) -> None:
             continue
         try:
             if at_work(settings) is None:
-                take_target(settings, one)
-                require_well(settings, one, print)
+                prepare_target(settings, name)
             elif is_guest_run():
                 look_ahead(settings, [name])
             else:

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from faultline.records.judge.recovery.recoveries import is_repeated
-from faultline.records.record import EndedEarlyPart, InjectionsPart, WarmupPart
-from faultline.system.journal import last
-
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-import pandas as pd
-from faultline.engines.base import ROW, Commit
-from faultline.records.judge.bins import Schedule
-from faultline.records.judge.raw_files import RECORD_COLUMNS
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,14 +10,14 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from faultline.engines.base import behind, offsets_by_partition
+from faultline.engines.base import ROW, Commit, behind, offsets_by_partition
 from faultline.experiment.common import baseline_commits
 from faultline.records.judge.audit import Audit, audit
 from faultline.records.judge.bins import Schedule, between, bins_of_batches, bins_of_seconds, median_span_s
 from faultline.records.judge.hosts import unrecorded
 from faultline.records.judge.key_skew import Keys, keys_of
 from faultline.records.judge.latency import Tuples, fold_tuples
-from faultline.records.judge.raw_files import Raw
+from faultline.records.judge.raw_files import RECORD_COLUMNS, Raw
 from faultline.records.judge.recovery.injected import Injected, read_injected
 from faultline.records.judge.steady_state import Drift, Floats, drifts_of, slope_interval, steady_stretch
 from faultline.system.journal import Line, events
@@ -186,47 +176,3 @@ class Numbering(Schedule):
     def below(self, ends: Mapping[str, int]) -> int:
         """Events below these numbers."""
         return ends.get(ROW, 0)
-
-
-# How one run went, by the conductor's journal: when it was measured, why then, and how many injections were made.
-
-
-def injections_of(measured: Measured) -> InjectionsPart | None:
-    """How many injections were planned and made, and which signal kept the others from it; None for a single one."""
-    if not is_repeated(measured):
-        return None
-    given_up = last(measured.raw.conductor, event="not_normal")
-    return InjectionsPart(
-        planned=len(measured.raw.planned),
-        made=len(measured.injected),
-        ended_early=None
-        if given_up is None
-        else EndedEarlyPart.model_validate({name: given_up.get(name) for name in EndedEarlyPart.model_fields}),
-    )
-
-
-def warmup_of(measured: Measured) -> WarmupPart | None:
-    """How long it took until the engine was steady; None where the warm-up has a fixed length."""
-    begun = last(measured.raw.conductor, event="measured_from")
-    if begun is None:
-        return None
-    bound_s = measured.raw.attempt.config.warmup_max_s
-    return WarmupPart(waited_s=begun.get("waited_s"), steady=begun.get("steady"), bound_s=bound_s)
-
-
-def begin_source(measured: Measured) -> str:
-    """Why the measured window begins where it does."""
-    begun = last(measured.raw.conductor, event="measured_from")
-    if begun is None:
-        return "T0 + warmup_s"
-    over = f"over {begun['commits']} commits" if begun.get("commits") else "over the last commits"
-    steady = f"latency and lag were steady {over}" if begun.get("steady") else "not steady yet at warmup_max_s"
-    return f"conductor.jsonl: {steady}"
-
-
-def end_source(measured: Measured) -> str:
-    """Why it ends where it does."""
-    if last(measured.raw.conductor, event="measured_until") is not None:
-        return "conductor.jsonl: the last recovery was over, or the next injection was given up"
-    begin = "T0 + warmup_s" if last(measured.raw.conductor, event="measured_from") is None else "measured_from"
-    return f"{begin} + duration_s"

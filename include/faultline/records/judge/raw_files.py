@@ -24,10 +24,10 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.plan import faults_of
 from faultline.experiment.sweep_id import SweepId
 from faultline.records.judge.hosts import Clock, OtherHost, all_processes, clocks_of, machine_of, read_hosts
-from faultline.system.window import jump_ms
-from faultline.system.files import read_document, require
 from faultline.system.errors import InfrastructureError
+from faultline.system.files import read_document, require
 from faultline.system.journal import Line, read_ended
+from faultline.system.window import jump_ms
 
 RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
 

@@ -68,8 +68,8 @@ def drifts_of(
     interval's worth, whichever is more; empty without commits.
 
     Right after a commit little waits: a batch that takes a tenth of a second more would double it, and is no matter to
-    a recovery, whose bounds leave a tenth of an interval. `latency_ms`: NaN where no tuple tells. `checkpoint_interval_s`: the
-    nominal time between commits. `offered_rps`: records/s that the source puts out.
+    a recovery, whose bounds leave a tenth of an interval. `latency_ms`: NaN where no tuple tells.
+    `checkpoint_interval_s`: the nominal time between commits. `offered_rps`: records/s that the source puts out.
     """
     if not len(lag):
         return {}
@@ -121,7 +121,11 @@ def steady_stretch(
     found: dict[str, Drift | None] = {}
     for length in trailing_lengths(fewest, len(lag)):
         steady, drifts = is_steady(
-            times_s[-length:], latency_ms[-length:], lag[-length:], checkpoint_interval_s=checkpoint_interval_s, offered_rps=offered_rps
+            times_s[-length:],
+            latency_ms[-length:],
+            lag[-length:],
+            checkpoint_interval_s=checkpoint_interval_s,
+            offered_rps=offered_rps,
         )
         if steady:
             return length, drifts

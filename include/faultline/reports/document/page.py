@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of, in_order, is_number, points_of
-from faultline.records.format import CONTROL, NONE
-from faultline.records.record import Record
-from faultline.records.summary import Entry
-from faultline.system.text import natural
-
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from faultline.comparison.answer import answer_of
-from faultline.comparison.cells import FAULT, Axis, Point, label
+from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of, in_order, is_number, label, points_of
 from faultline.comparison.findings.catalogue import PAPERS, findings
 from faultline.comparison.findings.finding import ANSWERED, Verdict
 from faultline.comparison.findings.nexmark import table_of
@@ -36,7 +29,7 @@ from faultline.reports.answer.words import answer_lines, front_heads, front_rows
 from faultline.reports.document.charts import charts
 from faultline.reports.document.tables import sections, table, words
 from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
+from faultline.system.text import natural, suggest
 
 # What a reader wants to know of the configuration, also at its default; the axes stand in the tables.
 SETTINGS = (

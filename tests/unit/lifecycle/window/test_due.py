@@ -51,7 +51,9 @@ class Commits:
         raise NotImplementedError
 
 
-def due(engine: Commits, aim: Aim | None, *, at_s: float, checkpoint_interval_s: float = 2.0, warmup_s: float = 20.0) -> Due:
+def due(
+    engine: Commits, aim: Aim | None, *, at_s: float, checkpoint_interval_s: float = 2.0, warmup_s: float = 20.0
+) -> Due:
     plan = FaultPlan((Fault("executor", "kill", at_s=at_s),))
     (planned,) = plan.resolve(rate=100, checkpoint_interval_s=checkpoint_interval_s, snapshot_interval_s=10)
     assignment = Assignment(

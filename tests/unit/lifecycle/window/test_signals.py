@@ -89,7 +89,9 @@ def test_falling_latency_is_not_steady() -> None:
 
 def test_limits_come_from_the_commits_before_the_fault_alone() -> None:
     seen = [signal(1, lag=9e9), signal(3, lag=800, latency_ms=2000), signal(5, latency_ms=2400), signal(7, lag=9e9)]
-    found = limits_before(seen, T0.plus(2).wall_ns, T0.plus(6).wall_ns, checkpoint_interval_s=2, offered_rps=500, within=0.25)
+    found = limits_before(
+        seen, T0.plus(2).wall_ns, T0.plus(6).wall_ns, checkpoint_interval_s=2, offered_rps=500, within=0.25
+    )
     assert found is not None
     assert (found.lag, found.latency_ms) == (1250, 3000)
     assert limits_before([], 0, 10**19, checkpoint_interval_s=2, offered_rps=500, within=0.25) is None

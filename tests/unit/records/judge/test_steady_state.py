@@ -100,7 +100,9 @@ def test_a_stretch_grows_until_it_can_tell() -> None:
     scattered, flat = 1000 * (1 + random.normal(0, 0.08, 40)), np.full(40, 100.0)
 
     def stretch(latency: Floats, n: int = 40) -> int:
-        return steady_stretch(times[-n:], latency[-n:], flat[-n:], fewest=10, checkpoint_interval_s=1, offered_rps=100)[0]
+        return steady_stretch(times[-n:], latency[-n:], flat[-n:], fewest=10, checkpoint_interval_s=1, offered_rps=100)[
+            0
+        ]
 
     assert stretch(flat) == 10
     assert stretch(scattered) > 10

@@ -32,7 +32,13 @@ class Limits:
 
 
 def limits_from(
-    highest_ms: float | None, largest_lag: float, *, checkpoint_interval_s: float, rate: float, spacing_s: float, within: float
+    highest_ms: float | None,
+    largest_lag: float,
+    *,
+    checkpoint_interval_s: float,
+    rate: float,
+    spacing_s: float,
+    within: float,
 ) -> Limits:
     """L*, lag* and H. `rate`: records due in a second. `spacing_s`: between two results that are due."""
     slack_s = SLACK_INTERVALS * checkpoint_interval_s

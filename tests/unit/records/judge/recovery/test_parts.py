@@ -62,7 +62,9 @@ def test_planted_instants_come_back_within_one_bin(block: int, share: int) -> No
         else:
             # The lag was out at every commit that was watched, perhaps but for the last, when no more came.
             watched = max(row.committed for row in made.batches if row.committed <= made.window.watched_until_ns)
-            assert recovery.censored_at_s == pytest.approx((watched - made.t0) / NS, abs=scenario.checkpoint_interval_s + 0.001)
+            assert recovery.censored_at_s == pytest.approx(
+                (watched - made.t0) / NS, abs=scenario.checkpoint_interval_s + 0.001
+            )
             assert recovery.resolution_s is None
 
 
