@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.figure import Figure
 from benchmarks.verdicts import share
 from faultline.comparison.compare import metrics_named
-from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.gate.verdict import DOUBTS, Finding, Pairs, looks
+from faultline.experiment.nightly_schedule import PAIRS
 from faultline.records.metrics import CPU_PER_MILLION, MACRO
 from faultline.system.text import Say
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.figure import Figure, summarise
 from benchmarks.speed.spark_job import run_job, submit_command
-from faultline.engines.spark.tuning import NEXMARK_SETTINGS
+from faultline.engines.spark.settings import NEXMARK_SETTINGS
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.nexmark_events import QUERIES, reads
 from faultline.system.settings import Settings

@@ -214,9 +214,9 @@ def fill(bootstrap: str, topics: tuple[str, str], config: Configuration, records
     return Filled(batches, records, outputs, tuples, engine.counted, reemitted, emitted_ms, t0_ms)
 
 
-def batch_bounds(records: int, rate: float, interval_s: float) -> list[tuple[int, int]]:
+def batch_bounds(records: int, rate: float, checkpoint_interval_s: float) -> list[tuple[int, int]]:
     """First and last (exclusive) record of each batch that takes what became due in one interval."""
-    size = max(1, round(rate * interval_s))
+    size = max(1, round(rate * checkpoint_interval_s))
     return [(first, min(first + size, records)) for first in range(0, records, size)]
 
 

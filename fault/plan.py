@@ -222,12 +222,12 @@ class FaultPlan:
         number("rate", rate, "a number of records per second above 0", lambda value: value > 0)
         found: list[PlannedFault] = []
         for position, fault in enumerate(self.faults):
-            cycle_s = 0.0
+            length_s = 0.0
             if fault.cycle is not None:
-                cycle_s = seconds(f"{fault.cycle}_interval_s", lengths[fault.cycle], MAX_SECONDS, above=0.0)
+                length_s = seconds(f"{fault.cycle}_interval_s", lengths[fault.cycle], MAX_SECONDS, above=0.0)
             # A Python worker is waited for until it is at work, which it is once in every interval.
             wait_s = WAIT_INTERVALS * checkpoint_interval_s if fault.waits else 0.0
-            found += _occurrences(position, fault, float(rate), cycle_s, wait_s)
+            found += _occurrences(position, fault, float(rate), length_s, wait_s)
         found.sort(key=lambda one: (one.earliest_s, one.latest_s))
         for earlier, later in zip(found, found[1:], strict=False):
             if later.earliest_s <= earlier.end_s:
@@ -298,7 +298,7 @@ def require_window(planned: Sequence[PlannedFault], low_s: float, high_s: float,
             )
 
 
-def _occurrences(position: int, fault: Fault, rate: float, cycle_s: float, wait_s: float) -> list[PlannedFault]:
+def _occurrences(position: int, fault: Fault, rate: float, length_s: float, wait_s: float) -> list[PlannedFault]:
     """All occurrences of one fault; `index` is not set yet."""
     name, first_s = "at_s" if fault.at_record is None else "at_record", fault.first_s(rate)
     found = []
@@ -311,7 +311,7 @@ def _occurrences(position: int, fault: Fault, rate: float, cycle_s: float, wait_
             raise PlanError(f"{key}: occurrence {turn + 1} is refused: {error}") from None
         # The cycle that runs at at_s must end, the next one is watched as it begins, and the act
         # follows in it; a cycle may also be missed once, so two of them are allowed for.
-        latest_s = at_s if fault.phase is None else at_s + 2 * cycle_s + fault.phase * cycle_s
+        latest_s = at_s if fault.phase is None else at_s + 2 * length_s + fault.phase * length_s
         end_s = latest_s + wait_s + (fault.duration_s or 0.0)
         found.append(PlannedFault(-1, single, at_s, latest_s, end_s, key))
     return found

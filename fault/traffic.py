@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -15,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from fault.errors import ActRefused, KernelLacks
-from fault.host_programs import require, run
 
 # The band of netem; those before it are for what passes as ever.
 _BAND = 4
@@ -256,3 +257,36 @@ def ssh_port() -> int:
     """The port of this host by which it was asked; 22 where that is not known."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return int(words[3]) if len(words) == 4 and words[3].isdecimal() else 22
+
+
+# The programs of a host by which something is done to it, and what they say.
+
+
+# Beyond PATH: where Debian puts programs for root.
+PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+WITHIN_S = 30.0
+
+
+def require(program: str, package: str) -> None:
+    """Raises ActRefused, naming the package, where there is no such program."""
+    if found(program) is None:
+        raise ActRefused(f"{program}: not on this host; install it (Debian: apt-get install {package})")
+
+
+def found(program: str) -> str | None:
+    """Its path, also where only root's PATH reaches."""
+    return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *PLACES]))
+
+
+def run(program: str, *words: str, told: str = "") -> str:
+    """What a program says. Raises ActRefused with its own words when it fails, or is not over within `WITHIN_S`."""
+    path = found(program)
+    if path is None:
+        raise ActRefused(f"{program}: not on this host")
+    try:
+        done = subprocess.run([path, *words], input=told, capture_output=True, text=True, check=False, timeout=WITHIN_S)
+    except subprocess.TimeoutExpired:
+        raise ActRefused(f"{program} {' '.join(words)}: not over within {WITHIN_S:g} s") from None
+    if done.returncode:
+        raise ActRefused(f"{program} {' '.join(words)}: {' '.join(done.stderr.split()) or 'failed'}")
+    return done.stdout

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from generators.errors import GeneratorError
 from generators.gate import Start, StopSwitch
-from generators.standing import Progress, Standing
+from generators.journal import Progress, Standing
 
 _END_S = 5.0
 

@@ -14,6 +14,7 @@ from hdrh.histogram import HdrHistogram
 
 from generators.errors import GeneratorError
 from generators.gate import LoadEnd, Start, StopSwitch
+from generators.journal import Progress, Standing
 from generators.lateness import Lateness
 from generators.pacing import Clock, Stripe, pace
 from generators.piecewise import NANOSECONDS
@@ -21,7 +22,6 @@ from generators.producer import CLOSING, PRIMER_KEY, Sender
 from generators.replay import Replay
 from generators.source import Source
 from generators.spec import GeneratorSpec
-from generators.standing import Progress, Standing
 from generators.state import Fillers
 from generators.stream import Stream
 

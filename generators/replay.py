@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from generators.chance import stream_key
 from generators.data_files import Data, Headers
-from generators.murmur2 import partition_of
+from generators.xxhash64 import partition_of
 
 
 class Replay:

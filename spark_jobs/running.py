@@ -57,7 +57,7 @@ class Workload:
         writer = self._writer(config["output_topic"], checkpoint, {}, lineage)
         if config.get("real_time_s"):
             return writer.trigger(realTime=milliseconds(config["real_time_s"])).start()
-        return writer.trigger(processingTime=milliseconds(config["trigger_s"])).start()
+        return writer.trigger(processingTime=milliseconds(config["checkpoint_interval_s"])).start()
 
     def warm_up(self) -> None:
         """Works through the primer in small batches, with a throw-away topic and checkpoint.

@@ -49,7 +49,7 @@ def plans(config: Config) -> list[Plan]:
                 partitions=config["partitions"] if number == 0 else config["groups"],
                 output=None if name == PERSIST else config["output_topic"] if last else topics[name],
                 folder=folder,
-                trigger_s=config["trigger_s"],
+                checkpoint_interval_s=config["checkpoint_interval_s"],
                 groups=config["groups"],
                 failing={**config["failing"], "stage": name} if config["failing"] and name in REPLAYED else None,
                 ends_chain=last,

@@ -23,9 +23,9 @@ from benchmarks.speed.spark_job import Cost, run_job, submit_command
 from faultline.cli.operations import require
 from faultline.experiment.attempt import write_json
 from faultline.installation.services import prepare_spark
-from faultline.records.harvested import is_large
 from faultline.records.judge.latency import PERMILLES, nearest_rank
 from faultline.records.record import Record, TimelineEvent
+from faultline.records.summary import is_large
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings, load_settings
 from faultline.system.text import Say

@@ -51,10 +51,10 @@ def planted_end(script: Script, run: Run, course: Course, outage: Outage, watch:
     lags = bins.lag[(bins.ends > start) & (bins.ends <= outage.t0_ns)]
     if p99 is None or not len(lags):
         return PlantedEnd(None, None, outage.t0_ns)
-    tenth_s = run.interval_s / 10
+    tenth_s = run.checkpoint_interval_s / 10
     limit_ms = max((1 + RECOVERED_WITHIN) * p99, p99 + 1000 * tenth_s)
     most = max((1 + RECOVERED_WITHIN) * lags.max(), lags.max() + tenth_s * run.rate)
-    hold_ns = round(max(10, 3 * run.interval_s, 3 / run.rate) * NS)
+    hold_ns = round(max(10, 3 * run.checkpoint_interval_s, 3 / run.rate) * NS)
     late = lost | (latency_ms > limit_ms)
     seen = end + run.interval_ns if until is None else min(end + run.interval_ns, until)
     # What is produced so late that the next fault can make it late tells nothing.

@@ -92,24 +92,26 @@ def judged(noise: Noise, runs: int, within: float, hold: float, *, recovers: boo
             limits = limits_at(case, seen, within, hold)
             if limits is None:
                 continue
-            if not recovers or (back_ns is not None and back_ns / NS + limits.hold_s < case.end_s - case.interval_s):
+            if not recovers or (
+                back_ns is not None and back_ns / NS + limits.hold_s < case.end_s - case.checkpoint_interval_s
+            ):
                 yield Judged(back_ns, end := ended(case, seen, limits), _error(case, back_ns, end))
                 break
 
 
 def draw(random: np.random.Generator) -> Case:
     """A run of the default kind: an interval, an engine that needs 15 to 50 % of it, an outage of 4 to 15 s."""
-    interval_s = float(random.choice(INTERVALS_S))
-    busy_s = interval_s * random.uniform(0.15, 0.5)
+    checkpoint_interval_s = float(random.choice(INTERVALS_S))
+    busy_s = checkpoint_interval_s * random.uniform(0.15, 0.5)
     fixed = random.uniform(0.5, 0.9)
-    end_s = WARMUP_S + usual_duration_s(interval_s)
+    end_s = WARMUP_S + usual_duration_s(checkpoint_interval_s)
     return Case(
-        interval_s=interval_s,
+        checkpoint_interval_s=checkpoint_interval_s,
         rate=RATE,
         fixed_s=fixed * busy_s,
-        per_record_s=(1 - fixed) * busy_s / (RATE * interval_s),
+        per_record_s=(1 - fixed) * busy_s / (RATE * checkpoint_interval_s),
         warmup_s=WARMUP_S,
-        t0_s=earliest_fault_s(WARMUP_S, interval_s) + interval_s * random.uniform(),
+        t0_s=earliest_fault_s(WARMUP_S, checkpoint_interval_s) + checkpoint_interval_s * random.uniform(),
         outage_s=random.uniform(4, 15),
         end_s=end_s,
     )
@@ -143,7 +145,7 @@ def limits_at(case: Case, seen: Seen, within: float, hold: float) -> Limits | No
         seen.bins,
         start_ns=round(case.warmup_s * NS),
         until_ns=round(case.t0_s * NS),
-        interval_s=case.interval_s,
+        checkpoint_interval_s=case.checkpoint_interval_s,
         within=within,
     )
     return None if found is None else replace(found, hold_s=hold * found.hold_s)
@@ -158,7 +160,7 @@ def ended(case: Case, seen: Seen, limits: Limits) -> End:
         t0_ns=round(case.t0_s * NS),
         t5_ns=seen.covered_ns,
         produced_until_ns=round(case.end_s * NS),
-        watched_until_ns=round((case.end_s + case.interval_s) * NS),
+        watched_until_ns=round((case.end_s + case.checkpoint_interval_s) * NS),
     )
 
 
@@ -166,4 +168,4 @@ def _error(case: Case, back_ns: int | None, end: End) -> float | None:
     """In resolutions, of one interval at least."""
     if back_ns is None or end.t7_ns is None:
         return None
-    return abs(end.t7_ns - back_ns) / max(end.t7_ns - end.out_ns, round(case.interval_s * NS))
+    return abs(end.t7_ns - back_ns) / max(end.t7_ns - end.out_ns, round(case.checkpoint_interval_s * NS))

@@ -42,7 +42,7 @@ class Case:
     which factor batches take longer for ever after the fault; 1 for an engine that comes back.
     """
 
-    interval_s: float
+    checkpoint_interval_s: float
     rate: float
     fixed_s: float
     per_record_s: float
@@ -144,10 +144,12 @@ def batches_of(case: Case, factors: Floats) -> Iterator[Batch]:
     begin = before = free = 0.0
     up_s, hit = case.t0_s + case.outage_s, False
     for factor in factors:
-        behind = free > before + case.interval_s
-        planned = free if behind else max(1.0, np.ceil(free / case.interval_s - 1e-9)) * case.interval_s
+        behind = free > before + case.checkpoint_interval_s
+        planned = (
+            free if behind else max(1.0, np.ceil(free / case.checkpoint_interval_s - 1e-9)) * case.checkpoint_interval_s
+        )
         if planned <= before:
-            planned = before + case.interval_s
+            planned = before + case.checkpoint_interval_s
         if not hit and planned > case.t0_s:  # nothing was in work at the fault
             hit, planned = True, max(planned, up_s)
         cold = COLD * float(np.exp(-(planned - up_s) / WARM_S)) if hit else 0.0

@@ -72,7 +72,7 @@ def run_of(config: Configuration) -> Run:
         rate=config.rate,
         warmup_s=config.warmup_s,
         duration_s=config.duration_s,
-        interval_s=config.checkpoint_interval_s,
+        checkpoint_interval_s=config.checkpoint_interval_s,
         partitions=config.partitions,
         fault_at_s=config.fault_at_s,
         schedule_s=config.longest_s,

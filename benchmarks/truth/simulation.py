@@ -69,7 +69,7 @@ class Simulated:
     @property
     def resolution_s(self) -> float:
         """Length of a bin."""
-        return 1.0 if self.method == "rank" else self.run.interval_s
+        return 1.0 if self.method == "rank" else self.run.checkpoint_interval_s
 
     @cached_property
     def bins(self) -> pd.DataFrame:
@@ -125,7 +125,7 @@ class Simulated:
             self.bins,
             start_ns=self.window.start_ns,
             until_ns=self.window.end_ns if self.t0_ns is None else self.t0_ns,
-            interval_s=self.run.interval_s,
+            checkpoint_interval_s=self.run.checkpoint_interval_s,
             within=RECOVERED_WITHIN,
         )
 
@@ -271,7 +271,7 @@ def simulate(script: Script, run: Run, seed: int, later_s: Sequence[float] = ())
         script,
         run,
         course,
-        Window.of(T0_WALL_NS, run.warmup_s, run.duration_s, run.interval_s),
+        Window.of(T0_WALL_NS, run.warmup_s, run.duration_s, run.checkpoint_interval_s),
         Traces(method, tuple(commits), commits[-1].ends, tuple(_seen(script, run, course, late)), tuple(lives)),
         due_ms,
         emit_ms,

@@ -95,7 +95,7 @@ def read_off(script: Script, run: Run, course: Course, *, primer: int, watch: Wa
     if course.outages:
         before = produced & (course.due_ns < _hit_from_ns(course, course.outages[0], produced & emitted))
     latency = (course.emit_ns - course.due_ns)[before & emitted] // MS
-    bin_s = run.interval_s if script.style == "batch" else 1.0
+    bin_s = run.checkpoint_interval_s if script.style == "batch" else 1.0
     found: list[Planted] = []
     for number, outage in enumerate(course.outages):
         later = course.outages[number + 1].t0_ns if number + 1 < len(course.outages) else None

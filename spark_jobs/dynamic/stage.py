@@ -44,7 +44,7 @@ class Plan:
     partitions: int
     output: str | None
     folder: Path
-    trigger_s: float
+    checkpoint_interval_s: float
     groups: int
     failing: dict[str, Any] | None
     ends_chain: bool
@@ -135,7 +135,7 @@ class Stage:
         writer = self._writer(tuples, self.parallelism).option("checkpointLocation", str(self._checkpoint))
         self.query = (
             writer.queryName(f"{self.name}-{self._generation}")
-            .trigger(processingTime=milliseconds(self.plan.trigger_s))
+            .trigger(processingTime=milliseconds(self.plan.checkpoint_interval_s))
             .start()
         )
 
@@ -145,7 +145,7 @@ class Stage:
         """The query of this generation ended a batch of so many rows, which had been in work for `seconds` and put out
         `emitted` (None: nobody knows).
         """
-        self._rates.append(rows / max(seconds, self.plan.trigger_s))
+        self._rates.append(rows / max(seconds, self.plan.checkpoint_interval_s))
         fan_out = self.progress.fan_out
         if rows and emitted is not None:
             # Reports come late, so one batch's tuples may count for the one before: the sums of some are right.

@@ -13,22 +13,19 @@ import duckdb
 import pandas as pd
 import pytest
 
-from faultline.engines.spark.tuning import NEXMARK_SETTINGS
+from faultline.engines.spark.settings import NEXMARK_SETTINGS
 from faultline.experiment.workloads.nexmark_events import QUERIES
 from faultline.installation.java import find_java
 from faultline.installation.services import spark_home
 from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until
-from tests.support.choice import chosen
 from tests.support.nexmark_oracle import answer, streamed
 from tests.support.spark_session import PROGRAMS, local_settings
 
-pytestmark = pytest.mark.timeout(3000)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3000)]
 
 assert str(PROGRAMS) in sys.path
 EVENTS, BATCH, HOLD = 200_000, 100_000, 1
-# A join that grows; all others with --thorough.
-CHOSEN = ("q3",)
 LIMIT_S = 1200
 
 
@@ -57,22 +54,22 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory, share: int) -> Iterator[Path]:
+def through(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of all streams: each stood amid its second batch as its JVM was killed, and went on in another."""
-    folder, queries = tmp_path_factory.mktemp("nexmark"), QUERIES if share == 1 else CHOSEN
-    first = start(folder, "--hold", str(HOLD), *queries)
+    folder = tmp_path_factory.mktemp("nexmark")
+    first = start(folder, "--hold", str(HOLD), *QUERIES)
     try:
         wait_until(
-            lambda: len(list((folder / "held").glob("q*"))) == len(queries),
+            lambda: len(list((folder / "held").glob("q*"))) == len(QUERIES),
             timeout_s=LIMIT_S, every_s=0.2, what="each query amid its second batch",
             alive=lambda: None if first.poll() is None else f"ended with {first.returncode}; see {folder / 'log'}",
         )  # fmt: skip
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
-    for name in queries:
+    for name in QUERIES:
         assert not list((folder / "out" / name).glob(f"batch={HOLD}")), "the batch it was killed in was not written"
-    second = start(folder, *queries)
+    second = start(folder, *QUERIES)
     try:
         assert second.wait(LIMIT_S) == 0, (folder / "log").read_text(errors="replace")[-3000:]
         yield folder
@@ -82,7 +79,7 @@ def through(tmp_path_factory: pytest.TempPathFactory, share: int) -> Iterator[Pa
             second.wait()
 
 
-@pytest.mark.parametrize("query", chosen(QUERIES, CHOSEN))
+@pytest.mark.parametrize("query", QUERIES)
 def test_a_query_that_was_killed_answers_as_duckdb_does(through: Path, query: str) -> None:
     from nexmark.catalogue import load
 

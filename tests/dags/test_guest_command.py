@@ -13,9 +13,8 @@ import pytest
 from faultline.cli import operations
 from faultline.cli.guest_command import conductor
 from faultline.installation import supervision
-from faultline.installation.conductor_lock import only_conductor
 from faultline.installation.daemon import Supervisor
-from faultline.installation.users import are_for_runs, using
+from faultline.installation.users import are_for_runs, only_conductor, using
 from faultline.system.errors import ConfigError
 from faultline.system.settings import INSTANCE, load_settings
 

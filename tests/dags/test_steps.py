@@ -103,7 +103,7 @@ def test_what_a_machine_left_that_went_down_is_refused_for_good(
     assert [name for name, _, _ in noted(attempt)] == ["submit_workload", "harvest", "judge"]
     # It had its record by then.
     monkeypatch.setattr("faultline.lifecycle.steps.has_record", lambda attempt, settings: True)
-    monkeypatch.setattr("faultline.lifecycle.finish.judge_attempt", lambda attempt, settings: sample(attempt=ID))
+    monkeypatch.setattr("faultline.records.judge.verdict.judge_attempt", lambda attempt, settings: sample(attempt=ID))
     monkeypatch.setattr(subject, "tell", lambda record: None)
     assert judge.function(ID).endswith(f"{ID}.json")
 
@@ -112,7 +112,7 @@ def test_a_judge_that_breaks_says_why(attempt: Attempt, monkeypatch: pytest.Monk
     def broken(attempt: Attempt, settings: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("faultline.lifecycle.finish.judge_attempt", broken)
+    monkeypatch.setattr("faultline.records.judge.verdict.judge_attempt", broken)
     with pytest.raises(OSError, match="No space"):
         judge.function(ID)
     assert noted(attempt) == [("judge", "OSError", "[Errno 28] No space left on device")]

@@ -71,7 +71,7 @@ class ChainRun:
                 "output_topic": self.topics["output"],
                 "checkpoint": str(self.attempt.checkpoint),
                 "listener_log": str(self.attempt.listener_journal),
-                "trigger_s": self.config.checkpoint_interval_s,
+                "checkpoint_interval_s": self.config.checkpoint_interval_s,
                 "stop_file": str(self.attempt.stop_file),
                 "executors": 0,  # the driver's own JVM
                 "primer": {"records": 0, "batches": 1},

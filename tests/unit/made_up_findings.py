@@ -69,9 +69,9 @@ def verdict(matrix: str, begins: str, records: Iterable[Record]) -> Verdict:
     return found.verdict
 
 
-def kill(victim: str = "executor", interval_s: float = 2.0, state_mb: float = 1.0, **parts: Any) -> Record:
+def kill(victim: str = "executor", checkpoint_interval_s: float = 2.0, state_mb: float = 1.0, **parts: Any) -> Record:
     recovery = {"recovered": True, "detection_s": 0.1, "reload_s": 4.0, "replay_s": 1.0, "macro_s": 9.0}
-    config: dict[str, Any] = {"fault": victim, "checkpoint_interval_s": interval_s, "state_mb": state_mb}
+    config: dict[str, Any] = {"fault": victim, "checkpoint_interval_s": checkpoint_interval_s, "state_mb": state_mb}
     return sample(recovery={**recovery, **parts}, duration_s=100, **config)
 
 

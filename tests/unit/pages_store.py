@@ -11,9 +11,9 @@ from typing import Any
 import plotly.graph_objects as go
 from fastapi import FastAPI, HTTPException, Request
 
+from faultline.cli import publishing as asking
 from faultline.records.index import Index
 from faultline.records.record import Record
-from faultline.reports.pages import asking
 from faultline.reports.pages.app import build_app
 from faultline.reports.pages.site import Site
 from tests.unit.sample_records import RECOVERED, sample

@@ -18,7 +18,7 @@ T0_NS = 1_795_241_700_250_000_000
 class Scenario:
     """What is planted. Seconds; `catch` and `slow` count batches; `recovers` False means censored."""
 
-    interval_s: float = 2.0
+    checkpoint_interval_s: float = 2.0
     rate: float = 200.0
     warmup_s: float = 6.0
     fault: bool = True
@@ -43,7 +43,7 @@ class Scenario:
             "rate": self.rate,
             "warmup_s": self.warmup_s,
             "duration_s": self.duration_s,
-            "checkpoint_interval_s": self.interval_s,
+            "checkpoint_interval_s": self.checkpoint_interval_s,
             "fault": "none",
             "workload": "word_count_python" if "python_worker" in self.victims else "word_count",
             "commit_mode": self.commit_mode,
@@ -51,7 +51,7 @@ class Scenario:
         if self.fault:
             extra = {"duration_s": self.detection_s} if self.action in ("pause", "delay", "cut") else {}
             extra |= {"delay_ms": 100} if self.action == "delay" else {}
-            first = self.warmup_s + (self.baseline + 2) * self.interval_s
+            first = self.warmup_s + (self.baseline + 2) * self.checkpoint_interval_s
             values["fault_plan"] = {
                 "faults": [
                     {"victim": victim, "action": self.action, "at_s": first + number * self.apart_s, **extra}
@@ -63,7 +63,7 @@ class Scenario:
     @property
     def baseline(self) -> int:
         """Bins that a baseline needs."""
-        return 4 if self.interval_s >= 5 else 10
+        return 4 if self.checkpoint_interval_s >= 5 else 10
 
     @property
     def lasts(self) -> bool:
@@ -83,13 +83,15 @@ class Scenario:
     def apart_s(self) -> float:
         """From one fault to the next at the least: recovery, the hold of its end, and some more."""
         late = self.detection_s + self.redeploy_s + self.load_s + self.replay_s
-        return late + (self.catch + self.slow + 13) * self.interval_s + 12.0
+        return late + (self.catch + self.slow + 13) * self.checkpoint_interval_s + 12.0
 
     @property
     def duration_s(self) -> float:
         """Long enough for baseline, planted recovery and hold, in whole intervals."""
         after = max(32.0, self.apart_s) * len(self.victims)
-        return self.interval_s * float(np.ceil(((self.baseline + 2) * self.interval_s + after) / self.interval_s))
+        return self.checkpoint_interval_s * float(
+            np.ceil(((self.baseline + 2) * self.checkpoint_interval_s + after) / self.checkpoint_interval_s)
+        )
 
 
 class Row(NamedTuple):

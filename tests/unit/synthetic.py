@@ -61,14 +61,14 @@ class Synthetic(Left):
 
     def _hit(self, number: int, row: int, planned: int) -> Hit:
         s = self.s
-        t0 = grain(planned + s.phase * s.interval_s * NS)
+        t0 = grain(planned + s.phase * s.checkpoint_interval_s * NS)
         t2 = grain(t0 + s.detection_s * NS)
         t3 = t2 if s.lasts else grain(t2 + s.redeploy_s * NS)
         t4 = grain(t3 + s.load_s * NS) if s.loads(s.victims[number]) else t3
         t5 = grain(t4 + s.replay_s * NS)
-        t6 = t5 + ns((s.catch + 1) * s.interval_s)
+        t6 = t5 + ns((s.catch + 1) * s.checkpoint_interval_s)
         # Its outputs come a little before its commit.
-        t7 = t6 + ns((s.slow + 1) * s.interval_s) - EMITTED_BEFORE_MS * 1_000_000
+        t7 = t6 + ns((s.slow + 1) * s.checkpoint_interval_s) - EMITTED_BEFORE_MS * 1_000_000
         return Hit(number, s.victims[number], row, t0, t2, grain((t2 + t3) / 2), t3, t4, t5, t6, t7)
 
     @property
@@ -86,15 +86,15 @@ class Synthetic(Left):
 
     def _lay(self) -> None:
         """All batches, primer first, and the faults between them."""
-        s, step = self.s, ns(self.s.interval_s)
+        s, step = self.s, ns(self.s.checkpoint_interval_s)
         rows = [Row(T0_NS - 2 * step, T0_NS - step, 0)]
         last = self.window.end_ns + 2 * step
-        before = int(np.ceil((s.warmup_s + (s.baseline + 1) * s.interval_s) / s.interval_s))
+        before = int(np.ceil((s.warmup_s + (s.baseline + 1) * s.checkpoint_interval_s) / s.checkpoint_interval_s))
         for number in range(1, before + 1 if s.fault else (last - T0_NS) // step + 1):
             # alternating, so that the baseline has a spread but no trend
-            wobble = ns((0.004 if number % 2 == 0 else -0.004) * s.interval_s)
+            wobble = ns((0.004 if number % 2 == 0 else -0.004) * s.checkpoint_interval_s)
             planned = T0_NS + number * step
-            rows.append(Row(planned, planned + ns(DELAY * s.interval_s) - wobble, 0))
+            rows.append(Row(planned, planned + ns(DELAY * s.checkpoint_interval_s) - wobble, 0))
         lineage = 0
         for number in range(len(s.victims) if s.fault else 0):
             hit = self._hit(number, len(rows) - 1, rows[-1].planned)
@@ -107,12 +107,12 @@ class Synthetic(Left):
             else:
                 rows[-1] = rows[-1]._replace(committed=held)
             rows.append(Row(held, hit.t5, 0, lineage, begun))
-            follow = s.catch + s.slow + 7 + max(3, int(np.ceil(10 / s.interval_s)))
+            follow = s.catch + s.slow + 7 + max(3, int(np.ceil(10 / s.checkpoint_interval_s)))
             committed, count = hit.t5 + step, 1
             while committed <= last and (number == len(s.victims) - 1 or count <= follow):
                 late = count <= s.catch or not s.recovers
                 extra = 2 * step if s.catch < count <= s.catch + 1 + s.slow else 0
-                planned = committed - ns((2 if late else 1) * DELAY * s.interval_s)
+                planned = committed - ns((2 if late else 1) * DELAY * s.checkpoint_interval_s)
                 rows.append(Row(planned, committed, extra, lineage))
                 committed, count = committed + step, count + 1
         rows.append(Row(rows[-1].committed, rows[-1].committed + step, 0, lineage))
@@ -221,7 +221,7 @@ class Synthetic(Left):
                 bins,
                 start_ns=self.window.start_ns,
                 until_ns=self.t0,
-                interval_s=self.s.configuration.checkpoint_interval_s,
+                checkpoint_interval_s=self.s.configuration.checkpoint_interval_s,
                 within=0.25,
             ),
             emissions_ms=tuples.emissions_ms,

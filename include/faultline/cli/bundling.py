@@ -13,8 +13,8 @@ from faultline.records.judge.again import SUPERSEDED
 from faultline.records.judge.reduced import reduced
 from faultline.records.manifest import Manifests
 from faultline.records.record import Record
-from faultline.system.documents import read_document
 from faultline.system.errors import ConfigError
+from faultline.system.files import read_document
 from faultline.system.settings import Settings, load_settings
 from faultline.system.text import Say
 

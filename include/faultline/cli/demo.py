@@ -12,9 +12,9 @@ from faultline.cli.following import Followed, follow, minutes_text
 from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import await_dags, newest_records, print_outcome, say_times
 from faultline.experiment.cell import EXPERIMENT, Cell
+from faultline.experiment.common import DEMO, DEMO_MEASUREMENTS
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
-from faultline.experiment.preset_parts import DEMO, DEMO_MEASUREMENTS
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.installation.airflow_home import login_words
 from faultline.lifecycle.environment import installed_build
@@ -23,9 +23,9 @@ from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.record import JUDGED, Record
 from faultline.reports.report import write_report
 from faultline.system.errors import InfrastructureError
+from faultline.system.files import check_target
 from faultline.system.rights import as_caller
 from faultline.system.settings import Settings
-from faultline.system.targets import check_target
 from faultline.system.text import Say, counted
 
 DAG_ID = "state_size_x_checkpoint_interval"

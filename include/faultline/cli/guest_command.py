@@ -63,10 +63,9 @@ def conductor() -> None:
     last `run` that uses them.
     """
     from faultline.cli.operations import bring_up, close_what_ended, require
-    from faultline.installation.conductor_lock import keep_services, keeps_services
     from faultline.installation.daemon import Supervisor
     from faultline.installation.supervision import airflow_runs, down
-    from faultline.installation.users import note_for_runs, using
+    from faultline.installation.users import keep_services, keeps_services, note_for_runs, using
     from faultline.orchestration.guest.conductor import listening
 
     settings = load_settings()

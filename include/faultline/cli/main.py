@@ -226,7 +226,7 @@ def results(
 ) -> None:
     """Show the records in the store, as a table or as JSON."""
     from faultline.cli.operations import select_records
-    from faultline.system.targets import check_target
+    from faultline.system.files import check_target
 
     for option, target in (("--bundle", bundle), ("--report", report), ("--page", page)):
         if target is not None:

@@ -79,7 +79,7 @@ def test_alert(
 
 def _made_up(night: NightFile, kind: str, now: str) -> Told | None:
     """What would be told of a night of this file that came out so."""
-    from faultline.comparison.gate.made_up import made_up_verdict
+    from faultline.comparison.gate.nights import made_up_verdict
     from faultline.lifecycle.progress import describe
     from faultline.orchestration.nights.night_plan import planned_night, primary_of
     from faultline.orchestration.nights.nightly import form_problem, nightly_params

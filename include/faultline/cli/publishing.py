@@ -6,23 +6,26 @@ file to file. What asks a server is left out: choices, downloads of all experime
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from html import escape, unescape
 from pathlib import Path
 from posixpath import relpath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from faultline.reports.pages.asking import Answer, ask
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import Say, counted
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 # Written last into a folder that is one of ours, so that a later call may replace it.
 MARK = ".faultline-site"
@@ -139,3 +142,49 @@ def _app(settings: Settings) -> Any:
     index = Index(settings.results, settings.home)
     site = Site(index, settings.results, PREFIX, "", lambda dag_id, ids, beginnings: ())
     return build_app(lambda request: site, lambda: None)
+
+
+# What the app says to an address, without a server in between.
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the app sent back; names of `headers` in small letters."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def media_type(self) -> str:
+        """`text/html; charset=utf-8`; empty where none is said."""
+        return self.headers.get("content-type", "")
+
+    @property
+    def text(self) -> str:
+        """The body, with what is no UTF-8 replaced."""
+        return self.body.decode("utf-8", "replace")
+
+
+def ask(app: FastAPI, address: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
+    """One request. `address`, path and query, is sent as it stands: no client tidies `..` away."""
+    path, _, query = address.partition("?")
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "method": method,
+        "scheme": "http", "path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(),
+        "root_path": "", "headers": [(name.encode(), value.encode()) for name, value in (headers or {}).items()],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    head = next(one for one in sent if one["type"] == "http.response.start")
+    found = {name.decode().lower(): value.decode() for name, value in head["headers"]}
+    body = b"".join(one.get("body", b"") for one in sent if one["type"] == "http.response.body")
+    return Answer(int(head["status"]), found, body)

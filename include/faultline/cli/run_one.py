@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import threading
 import time
@@ -11,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from faultline.cli.operations import bring_up, require
+from faultline.cli.sweep_words import from_here, split_words
 from faultline.cli.sweeping import await_dags
-from faultline.cli.words import from_here, split_words
 from faultline.experiment.build import parse_build
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
@@ -30,7 +31,8 @@ from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.reports.pages import UI_PAGE
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.settings import Settings, load_settings
+from faultline.system.marks import INSTANCE_MARK
+from faultline.system.settings import Settings, instance, load_settings
 from faultline.system.target import target
 from faultline.system.text import Say
 
@@ -164,16 +166,32 @@ def _measure(order: Order, settings: Settings, say: Say) -> Record:
             shown = _show(settings, str(order.sweep_id), shown, say)
 
     follower = threading.Thread(target=follow, daemon=True)
-    with (settings.logs / "run.log").open("a") as log, contextlib.redirect_stdout(log):
+    # By its mark `down` finds what is started here.
+    mark = os.environ.get(INSTANCE_MARK)
+    os.environ[INSTANCE_MARK] = str(instance(settings)["instance"])
+    path = settings.logs / "run.log"
+    with (
+        path.open("a", buffering=1, encoding="utf-8", errors="replace") as log,
+        contextlib.redirect_stdout(log),
+    ):
         follower.start()
         try:
-            return run(order, PlainHooks(settings), settings)
-        except KeyboardInterrupt:
+            record = run(order, PlainHooks(settings), settings)
+        except Exception:
+            raise
+        except BaseException:
             say("interrupted: what the experiment had started is ended, and its record is cancelled")
             raise
         finally:
             over.set()
             follower.join()
+            if mark is None:
+                del os.environ[INSTANCE_MARK]
+            else:
+                os.environ[INSTANCE_MARK] = mark
+    if record.status == "failed":
+        say(f"what the steps said stands in {path}")
+    return record
 
 
 def _show(settings: Settings, sweep_id: str, shown: str, say: Say) -> str:

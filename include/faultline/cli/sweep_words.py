@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from faultline.cli.words import from_here, split_words
 from faultline.experiment.axes import axis_text, parse_axis
-from faultline.experiment.config import Configuration
+from faultline.experiment.config import BUILT_IN_PATHS, Configuration
 from faultline.experiment.curves import take_object
 from faultline.experiment.matrices import MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.named_settings import OBJECTS, folded, take_settings
+from faultline.experiment.named_settings import OBJECTS, folded, require_known, take_settings
 from faultline.experiment.night_file import is_night
 from faultline.lifecycle.prepare import Order, check_here
 from faultline.system.errors import ConfigError
@@ -139,3 +139,26 @@ def _is_workload(name: str) -> bool:
 
 def _times(repetitions: int) -> str:
     return "once" if repetitions == 1 else f"{repetitions} times"
+
+
+# `KEY=VALUE` words of the command line.
+
+
+def from_here(key: str, value: Any) -> Any:
+    """The value of a parameter; a relative path is meant from here, wherever the experiment will run."""
+    own = key in BUILT_IN_PATHS and isinstance(value, str) and value != BUILT_IN_PATHS[key]
+    return str(Path(value).absolute()) if own else value
+
+
+def split_words(given: Sequence[str], known: Sequence[str], *, example: str) -> dict[str, str]:
+    """`key=value` words by key. Raises ConfigError for one that is none, is not `known`, or comes twice."""
+    values: dict[str, str] = {}
+    for item in given:
+        key, separator, text = item.partition("=")
+        if not separator:
+            raise ConfigError(f"{item}: give KEY=VALUE, such as {example}")
+        require_known(key, known)
+        if key in values:
+            raise ConfigError(f"{key}: given twice; keep one")
+        values[key] = text
+    return values

@@ -71,7 +71,7 @@ def answer_of(entries: Sequence[Entry], wish: Wish | None = None) -> Answer | No
     points = points_of(members)
     breaking, _ = apart(points)
     axes = axes_of(points)
-    choice = choice_of(points)
+    choice = choice_of(points_of([entry for entry in entries if entry.group == group]))
     advice, why = None, ""
     try:
         advice = advise(choice, wish or _default(choice))

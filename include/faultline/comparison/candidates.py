@@ -91,7 +91,7 @@ class Choice:
     `axes` those of what is chosen.
 
     What is no candidate, by name: `incomplete`, not measured under all of the circumstances; `overloaded`, which did
-    not keep up with the load: it uses little CPU because it does little.
+    not keep up with the load: it uses little CPU because it does little; `unusable`, of which every run is unsound.
     """
 
     candidates: tuple[Candidate, ...]
@@ -100,6 +100,7 @@ class Choice:
     given: tuple[str, ...]
     incomplete: tuple[str, ...]
     overloaded: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = ()
 
 
 def choice_of(points: Sequence[Point]) -> Choice:
@@ -118,6 +119,9 @@ def choice_of(points: Sequence[Point]) -> Choice:
         place = tuple(sortable(axis.of(point)) for axis in varied)
         gathered.setdefault(name, {})[place] = point
         told[place] = ", ".join(broken(point.config) if axis.key == FAULT else axis.said(point) for axis in varied)
+    judged, _ = apart([point for point in points if point.valid or point.unsound])
+    every = axes_of(judged)
+    unusable = [", ".join(axis.said(point) for axis in every) for point in judged if not point.valid]
     places = sorted(told, key=str)
     whole = {name: found for name, found in gathered.items() if len(found) == len(places)}
     found = [Candidate(name, labels[name], tuple(rows[place] for place in places)) for name, rows in whole.items()]
@@ -128,6 +132,7 @@ def choice_of(points: Sequence[Point]) -> Choice:
         tuple(told[place] for place in places),
         tuple(name for name in gathered if name not in whole),
         tuple(one.name for one in found if not one.keeps_up),
+        tuple(unusable),
     )
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from faultline.engines.base import Commit, Offsets, offsets_by_partition
 from faultline.experiment.attempt import write_json
-from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
+from faultline.system.files import read_document
 
 BATCHES = "batches.json"
 

@@ -15,8 +15,8 @@ from typing import Protocol
 from faultline import engines
 from faultline.engines.base import Engine
 from faultline.experiment.attempt import Attempt
-from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
+from faultline.system.files import read_document
 from faultline.system.text import suggest
 
 

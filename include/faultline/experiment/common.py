@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -59,29 +60,29 @@ MAX_INJECTIONS = 64
 SECONDS_FOR_BASELINES = 60.0
 
 
-def earliest_fault_s(warmup_s: float, interval_s: float) -> float:
+def earliest_fault_s(warmup_s: float, checkpoint_interval_s: float) -> float:
     """When a fault comes that was given no time, in seconds after T0."""
-    return warmup_s + baseline_commits(interval_s) * interval_s + BASELINE_MARGIN_S
+    return warmup_s + baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + BASELINE_MARGIN_S
 
 
-def baseline_bins(interval_s: float) -> int:
+def baseline_bins(checkpoint_interval_s: float) -> int:
     """Bins needed at least between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
-    return 4 if interval_s >= LONG_INTERVAL_S else 10
+    return 4 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
-def baseline_commits(interval_s: float) -> int:
+def baseline_commits(checkpoint_interval_s: float) -> int:
     """Commits after warm-up that a fault waits for: 10, or 6 where the interval is 5 s or longer."""
-    return 6 if interval_s >= LONG_INTERVAL_S else 10
+    return 6 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
 
 
-def usual_duration_s(interval_s: float, *, driver: bool = False, injections: int = 1) -> float:
+def usual_duration_s(checkpoint_interval_s: float, *, driver: bool = False, injections: int = 1) -> float:
     """Return the default length of the measured window, in seconds: the same with a fault and without.
 
     With several injections it is an upper bound, with time for slow baselines: such a run ends when its last recovery
     is over.
     """
-    baseline_s = baseline_commits(interval_s) * interval_s + BASELINE_MARGIN_S
-    after_s = INTERVALS_AFTER_BASELINE * interval_s + SECONDS_AFTER_BASELINE
+    baseline_s = baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + BASELINE_MARGIN_S
+    after_s = INTERVALS_AFTER_BASELINE * checkpoint_interval_s + SECONDS_AFTER_BASELINE
     each_s = max(SHORTEST_DURATION_S, float(math.ceil(baseline_s + after_s))) + (SECONDS_FOR_A_DRIVER if driver else 0)
     return each_s * injections + (SECONDS_FOR_BASELINES if injections > 1 else 0)
 
@@ -296,3 +297,29 @@ class Common(BaseModel):
     def filler_words(self) -> int:
         """Preloaded words: ceil(state_mb·10⁶ / 1024), each of 1,000 incompressible characters."""
         return math.ceil(self.state_mb * 1e6 / 1024)
+
+
+# What presets of several matrices have in common.
+
+
+def value_of(values: Mapping[str, Any], key: str) -> Any:
+    """The value that a field will have, before its own check."""
+    return values.get(key, Common.model_fields[key].default)
+
+
+# The preset that is made for what the papers claim.
+FINDINGS = "findings"
+# One short cell without a fault. Its interval is one that two cores hold while the JVMs still compile.
+SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 12.0, "rate": 100.0, "fault": "none"}
+# What a comparison needs to see half of what there is; windows are as long as each cell's interval needs.
+REPEATED: dict[str, Any] = {"repetitions": 5}
+# The preset of `./faultline demo`: the runs of each interval, injections of each run, and measurements of a cell until
+# its unsound record is kept. Three runs are the least from which a step along an axis can be claimed.
+DEMO, DEMO_RUNS, DEMO_INJECTIONS, DEMO_MEASUREMENTS = "demo", 3, 2, 2
+DEMO_VALUES: dict[str, Any] = {
+    "state_mb": [1.0],
+    "checkpoint_interval_s": [2.0, 5.0],
+    "fault": ["executor"],
+    "repetitions": DEMO_RUNS,
+    "injections": DEMO_INJECTIONS,
+}

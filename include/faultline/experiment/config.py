@@ -26,12 +26,12 @@ from faultline.experiment.common import (
     Common,
     earliest_fault_s,
     usual_duration_s,
+    value_of,
 )
 from faultline.experiment.curves import require_records, take_curves, take_object
 from faultline.experiment.faults import in_short_form, take_plan
 from faultline.experiment.injections import check_injections, repeated
-from faultline.experiment.named_settings import OBJECTS, folded, require_known, take_settings
-from faultline.experiment.topic_settings import check_topic_settings
+from faultline.experiment.named_settings import OBJECTS, check_topic_settings, folded, require_known, take_settings
 from faultline.experiment.workloads.base import Parameters, Workload, primer_records
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owners, workload_of
 from faultline.system.errors import ConfigError
@@ -344,9 +344,9 @@ def _set_length(values: dict[str, Any]) -> None:
     """Writes out how long is measured, where nobody said it."""
     if "duration_s" not in values:
         try:
-            interval_s = float(values.get("checkpoint_interval_s", 2.0))
+            checkpoint_interval_s = float(value_of(values, "checkpoint_interval_s"))
             driver, injections = values.get("fault") == "driver", int(values.get("injections", 1))
-            values["duration_s"] = usual_duration_s(interval_s, driver=driver, injections=injections)
+            values["duration_s"] = usual_duration_s(checkpoint_interval_s, driver=driver, injections=injections)
         except (TypeError, ValueError, OverflowError):
             return  # the field's own check names the key
 
@@ -360,8 +360,8 @@ def _place_fault(values: dict[str, Any]) -> None:
             values.pop(key, None)
     elif values.get("fault_at_s") is None:
         try:
-            warmup = float(values.get("warmup_s", 20.0))
-            interval = float(values.get("checkpoint_interval_s", 2.0))
+            warmup = float(value_of(values, "warmup_s"))
+            interval = float(value_of(values, "checkpoint_interval_s"))
         except (TypeError, ValueError):
             return  # the field's own check names the key
         values["fault_at_s"] = earliest_fault_s(warmup, interval)

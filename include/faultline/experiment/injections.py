@@ -20,8 +20,8 @@ def expected_duration_s(common: Common) -> float:
     After each baseline it takes an executor some 15 s and three intervals to be replaced and to catch up, and for that
     to hold (seen on two cores at intervals of 2 and 5 s: 41 and 59 s for each injection).
     """
-    interval_s = common.checkpoint_interval_s
-    each_s = baseline_commits(interval_s) * interval_s + 3 * interval_s + 15.0
+    checkpoint_interval_s = common.checkpoint_interval_s
+    each_s = baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + 3 * checkpoint_interval_s + 15.0
     return common.duration_s if common.injections == 1 else min(common.duration_s, common.injections * each_s)
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from faultline.experiment.axes import parse_axes, parse_axis
+from faultline.experiment.common import DEMO, DEMO_VALUES, FINDINGS, REPEATED, SHORT
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.preset_parts import DEMO, DEMO_VALUES, FINDINGS, REPEATED, SHORT
 from faultline.experiment.workloads.nexmark_presets import NEXMARK_PRESETS
 from faultline.experiment.workloads.topology_presets import TOPOLOGY_PRESETS
 from faultline.system.errors import ConfigError

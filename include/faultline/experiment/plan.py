@@ -21,15 +21,15 @@ from faultline.experiment.common import (
     phase_of,
 )
 from faultline.experiment.preparations import Companion, Filling
-from faultline.system.documents import read_document
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import read_document
 
 if TYPE_CHECKING:  # half a second of imports: who works with a plan that was made needs no configuration
     from faultline.experiment.config import Configuration
 
 # Of plan.json.
-SCHEMA = 1
+SCHEMA = 2
 # An act that lasts is over by so much before the end of what is measured.
 BEFORE_END_S = 1.0
 
@@ -83,7 +83,8 @@ class AttemptPlan:
     topics: Mapping[str, Topic]
     warmup_s: float
     duration_s: float
-    cycle_s: Mapping[str, float]
+    checkpoint_interval_s: float
+    snapshot_interval_s: float
     restart_delay_s: float
     seed: int
     faults: tuple[PlannedFault, ...]
@@ -116,11 +117,6 @@ class AttemptPlan:
         """When a planned fault is over at the latest, its undo included, in seconds after T0."""
         aimed_s = 0.0 if self.aim is None else max(0.0, self.aim.latest_s - planned.earliest_s)
         return planned.end_s + aimed_s + self.delay_s
-
-    @property
-    def interval_s(self) -> float:
-        """Between two checkpoints."""
-        return self.cycle_s["checkpoint"]
 
     @property
     def paced(self) -> bool:
@@ -165,7 +161,9 @@ class AttemptPlan:
         What is added to a plan later has a default, and what is not known here any more is left aside, so that attempts
         outlive an update; `schema` rises when neither is possible.
         """
-        if values.get("schema", SCHEMA) != SCHEMA:
+        if "cycle_s" in values:  # of schema 1, and of the first plans, which named none
+            values = {**values, **{f"{cycle}_interval_s": length for cycle, length in values["cycle_s"].items()}}
+        if values.get("schema", SCHEMA) not in (1, SCHEMA):
             raise PlanError(f"schema {values['schema']}, and {SCHEMA} is known here")
         return cls(
             **{
@@ -201,7 +199,8 @@ def resolve(
         topics=known,
         warmup_s=config.warmup_s,
         duration_s=config.duration_s,
-        cycle_s={"checkpoint": config.checkpoint_interval_s, "snapshot": config.snapshot_interval_s},
+        checkpoint_interval_s=config.checkpoint_interval_s,
+        snapshot_interval_s=config.snapshot_interval_s,
         restart_delay_s=config.restart_delay_s,
         seed=config.plan().seed,
         faults=config.planned_faults(),
@@ -249,7 +248,7 @@ def program_of(attempt: Attempt, config: Configuration, plan: AttemptPlan) -> di
         "bootstrap": plan.workload_bootstrap,
         "input_topic": plan.topics["input"].name,
         "output_topic": plan.topics["output"].name,
-        "trigger_s": plan.interval_s,
+        "checkpoint_interval_s": plan.checkpoint_interval_s,
         "stop_file": str(attempt.stop_file),
         **config.kind.program_configuration(attempt, config.own, config),
     }

@@ -21,16 +21,16 @@ import psutil
 from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
 from faultline.experiment.attempt import open_attempts, unhealed_attempts, unhealed_text, write_json
 from faultline.installation.airflow_home import airflow_environment, choose_database, write_airflow_home
-from faultline.installation.conductor_lock import conductor_of
 from faultline.installation.daemon import Supervisor
 from faultline.installation.hosts.keeper import clear_hosts, prepare_hosts
 from faultline.installation.hosts.layout import choose_hosts
 from faultline.installation.programs import write_configuration
 from faultline.installation.services import Service, control_services, data_services, prepare_kafka, prepare_spark
+from faultline.installation.users import conductor_of
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.marks import INSTANCE_MARK
-from faultline.system.processes import end_ledger, end_processes, is_marked
+from faultline.system.processes import end_ledger, end_processes, is_marked, live_process
 from faultline.system.quiet.background import restore
 from faultline.system.secrets import require_logins
 from faultline.system.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
@@ -158,8 +158,18 @@ def down(settings: Settings, progress: Progress = lambda text: None) -> list[int
     if conductor is not None and conductor.pid != os.getpid():
         progress("stopping the conductor")
         end_processes([conductor], grace_s=CONDUCTOR_S)
+    if owners := _owners(settings):
+        progress("stopping what is measured without Airflow")
+        end_processes(owners, grace_s=CONDUCTOR_S)
     with _one_at_a_time(settings):
         return _down(settings, progress)
+
+
+def _owners(settings: Settings) -> list[psutil.Process]:
+    """The live processes, but this one, that perform the steps of an experiment by themselves."""
+    told = [attempt.read().get("owner") for attempt in open_attempts(settings.attempts, settings.home)]
+    found = [live_process(**owner) for owner in told if owner]
+    return [process for process in found if process is not None and process.pid != os.getpid()]
 
 
 def _down(settings: Settings, progress: Progress) -> list[int]:

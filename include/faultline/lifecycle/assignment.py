@@ -42,8 +42,8 @@ class Assignment:
     input_topic: str
     seed: int = 0
     repetition: int = 0
-    interval_s: float = 1.0
-    cycle_s: Mapping[str, float] = field(default_factory=dict)
+    checkpoint_interval_s: float = 1.0
+    snapshot_interval_s: float = 0.0
     restart_delay_s: float = 0.0
     services: str | None = None
     holds: Mapping[str, Path] = field(default_factory=dict)
@@ -103,8 +103,8 @@ def read_assignment(directory: Path) -> Assignment:
             input_topic=str(data["topics"]["input"]),
             seed=plan.seed,
             repetition=int(data["repetition"]),
-            interval_s=plan.interval_s,
-            cycle_s=plan.cycle_s,
+            checkpoint_interval_s=plan.checkpoint_interval_s,
+            snapshot_interval_s=plan.snapshot_interval_s,
             restart_delay_s=plan.restart_delay_s,
             services=services.get("instance"),
             holds={name: Path(path) for name, path in services.get("holds", {}).items()},

@@ -241,7 +241,7 @@ class Conductor:
         if time.monotonic_ns() - planned.mono_ns > MISSED_WINDOW_S * 1e9:
             self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, "the instant had passed; nothing was sent"))
             return None
-        until = planned.plus(WAIT_INTERVALS * self._assignment.interval_s)
+        until = planned.plus(WAIT_INTERVALS * self._assignment.checkpoint_interval_s)
         if not turn.act.await_ready(until.mono_ns):
             detail = f"no victim was at work within {WAIT_INTERVALS} intervals; nothing was sent"
             self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, detail))

@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 
 from fault.action import Daemon, Site
-from faultline.engines.last_words import last_words
 from faultline.engines.registry import engine_at
+from faultline.engines.supervised import last_words
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.plan import AttemptPlan
 from faultline.experiment.preparations import Companion
-from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
+from faultline.system.files import read_document
 from faultline.system.journal import Line, events, last, read_journal
 from faultline.system.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.system.secrets import WORKLOAD, login_file

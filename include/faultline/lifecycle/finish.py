@@ -1,18 +1,22 @@
-"""The last steps of one experiment: its tables, its record, and the end of all that it started."""
+"""The last steps of one experiment: its tables, its record, and the end of all that it started.
+
+The judge's libraries are loaded where it judges: other steps run beside a window that is measured.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faultline.engines.running import BatchJob
 from faultline.installation.topics import delete_topics
 from faultline.lifecycle.collect import gather, is_large, require_whole, sent_records
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.teardown import close
-from faultline.records.judge.verdict import judge_attempt
-from faultline.records.record import Record
 from faultline.system.marks import RUN_MARK
 from faultline.system.processes import end_processes, marked
+
+if TYPE_CHECKING:
+    from faultline.records.record import Record
 
 
 def harvest(run: RunContext) -> None:
@@ -42,6 +46,8 @@ def harvest(run: RunContext) -> None:
 
 def judge(run: RunContext) -> Record:
     """Judges the raw files, and stores the record."""
+    from faultline.records.judge.verdict import judge_attempt
+
     return judge_attempt(run.attempt, run.settings)
 
 

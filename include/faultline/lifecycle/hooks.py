@@ -13,7 +13,7 @@ from faultline.installation.topics import admin_of
 from faultline.lifecycle.context import runtime_of
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError
-from faultline.system.settings import Settings, check_ssh_host, ssh_hosts
+from faultline.system.settings import Settings, ssh_hosts
 from faultline.system.target import Target
 
 # Of the output of a batch job that failed: what is quoted in the error.
@@ -55,7 +55,7 @@ class PlainHooks:
             )
 
     def hosts(self) -> Mapping[str, Mapping[str, Any]]:
-        return {name: check_ssh_host(name, host) for name, host in ssh_hosts(self._settings).items()}
+        return ssh_hosts(self._settings)
 
     def take_target(self, target: Target) -> None:
         pass

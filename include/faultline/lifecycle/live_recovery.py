@@ -134,7 +134,7 @@ class RecoveryWatch:
             production=pd.DataFrame(),
             limits=None,
             emissions_ms=np.empty(0, dtype=np.int64),
-            window=Window.of(fault.t0_ns, 0.0, self._plan.window_s, self._plan.interval_s),
+            window=Window.of(fault.t0_ns, 0.0, self._plan.window_s, self._plan.checkpoint_interval_s),
             undone=fault.undone,
             until_ns=until_ns,
         )

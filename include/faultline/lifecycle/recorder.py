@@ -25,8 +25,8 @@ from faultline.engines.running import Sampler
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.plan import plan_of
 from faultline.installation.restart_hold import LONGEST_HOLD_S
-from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
+from faultline.system.files import read_document
 from faultline.system.journal import Journal
 from faultline.system.kafka_offsets import KafkaEndOffsets
 from faultline.system.machine_lock import LEAST_WAIT_S, Claim, hold_machine

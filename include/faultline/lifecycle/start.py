@@ -37,8 +37,8 @@ from faultline.lifecycle.progress import holder_text
 from faultline.lifecycle.teardown import heal_leftovers
 from faultline.lifecycle.window.punctuality import Punctuality
 from faultline.lifecycle.window.quiet_window import LONGEST_S
-from faultline.system.documents import read_document
 from faultline.system.errors import Cancelled, InfrastructureError
+from faultline.system.files import read_document
 from faultline.system.machine_lock import RECORDER
 from faultline.system.marks import load_token
 from faultline.system.processes import Entry, process_of, send, victim_of
@@ -48,6 +48,8 @@ from faultline.system.waiting import seldom, wait_until
 from generators.login import LOGIN
 
 RECORDER_START_S = 15.0
+# How often a step asks whether its sweep was stopped, which takes a call to Airflow's API server.
+CANCELLED_CHECK_S = 5.0
 # How often whoever waits for its turn asks whether it is still wanted, beside a window that is measured.
 CANCELLED_S = 10.0
 # The longest wait for the experiment before: hours, as its window may last hours.
@@ -297,7 +299,8 @@ def await_end(run: RunContext) -> dict[str, Any]:
     A process that died is noted, not raised: the measurement is kept, and the judge calls it
     invalid. Raises Cancelled when the parent sweep was stopped, InvalidMeasurement for a rate that cannot be reached.
     """
-    attempt, plan, cancelled = run.attempt, run.plan, run.hooks.cancelled
+    attempt, plan = run.attempt, run.plan
+    cancelled = seldom(run.hooks.cancelled, CANCELLED_CHECK_S)
     problems: list[str] = []
 
     punctuality = Punctuality(attempt)

@@ -5,8 +5,13 @@ Tasks of Airflow perform the same steps, each in a process of its own.
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,19 +23,27 @@ from faultline.lifecycle import finish, start
 from faultline.lifecycle.context import Hooks, RunContext, open_run
 from faultline.lifecycle.orphans import sweep_orphans, unclosed
 from faultline.lifecycle.prepare import Order, make_attempt, record_refusal
-from faultline.lifecycle.start import TURN_S
-from faultline.lifecycle.teardown import has_record, note_failure, refuse_closed, refuse_unfinished
-from faultline.records.judge.verdict import stored_record
+from faultline.lifecycle.start import CANCELLED_CHECK_S, TURN_S
+from faultline.lifecycle.teardown import (
+    UnfinishedError,
+    has_record,
+    note_failure,
+    refuse_closed,
+    refuse_unfinished,
+)
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import Cancelled, FaultlineError, InfrastructureError
 from faultline.system.quiet.window_lock import beside_windows
 from faultline.system.settings import Settings
 from faultline.system.target import target
-from faultline.system.waiting import wait_until
+from faultline.system.waiting import seldom, wait_until
 
 # Between two looks at another run that measures the same cell.
 TWIN_CHECK_S = 2.0
+# How often a repeatable step that failed is tried again, and after how long; Airflow's tasks do the same.
+RETRIES = 2
+RETRY_DELAY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -112,8 +125,9 @@ def await_twin(order: Order, hooks: Hooks, settings: Settings) -> None:
                 return True
         return False
 
+    cancelled = seldom(hooks.cancelled, CANCELLED_CHECK_S)
     wait_until(
-        lambda: hooks.cancelled() or not measured_elsewhere(),
+        lambda: cancelled() or not measured_elsewhere(),
         timeout_s=TURN_S,
         every_s=TWIN_CHECK_S,
         what="experiment: the end of the run that measures the same cell",
@@ -135,15 +149,18 @@ def perform(step: Step, run: RunContext) -> Any:
         return step.do(run)
     except Exception as error:
         if step.name != TEARDOWN.name:
-            note_failure(attempt.folder, step.name, run.hooks.cause_of(error))
+            cause = error if isinstance(error, FaultlineError) else run.hooks.cause_of(error)
+            note_failure(attempt.folder, step.name, cause)
         raise
 
 
 def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
     """Measures one experiment in this process; returns its record, whatever its status.
 
-    Raises KeyboardInterrupt and SystemExit once all is ended that it started.
+    What asks this process to end, such as KeyboardInterrupt, is raised once all is ended that it started.
     """
+    from faultline.records.judge.verdict import stored_record
+
     try:
         context = prepare(order, hooks, settings)
     except RefusedError as refused:
@@ -151,20 +168,59 @@ def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
     step = TEARDOWN
     try:
         for step in STEPS.values():
-            if step is not TEARDOWN:
-                perform(step, context)
+            if step.name != TEARDOWN.name:
+                _perform(step, context)
     except FaultlineError:
         pass  # noted, and the record says why
     except Exception:
-        traceback.print_exc()
+        traceback.print_exc(file=sys.stdout)
     except BaseException:
         note_failure(context.attempt.folder, step.name, Cancelled("it was interrupted"))
         raise
     finally:
-        outcome = perform(TEARDOWN, context)
-    if why := outcome.get("unhealed"):
-        print(f"{context.attempt.id} stays open, and the next experiment tries again: {why}")
+        with _undisturbed():
+            _tear_down(context)
     record = stored_record(context.attempt, settings)
     if record is None:
         raise InfrastructureError(f"{context.attempt.id}: left no record in {settings.records}")
     return record
+
+
+def _perform(step: Step, run: RunContext) -> None:
+    """Performs a step, and again where that may help."""
+    for left in reversed(range(RETRIES + 1 if step.repeatable else 1)):
+        try:
+            perform(step, run)
+            return
+        except UnfinishedError:
+            raise
+        except Exception as error:
+            if not left:
+                raise
+            print(f"{step.name}: {type(error).__name__}: {error}; tried again in {RETRY_DELAY_S:g} s")
+            time.sleep(RETRY_DELAY_S)
+
+
+def _tear_down(run: RunContext) -> None:
+    """Performs the teardown; what fails of it takes away no record, and the next experiment tries again."""
+    try:
+        why = perform(STEPS[TEARDOWN.name], run).get("unhealed")
+    except Exception as error:
+        traceback.print_exc(file=sys.stdout)
+        why = f"{type(error).__name__}: {error}"
+    if why:
+        print(f"{run.attempt.id} stays open, and the next experiment tries again: {why}")
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that ask for the end do not end what ends everything."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

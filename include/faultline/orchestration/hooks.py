@@ -11,20 +11,14 @@ from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 from faultline.engines.running import BatchJob, Submission
 from faultline.engines.spark.submission import SparkSubmission
 from faultline.experiment.cell import EXPERIMENT
-from faultline.installation.targets.logins import write_target
-from faultline.orchestration.connections import take_in
-from faultline.orchestration.guest.guest_run import is_guest_run
 from faultline.orchestration.run_experiment import UNFINISHED, state_of
-from faultline.orchestration.targets.connections import said_in_task
+from faultline.orchestration.targets.connections import take_target
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings, check_ssh_host, ssh_hosts
-from faultline.system.waiting import seldom
 
 if TYPE_CHECKING:
     from faultline.system.target import Target
 
-# How often a task asks whether its sweep was stopped; each time is a call to the API server.
-PARENT_CHECK_S = 5.0
 ALONE = "Airflow's process beside the task was ended, and the task with it; nothing of the experiment failed"
 
 
@@ -34,7 +28,6 @@ class AirflowHooks:
     def __init__(self, settings: Settings, context: Any, batch: Callable[[BatchJob], None] | None = None) -> None:
         self._settings, self._context, self._batch = settings, context, batch
         self._beside = os.getppid()
-        self.cancelled = seldom(self._parent_stopped, PARENT_CHECK_S)
 
     def kafka_admin(self) -> Any:
         return KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
@@ -87,11 +80,7 @@ class AirflowHooks:
         return found
 
     def take_target(self, target: Target) -> None:
-        if is_guest_run():
-            # `target add` made them on this host; the Airflow that runs the tasks knows none of them.
-            take_in(self._settings, target)
-        else:
-            write_target(self._settings, target, said_in_task(target))
+        take_target(self._settings, target)
 
     def run_is_alive(self, run_id: str) -> bool:
         if run_id == self._context["run_id"]:  # an earlier attempt of this very run is over
@@ -99,7 +88,7 @@ class AirflowHooks:
         count = self._context["ti"].get_dr_count(dag_id=EXPERIMENT, run_ids=[run_id], states=["queued", "running"])
         return bool(count)
 
-    def _parent_stopped(self) -> bool:
+    def cancelled(self) -> bool:
         """Whether the matrix run that asked for this experiment is over or gone: it waits while it wants it."""
         params = self._context["params"]
         matrix, parent = params.get("matrix"), params.get("parent_run_id")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from faultline.engines.running import BatchJob
-from faultline.engines.spark.submission import SparkSubmission
 from faultline.system.settings import load_settings
+
+if TYPE_CHECKING:
+    from faultline.engines.running import BatchJob
+    from faultline.engines.spark.submission import SparkSubmission
 
 
 class LocalSparkJob(SparkSubmitOperator):
@@ -20,7 +22,6 @@ class LocalSparkJob(SparkSubmitOperator):
     def __init__(self, *, program: str, **arguments: Any) -> None:
         from faultline.engines.spark.settings import program as path_of
 
-        self.program = program
         application = str(path_of(load_settings(), program))
         super().__init__(application=application, conn_id="spark_local", durable=False, **arguments)
 

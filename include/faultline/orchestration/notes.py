@@ -32,7 +32,7 @@ def note_run(settings: Settings, context: Any, note: str) -> None:
 def write_note(settings: Settings, dag_id: str, run_id: str, note: str) -> str | None:
     """Sets the note of a run through Airflow's API. Returns None, or why it could not be set.
 
-    It never raises: a note is not worth a run. In `dag.test()` there is no server, and so no note.
+    It never raises: a note is not worth a run.
     """
     if is_guest_run():
         return None

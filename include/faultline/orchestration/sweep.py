@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.engines.running import BatchJob
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.decide import EXAMPLE
@@ -328,12 +327,13 @@ class Aggregate(LocalSparkJob):
     def execute(self, context: Any) -> None:
         from faultline.comparison.coverage import gap_of
         from faultline.comparison.decisions import decisions_of, settled_in, tally
+        from faultline.engines.running import BatchJob
         from faultline.experiment.sweep_id import sweep_id_of
         from faultline.orchestration.notes import note_run
-        from faultline.records.harvested import is_large
         from faultline.records.index import Index
         from faultline.records.manifest import Manifests
         from faultline.records.store import Store
+        from faultline.records.summary import is_large
         from faultline.reports.answer.allocation import decision_lines
         from faultline.reports.headline import sweep_headline
 

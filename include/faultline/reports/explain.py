@@ -39,8 +39,8 @@ from faultline.reports.disturbance import lost_text, reasons_of
 from faultline.reports.narrative import FaultStory, Happening, Span, Story, tell
 from faultline.reports.table import load_of
 from faultline.system.errors import ConfigError
+from faultline.system.files import check_target
 from faultline.system.settings import Settings
-from faultline.system.targets import check_target
 
 BAR_WIDTH = 48
 # From this width on the evidence stands beside the event.

@@ -7,11 +7,13 @@ only once its folder was synced, too.
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from faultline.system.errors import InfrastructureError
+from faultline.system.errors import ConfigError, InfrastructureError
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -99,3 +101,49 @@ def _sync(path: Path) -> None:
             raise
     finally:
         os.close(opened)
+
+
+# Raw files that hold one JSON object each, and what is said of one that is missing or broken.
+
+
+def require(path: Path) -> None:
+    """Raises InfrastructureError, naming the file and a remedy, when it is missing."""
+    if not path.exists():
+        raise InfrastructureError(f"{path}: missing; clear the task that writes it, or run the experiment again")
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The object in a file. Raises InfrastructureError when the file is missing or holds anything else."""
+    require(path)
+    try:
+        value = json.loads(path.read_text())
+    except ValueError:
+        raise InfrastructureError(f"{path}: not JSON; clear the task that writes it") from None
+    if not isinstance(value, dict):
+        raise InfrastructureError(f"{path}: not a JSON object; clear the task that writes it")
+    return value
+
+
+# Files that a command is told to write: looked at before it works, so that it need not find out afterwards.
+
+
+def check_target(path: Path, option: str) -> None:
+    """Raises ConfigError naming the `option` where no file can be written at `path`. Makes nothing."""
+
+    def refuse(why: str) -> ConfigError:
+        return ConfigError(f"{option} {path}: {why}; name a file that can be written")
+
+    if path.is_dir() or not path.name:
+        raise refuse("is a folder")
+    if path.exists():
+        if not os.access(path, os.W_OK):
+            raise refuse("cannot be written")
+        return
+    # The folder may be made by whoever writes; then it is the nearest one there is that must take it.
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise refuse(f"{folder} is no folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise refuse(f"{folder} cannot be written to")

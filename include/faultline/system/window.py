@@ -6,8 +6,9 @@ opening of the gate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from faultline.system.journal import Line, last
 
@@ -28,7 +29,12 @@ class Window:
 
     @classmethod
     def of(
-        cls, t0_ns: int, warmup_s: float, duration_s: float, interval_s: float, conductor: Sequence[Line] = ()
+        cls,
+        t0_ns: int,
+        warmup_s: float,
+        duration_s: float,
+        checkpoint_interval_s: float,
+        conductor: Sequence[Line] = (),
     ) -> Window:
         """The window of an attempt whose gate opened at `t0_ns`; durations in seconds.
 
@@ -38,7 +44,7 @@ class Window:
         begun, ended = (last(conductor, event=name) for name in ("measured_from", "measured_until"))
         start = t0_ns + round(warmup_s * NS) if begun is None else int(begun["wall_ns"])
         end = start + round(duration_s * NS) if ended is None else int(ended["wall_ns"])
-        return cls(t0_ns, start, end, round(interval_s * NS))
+        return cls(t0_ns, start, end, round(checkpoint_interval_s * NS))
 
     @property
     def watched_until_ns(self) -> int:
@@ -53,3 +59,30 @@ class Window:
     def t_s(self, wall_ns: int) -> float:
         """Seconds after T0."""
         return (wall_ns - self.t0_ns) / NS
+
+
+# Whether the wall clock kept step with the monotonic one during a run: latencies are differences of wall times.
+
+
+# A process that loses its core between reading one clock and the other sees a difference that is none; so many
+# samples in a row do not.
+_ROW = 5
+
+
+def jump_ms(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """By how many milliseconds the wall clock went furthest ahead (or back, negative) of where it was at first.
+
+    `lines` of one process's journal, each with `wall_ns` and `mono_ns`. The least difference of each five lines
+    counts. None for fewer than five lines.
+    """
+    pairs = [(line["wall_ns"], line["mono_ns"]) for line in lines if "wall_ns" in line and "mono_ns" in line]
+    if len(pairs) < _ROW:
+        return None
+    first_wall, first_mono = pairs[0]
+    # From the first line on, so that nanoseconds since 1970 do not lose digits.
+    import numpy as np  # takes its time, and most who look at a window need none
+
+    ahead = np.array([(wall - first_wall) - (mono - first_mono) for wall, mono in pairs])
+    least = np.lib.stride_tricks.sliding_window_view(ahead, _ROW).min(axis=1)
+    moved = least - least[0]
+    return float(moved[np.abs(moved).argmax()]) / 1e6

@@ -34,14 +34,14 @@ def repeated(seed: int) -> tuple[Script, Run, list[float]]:
     script, run = case(seed)
     script = replace(script, recovers=True, lost=0)
     if run.fault_at_s is None:
-        run = replace(run, fault_at_s=run.warmup_s + 12 * run.interval_s + 0.4 * run.interval_s)
+        run = replace(run, fault_at_s=run.warmup_s + 12 * run.checkpoint_interval_s + 0.4 * run.checkpoint_interval_s)
     assert run.fault_at_s is not None
-    grain = max(1.0, run.interval_s)
+    grain = max(1.0, run.checkpoint_interval_s)
     back_s = script.outage_s + (script.catchup_bins + script.slow_bins + 3) * grain
     random = np.random.default_rng([seed, 7])
     apart_s = [back_s + 12 * grain + 12 + float(random.uniform(0, 3 * grain)) for _ in range(KILLS)]
     later = [run.fault_at_s + sum(apart_s[: number + 1]) for number in range(KILLS - 1)]
-    end_s = math.ceil((later[-1] + apart_s[-1]) / run.interval_s) * run.interval_s
+    end_s = math.ceil((later[-1] + apart_s[-1]) / run.checkpoint_interval_s) * run.checkpoint_interval_s
     return script, replace(run, duration_s=end_s - run.warmup_s), later
 
 
@@ -50,7 +50,7 @@ def measured_of(made: Simulated) -> Measured:
     config: Any = SimpleNamespace(
         injections=KILLS,
         paced=True,
-        checkpoint_interval_s=made.run.interval_s,
+        checkpoint_interval_s=made.run.checkpoint_interval_s,
         recovered_within=RECOVERED_WITHIN,
         kind=SimpleNamespace(carries_ids=True),
     )

@@ -104,7 +104,7 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
 def steady(made: Simulated, run: Run) -> bool:
     """Whether the rule finds the baseline steady, at the levels that the judge takes."""
     times_s = made.reference("end_ns") / 1e9
-    levels = {"lag": run.rate * run.interval_s, "latency_ms": 1000 * run.interval_s}
+    levels = {"lag": run.rate * run.checkpoint_interval_s, "latency_ms": 1000 * run.checkpoint_interval_s}
     drifts = [
         drift_interval(times_s, made.reference(name), max(level, float(np.nanmedian(made.reference(name)))))
         for name, level in levels.items()
@@ -178,6 +178,6 @@ def test_random_cases_fit_but_for_the_time_to_restart(seed: int) -> None:
 
     class Fitting:
         rate, warmup_s, duration_s = run.rate, run.warmup_s, run.duration_s
-        checkpoint_interval_s, fault_at_s, restart_delay_s = run.interval_s, run.fault_at_s, 0.0
+        checkpoint_interval_s, fault_at_s, restart_delay_s = run.checkpoint_interval_s, run.fault_at_s, 0.0
 
     require_fit(script, Fitting())

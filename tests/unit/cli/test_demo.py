@@ -12,8 +12,8 @@ import pytest
 
 from faultline.cli import demo
 from faultline.cli.following import Followed
+from faultline.experiment.common import DEMO_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.preset_parts import DEMO_MEASUREMENTS
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,10 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from faultline.cli import operations, run_one
+from faultline.cli.main import Interrupted
 from faultline.cli.operations import bring_up
+from faultline.experiment.attempt import write_json
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.prepare import Order
 from faultline.system.errors import InfrastructureError
+from faultline.system.marks import INSTANCE_MARK
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
 
@@ -132,10 +136,14 @@ def test_a_run_that_is_interrupted_follows_no_more_and_says_what_became_of_it(
     settings.logs.mkdir()
 
     def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+        assert os.environ[INSTANCE_MARK] == "0"
+        raise Interrupted
 
     monkeypatch.setattr(run_one, "run", interrupted)
+    monkeypatch.delenv(INSTANCE_MARK, raising=False)
+    write_json(settings.home / "instance.json", {"instance": "0"})
     before = threading.active_count()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted):
         run_one._measure(Order(CONFIG, sweep_id="s"), settings, said.append)
     assert threading.active_count() == before and said[0].startswith("interrupted")
+    assert INSTANCE_MARK not in os.environ

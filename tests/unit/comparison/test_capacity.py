@@ -79,11 +79,11 @@ def measured(
     status: str,
     *reasons: str,
     sustained: bool | None = True,
-    interval_s: float | None = 2.0,
+    checkpoint_interval_s: float | None = 2.0,
     others: float | None = None,
 ) -> Record:
     record = sample(status=status, reasons=list(reasons), checkpoint_interval_s=2)
-    figures: dict[str, object] = {"sustained": sustained, "effective_interval_s": interval_s}
+    figures: dict[str, object] = {"sustained": sustained, "effective_interval_s": checkpoint_interval_s}
     if others is not None:
         figures["cpu_besides"] = CpuBesides(others=others, stolen=0.0)
     return record.model_copy(update={"metrics": record.metrics.model_copy(update=figures)})
@@ -94,13 +94,19 @@ def measured(
     [
         (measured("valid"), True),
         (measured("valid", sustained=False), False),
-        (measured("valid", interval_s=2.5), False),
+        (measured("valid", checkpoint_interval_s=2.5), False),
         (measured("valid", sustained=None), None),  # too few bins to tell
-        (measured("unsound", "schedule-lag: p99 1 s", interval_s=19.5, others=0.1), False),  # at less than asked
-        (measured("unsound", "schedule-lag: p99 1 s", interval_s=19.5, others=0.9), None),
-        (measured("unsound", "schedule-lag: 9 s", "interval-not-held: none", interval_s=None, others=0.1), False),
-        (measured("unsound", "not-steady: lag", interval_s=19.5, others=0.1), None),
-        (measured("valid", sustained=None, interval_s=16.7), False),  # too few because each took so long
+        (
+            measured("unsound", "schedule-lag: p99 1 s", checkpoint_interval_s=19.5, others=0.1),
+            False,
+        ),  # at less than asked
+        (measured("unsound", "schedule-lag: p99 1 s", checkpoint_interval_s=19.5, others=0.9), None),
+        (
+            measured("unsound", "schedule-lag: 9 s", "interval-not-held: none", checkpoint_interval_s=None, others=0.1),
+            False,
+        ),
+        (measured("unsound", "not-steady: lag", checkpoint_interval_s=19.5, others=0.1), None),
+        (measured("valid", sustained=None, checkpoint_interval_s=16.7), False),  # too few because each took so long
         (measured("unsound", "interval-not-held: 9 s", "drain-incomplete: 3"), False),
         (measured("unmet", "overloaded: lag grew by 20 to 30 of 500 records/s > 1%"), False),
         (measured("unsound", "interval-not-held: 9 s", "schedule-lag: p99 99 ms"), None),
@@ -156,17 +162,17 @@ def test_the_answer_is_known_to_a_tenth_and_rates_have_three_digits() -> None:
 
 def test_others_may_have_had_a_third_of_a_core_and_a_commit_may_be_a_fifth_late() -> None:
     late = ("unsound", "schedule-lag: p99 1 s")
-    assert holds(measured(*late, interval_s=19.5, others=0.3)) is False
-    assert holds(measured(*late, interval_s=19.5, others=0.31)) is None
-    assert holds(measured(*late, interval_s=2.4, others=0.1)) is None
-    assert holds(measured("valid", interval_s=2.4)) is True
-    stolen = measured(*late, interval_s=19.5, others=0.2)
+    assert holds(measured(*late, checkpoint_interval_s=19.5, others=0.3)) is False
+    assert holds(measured(*late, checkpoint_interval_s=19.5, others=0.31)) is None
+    assert holds(measured(*late, checkpoint_interval_s=2.4, others=0.1)) is None
+    assert holds(measured("valid", checkpoint_interval_s=2.4)) is True
+    stolen = measured(*late, checkpoint_interval_s=19.5, others=0.2)
     besides = {"cpu_besides": CpuBesides(others=0.2, stolen=0.2)}
     assert holds(stolen.model_copy(update={"metrics": stolen.metrics.model_copy(update=besides)})) is None
     for unknown in (CpuBesides(others=None, stolen=0.0), CpuBesides(others=0.0, stolen=None)):
         half = stolen.metrics.model_copy(update={"cpu_besides": unknown})
         assert holds(stolen.model_copy(update={"metrics": half})) is None, "nobody knows what others had"
-    assert holds(measured("valid", interval_s=None)) is None
+    assert holds(measured("valid", checkpoint_interval_s=None)) is None
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -84,9 +84,9 @@ def test_growth_is_believed_from_repetitions_only() -> None:
     assert verdict(RECOVERY, REPLAY, pairs("replay_s", 1, 2, state_mb=(1, 8))) is AGREES
     assert verdict(RECOVERY, REPLAY, pairs("replay_s", 2, 1, state_mb=(1, 8))) is DISAGREES
     assert verdict(RECOVERY, REPLAY, pairs("replay_s", 1, 2, state_mb=(1, 8))[::3]) is CANNOT_TELL
-    assert verdict(RECOVERY, INTERVAL, pairs("macro_s", 5, 9, interval_s=(2, 5))) is AGREES
-    censored = kill(interval_s=5, macro_s=None, recovered=False, censored_at_s=70.0)
-    assert verdict(RECOVERY, INTERVAL, [*pairs("macro_s", 5, 9, interval_s=(2, 5)), censored]) is NOT_ASKED
+    assert verdict(RECOVERY, INTERVAL, pairs("macro_s", 5, 9, checkpoint_interval_s=(2, 5))) is AGREES
+    censored = kill(checkpoint_interval_s=5, macro_s=None, recovered=False, censored_at_s=70.0)
+    assert verdict(RECOVERY, INTERVAL, [*pairs("macro_s", 5, 9, checkpoint_interval_s=(2, 5)), censored]) is NOT_ASKED
 
 
 def test_the_restart_is_the_replacements_registration() -> None:
@@ -180,7 +180,9 @@ def test_only_valid_kills_whose_recovery_was_watched_are_recoveries() -> None:
 def test_replay_is_that_of_processes_of_the_engine_and_the_interval_is_asked_of_all() -> None:
     def records(victim: str) -> list[Record]:
         return [
-            kill(victim, state_mb=at, interval_s=interval, replay_s=at * noise, macro_s=10 * interval * noise)
+            kill(
+                victim, state_mb=at, checkpoint_interval_s=interval, replay_s=at * noise, macro_s=10 * interval * noise
+            )
             for at, interval in ((1, 2), (8, 2), (1, 5))
             for noise in NOISE
         ]

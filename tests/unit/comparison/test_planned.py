@@ -7,7 +7,7 @@ from pathlib import Path
 
 from faultline.comparison.answer import answer_named, wish_of
 from faultline.comparison.coverage import gap_of
-from faultline.comparison.planned import entries_of_sweep
+from faultline.comparison.selection import entries_of_sweep
 from faultline.experiment.config import parse_configuration
 from faultline.records.index import Index
 from faultline.records.manifest import Manifest, ManifestCell, Manifests, Missing

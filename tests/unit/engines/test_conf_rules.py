@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.engines.spark.conf_rules import CHANGELOG, KNOWN, check_conf, known_settings, megabytes
-from faultline.engines.spark.settings import decided_settings, jvms, workload_settings
-from faultline.engines.spark.tuning import NEXMARK_SETTINGS
+from faultline.engines.spark.settings import NEXMARK_SETTINGS, decided_settings, jvms, workload_settings
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import parse_configuration

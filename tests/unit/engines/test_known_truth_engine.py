@@ -19,7 +19,7 @@ from faultline.system.errors import InfrastructureError
 
 T0 = 7 * NS
 PRIMER = 3
-RUN = Run(rate=50.0, warmup_s=5.0, duration_s=20.0, interval_s=1.0, partitions=2, fault_at_s=8.4)
+RUN = Run(rate=50.0, warmup_s=5.0, duration_s=20.0, checkpoint_interval_s=1.0, partitions=2, fault_at_s=8.4)
 SCRIPT = Script(spread_ms=40.0, redeploy_s=2.0, load_s=0.5, replay_s=0.7, catchup_bins=1, slow_bins=0)
 
 

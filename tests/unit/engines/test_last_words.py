@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.engines.last_words import last_words
 from faultline.engines.spark.engine import ENGINE
+from faultline.engines.supervised import last_words
 
 # As Spark's driver logs what a Python worker raised: an exception of its own, with the worker's in its text, and more.
 IN_A_WORKER = """\

@@ -252,8 +252,10 @@ def test_injections_and_the_bounds_of_the_warm_up_leave_the_identity_of_older_re
 
 
 @given(st.integers(2, 20), st.sampled_from([1.0, 2.0, 5.0, 15.0]))
-def test_the_default_window_holds_all_injections_and_each_has_its_place(injections: int, interval_s: float) -> None:
-    config = parse_configuration({"injections": injections, "checkpoint_interval_s": interval_s})
+def test_the_default_window_holds_all_injections_and_each_has_its_place(
+    injections: int, checkpoint_interval_s: float
+) -> None:
+    config = parse_configuration({"injections": injections, "checkpoint_interval_s": checkpoint_interval_s})
     planned = config.planned_faults()
     assert [one.index for one in planned] == list(range(injections))
     low, high = config.fault_window
@@ -262,8 +264,8 @@ def test_the_default_window_holds_all_injections_and_each_has_its_place(injectio
 
 
 @given(st.integers(1, 20), st.sampled_from([1.0, 2.0, 5.0, 15.0]))
-def test_what_several_injections_take_lies_within_their_window(injections: int, interval_s: float) -> None:
-    config = parse_configuration({"injections": injections, "checkpoint_interval_s": interval_s})
+def test_what_several_injections_take_lies_within_their_window(injections: int, checkpoint_interval_s: float) -> None:
+    config = parse_configuration({"injections": injections, "checkpoint_interval_s": checkpoint_interval_s})
     assert 0 < expected_duration_s(config) <= config.duration_s
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from faultline.experiment.common import DEMO, DEMO_RUNS
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import plan
-from faultline.experiment.preset_parts import DEMO, DEMO_RUNS
 from faultline.system.errors import ConfigError
 
 BOTH = [(spec, preset) for spec in MATRICES.values() for preset in spec.presets]

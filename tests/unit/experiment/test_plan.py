@@ -137,14 +137,15 @@ def test_endpoints_are_whole_after_json() -> None:
 def test_plans_outlive_an_update(tmp_path: Path) -> None:
     attempt, made = written(tmp_path, parse_configuration({}))
     values = json.loads(attempt.plan.read_text())
-    assert values["schema"] == 1
+    assert values["schema"] == 2
     write_json(attempt.plan, {**values, "of_a_later_version": 3})
     assert values_of(plan_of(attempt)) == values_of(made)
     del values["schema"]  # as the first plans were
+    values["cycle_s"] = {cycle: values.pop(f"{cycle}_interval_s") for cycle in ("checkpoint", "snapshot")}
     write_json(attempt.plan, values)
     assert values_of(plan_of(attempt)) == values_of(made)
-    write_json(attempt.plan, {**values, "schema": 2})
-    with pytest.raises(InfrastructureError, match=r"plan\.json: not a plan \(schema 2, and 1 is known here\)"):
+    write_json(attempt.plan, {**values, "schema": 3})
+    with pytest.raises(InfrastructureError, match=r"plan\.json: not a plan \(schema 3, and 2 is known here\)"):
         plan_of(attempt)
 
 

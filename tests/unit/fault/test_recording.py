@@ -21,7 +21,7 @@ import pytest
 
 from fault import recording
 from fault.errors import VictimRefused
-from fault.groups import group_usage
+from fault.recording import group_usage
 
 MARK = f"of-{uuid.uuid4().hex}"
 RULES = [{"role": "executors", "main": "Main", "mark": MARK}]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.installation.conductor_lock import FILE, conductor_of, only_conductor
 from faultline.installation.supervision import down, up
+from faultline.installation.users import FILE, conductor_of, only_conductor
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
@@ -22,7 +22,7 @@ SERVES = """\
 import sys, time
 from pathlib import Path
 from faultline.system.settings import Settings
-from faultline.installation.conductor_lock import only_conductor
+from faultline.installation.users import only_conductor
 
 home = Path(sys.argv[1])
 with only_conductor(Settings(home, home, home)):

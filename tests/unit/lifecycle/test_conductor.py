@@ -121,10 +121,9 @@ class Stage:
     def conductor(self, *faults: Fault, duration_s: float = END_S, **given: Any) -> Conductor:
         plan = FaultPlan(faults, seed=1)
         planned = plan.resolve(rate=100, checkpoint_interval_s=0.2, snapshot_interval_s=0.4)
-        cycles = {"checkpoint": 0.2, "snapshot": 0.4}
-        fixed = {"attempt": self.attempt, "bootstrap": "127.0.0.1:1", "input_topic": "in", "cycle_s": cycles}
+        fixed = {"attempt": self.attempt, "bootstrap": "127.0.0.1:1", "input_topic": "in", "snapshot_interval_s": 0.4}
         assignment = Assignment(
-            planned=planned, duration_s=duration_s, repetition=1, seed=1, interval_s=0.2, **fixed, **given
+            planned=planned, duration_s=duration_s, repetition=1, seed=1, checkpoint_interval_s=0.2, **fixed, **given
         )
         return Conductor(
             assignment, self.directory, injector=self.injector, offsets=self.offsets, progress=self.progress

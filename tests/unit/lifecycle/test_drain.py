@@ -41,7 +41,7 @@ def attempt(tmp_path: Path) -> Attempt:
 def plan() -> AttemptPlan:
     nowhere = Endpoints(kafka="", kafka_detoured="", kafka_detour="", engine="", engine_ui="", airflow="", hosts={})
     made = resolve(parse_configuration({}), engine="spark", repetition=0, endpoints=nowhere, topics={})
-    return replace(made, cycle_s={"checkpoint": 4.0, "snapshot": 10.0})
+    return replace(made, checkpoint_interval_s=4.0)
 
 
 def limit_s(attempt: Attempt, plan: AttemptPlan, committed_ns: int | None) -> float:

@@ -16,7 +16,7 @@ from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.prepare import Order
 from faultline.lifecycle.steps import STEPS, TEARDOWN, RefusedError, Step, await_twin, perform
 from faultline.lifecycle.teardown import UnfinishedError
-from faultline.system.errors import Cancelled, ConfigError, InfrastructureError
+from faultline.system.errors import Cancelled, ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.journal import read_journal
 from faultline.system.processes import Entry, append_entry
 from faultline.system.settings import ROOT, Settings
@@ -121,15 +121,43 @@ def life(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     steps = {name: replace(step, do=noting(name)) for name, step in STEPS.items()}
     monkeypatch.setattr(subject, "STEPS", steps)
-    monkeypatch.setattr(subject, "TEARDOWN", steps["teardown"])
     monkeypatch.setattr(subject, "prepare", lambda *_: run)
-    monkeypatch.setattr(subject, "stored_record", lambda *_: sample(attempt=ID))
+    monkeypatch.setattr("faultline.records.judge.verdict.stored_record", lambda *_: sample(attempt=ID))
     return done
 
 
 def test_a_life_ends_with_its_record(life: list[str], run: RunContext) -> None:
     assert subject.run(ORDER, run.hooks, run.settings).attempt == ID
     assert life == list(STEPS)
+
+
+def test_what_airflow_did_to_a_task_replaces_no_finding_of_the_experiment(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TestHooks, "cause_of", lambda self, error: InfrastructureError("the task was ended"))
+    for error in (InvalidMeasurement("too late"), OSError("a pipe")):
+        with pytest.raises(type(error)):
+            perform(Step("await_end", fails_with(error)), run)
+    assert [message for _, _, message in noted(run)] == ["too late", "the task was ended"]
+
+
+def test_a_harvest_that_fails_is_tried_again(life: list[str], run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = iter([InfrastructureError("away"), OSError("away"), None])
+
+    def harvest(run: RunContext) -> None:
+        if error := next(tries):
+            raise error
+
+    monkeypatch.setattr(subject, "RETRY_DELAY_S", 0.0)
+    subject.STEPS["harvest"] = replace(STEPS["harvest"], do=harvest)
+    assert subject.run(ORDER, run.hooks, run.settings).attempt == ID
+    assert life[-2:] == ["judge", "teardown"]
+
+
+def test_a_teardown_that_fails_takes_no_record_away(life: list[str], run: RunContext) -> None:
+    subject.STEPS["teardown"] = replace(STEPS["teardown"], do=fails_with(InfrastructureError("kafka: away")))
+    assert subject.run(ORDER, run.hooks, run.settings).attempt == ID
+    assert life[-1] == "judge"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.records.record import RecoveryPart, TriggerPart
-from faultline.records.run_value import OF_ONE, run_value
+from faultline.records.recoveries import OF_ONE, run_value
 
 SECONDS = st.floats(0, 500).map(lambda value: round(value, 3))
 

@@ -22,8 +22,7 @@ from faultline.experiment.matrices import MATRICES
 from faultline.records.bundle import SUFFIX
 from faultline.records.find import read_saved
 from faultline.records.record import KeysPart, Record, WorkPart
-from faultline.reports.document.grid import grid
-from faultline.reports.document.page import IMAGES, Page, matrix_of, results_page, write_page
+from faultline.reports.document.page import IMAGES, Page, grid, matrix_of, results_page, write_page
 from faultline.reports.document.svg import Line, Mark, Panel, draw
 from faultline.reports.document.tables import figures, words
 from faultline.system.errors import ConfigError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.system.clock import jump_ms
+from faultline.system.window import jump_ms
 
 START = 1_795_000_000_000_000_000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from faultline.system.errors import ConfigError
-from faultline.system.targets import check_target
+from faultline.system.files import check_target
 
 
 def test_a_file_that_can_be_written_is_let_through_and_nothing_is_made(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_file_that_can_be_written_is_let_through_and_nothing_is_made(tmp_path:
 
 def test_what_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is root may write anywhere, so the system's answer is given here."""
-    monkeypatch.setattr("faultline.system.targets.os.access", lambda path, how: False)
+    monkeypatch.setattr("faultline.system.files.os.access", lambda path, how: False)
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="file: cannot be written; name a file"):
         check_target(tmp_path / "file", "--page")

@@ -37,7 +37,7 @@ class Run:
     rate: float
     warmup_s: float
     duration_s: float
-    interval_s: float
+    checkpoint_interval_s: float
     partitions: int
     fault_at_s: float | None
     # Of the generator, which sends for longer than the measured window where that may begin later; None: no longer.
@@ -51,7 +51,7 @@ class Run:
                 rate=float(config["rate"]),
                 warmup_s=float(config["warmup_s"]),
                 duration_s=float(config["duration_s"]),
-                interval_s=float(config["trigger_s"]),
+                checkpoint_interval_s=float(config["checkpoint_interval_s"]),
                 partitions=int(config["partitions"]),
                 fault_at_s=None if config["fault_at_s"] is None else float(config["fault_at_s"]),
                 schedule_s=None if config.get("schedule_s") is None else float(config["schedule_s"]),
@@ -72,7 +72,7 @@ class Run:
     @property
     def interval_ns(self) -> int:
         """The grid of commits."""
-        return _ns(self.interval_s)
+        return _ns(self.checkpoint_interval_s)
 
 
 @dataclass(frozen=True)

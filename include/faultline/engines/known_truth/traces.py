@@ -23,7 +23,7 @@ from pathlib import Path
 from faultline.engines.base import Batch, Commit, Offsets, Seen, Traces, offsets_by_partition
 from faultline.engines.supervised import FILE as SUPERVISED
 from faultline.engines.supervised import lives_of
-from faultline.system.documents import require
+from faultline.system.files import require
 from faultline.system.journal import Journal, Line, events, read_ended, read_journal
 
 # As `Attempt.traces` names it.

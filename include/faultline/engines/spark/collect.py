@@ -16,7 +16,7 @@ from faultline.engines.spark.shared import CHECKPOINT, executor_logs, find_hdfs,
 from faultline.engines.spark.throwaway import remove_throwaway
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.plan import plan_of
-from faultline.system.documents import read_document
+from faultline.system.files import read_document
 from faultline.system.journal import events, read_journal
 from faultline.system.settings import Settings
 

@@ -13,13 +13,13 @@ from faultline.engines.spark import class_link, collect, detection, standalone
 from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.live import LiveTraces
 from faultline.engines.spark.progress import CheckpointProgress
-from faultline.engines.spark.sampling import DriverSampler
+from faultline.engines.spark.rest import DriverSampler
 from faultline.engines.spark.shared import CHECKPOINT, find_hdfs
 from faultline.engines.spark.traces import is_evidence, read_traces
 from faultline.experiment.attempt import Attempt
-from faultline.system.documents import read_document
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError
+from faultline.system.files import read_document
 from faultline.system.settings import Settings, free_port, workers_of
 from faultline.system.target import endpoints_at
 

@@ -15,8 +15,8 @@ from faultline.engines.spark.collect import APPLICATION
 from faultline.engines.spark.conf_rules import own_settings
 from faultline.engines.spark.rest import fetch_list
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
+from faultline.system.files import read_document
 from faultline.system.http import fetch
 
 # How Spark describes each job of a micro-batch.

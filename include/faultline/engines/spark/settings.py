@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,14 @@ from faultline.engines.spark.conf_rules import OWNED, changed, megabytes, option
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.shared import SCRATCH, executor_options
-from faultline.engines.spark.tuning import NEXMARK_SETTINGS, workload_tuning
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
+from faultline.experiment.workloads.topology_rules import (
+    DYNAMIC_ALLOCATION,
+    TopologyParameters,
+    first_executors,
+    mechanisms_of,
+)
 from faultline.system.marks import run_option
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
 from faultline.system.settings import HOST, Settings, is_open, load_settings
@@ -73,8 +79,8 @@ def settings_of_build() -> dict[str, str]:
 def configured_settings(config: Configuration) -> dict[str, str]:
     """Settings that follow from the configuration."""
     changelog = config.commit_mode == "aligned-changelog"
-    interval_s = config.checkpoint_interval_s if config.paced else SHORTEST_BATCH_S
-    batches = math.ceil(config.longest_s / interval_s)
+    checkpoint_interval_s = config.checkpoint_interval_s if config.paced else SHORTEST_BATCH_S
+    batches = math.ceil(config.longest_s / checkpoint_interval_s)
     settings = {
         "spark.cores.max": str(config.executors * config.executor_cores),
         "spark.executor.cores": str(config.executor_cores),
@@ -275,3 +281,48 @@ def workload_program(programs: Path, config: Configuration) -> Path:
 def program(settings: Settings, name: str) -> Path:
     """The Spark program `name` of this project."""
     return settings.root / PROGRAMS / f"{name}.py"
+
+
+# Settings of Spark that only some workloads have, by the workload's name.
+
+
+# Java compiles no method of more than 8,000 bytes of code, and making events would be one: above the limit Spark takes
+# smaller ones. Sessions of one partition of the input are merged before they are sent to where their state is, and what
+# goes to Python goes in pieces that are worth a call.
+NEXMARK_SETTINGS = {
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+    "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    # Counting rows costs a look-up for each that is written, and no figure of Nexmark is a number of rows.
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+}
+
+
+def workload_tuning(config: Configuration) -> Mapping[str, str]:
+    """What Spark is told for this workload beside what it is for every one."""
+    tuned = _TUNINGS.get(config.workload)
+    return {} if tuned is None else tuned(config)
+
+
+def _nexmark(config: Configuration) -> Mapping[str, str]:
+    return NEXMARK_SETTINGS
+
+
+def _topology(config: Configuration) -> Mapping[str, str]:
+    own = config.own
+    assert isinstance(own, TopologyParameters)
+    settings = {"spark.scheduler.mode": "FAIR"}  # tasks of all stages take turns
+    if DYNAMIC_ALLOCATION in mechanisms_of(own):
+        first = str(first_executors(own, config.executors))
+        settings |= {
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+            "spark.dynamicAllocation.minExecutors": first,
+            "spark.dynamicAllocation.initialExecutors": first,
+            "spark.dynamicAllocation.maxExecutors": str(config.executors),
+            "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+        }
+    return settings
+
+
+_TUNINGS: Mapping[str, Callable[[Configuration], Mapping[str, str]]] = {"nexmark": _nexmark, "topology": _topology}

@@ -15,8 +15,8 @@ from pathlib import Path
 from faultline.engines.spark.gc_log import EXECUTOR_FILE, gc_option
 from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.system.documents import read_document
 from faultline.system.endpoints import Endpoints
+from faultline.system.files import read_document
 
 EXECUTORS, SCRATCH, CHECKPOINT, LOGGING, HDFS = "executors", "scratch", "checkpoint", "log4j2.properties", "hdfs.json"
 # Spark puts both in when it starts an executor.

@@ -133,7 +133,7 @@ def _usual(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[s
         return {}
     lineages = {name: str(file) for name, file in lineage_files(attempt).items()}
     return {
-        "real_time_s": plan.interval_s if config.commit_mode == "unaligned" else None,
+        "real_time_s": plan.checkpoint_interval_s if config.commit_mode == "unaligned" else None,
         "executors": config.executors,
         "lineages": lineages if config.commit_mode == "none" else None,
         # Made by the first incarnation: a restarted driver is measured as cold as it is.

@@ -19,7 +19,7 @@ from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_l
 from faultline.engines.spark.gc_log import read_gc_logs
 from faultline.engines.spark.instants import spark_instant_ns
 from faultline.engines.supervised import epochs_of, lives_of
-from faultline.system.documents import read_document
+from faultline.system.files import read_document
 from faultline.system.journal import Line, events, read_ended
 
 # How the interface names the driver among its executors.

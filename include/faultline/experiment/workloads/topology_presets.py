@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.experiment.preset_parts import FINDINGS, REPEATED, SHORT
+from faultline.experiment.common import FINDINGS, REPEATED, SHORT
 from faultline.experiment.workloads.topology_rules import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
 from faultline.experiment.workloads.topology_rules import DEFAULTS as TOPOLOGY_DEFAULTS
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from faultline.installation.hosts.group import put_in_group
 from faultline.installation.hosts.keeper import THERE
 from faultline.installation.hosts.layout import folder_of, found
-from faultline.system.documents import read_document
 from faultline.system.errors import FaultlineError
+from faultline.system.files import read_document
 from faultline.system.processes import live_process
 from faultline.system.settings import Settings, load_settings
 from faultline.system.waiting import wait_until

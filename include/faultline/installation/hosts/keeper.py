@@ -19,10 +19,8 @@ import psutil
 from faultline.experiment.attempt import write_json
 from faultline.installation.hosts.group import put_in_group, remove_group
 from faultline.installation.hosts.layout import checkpoint_disk, disk_of, folder_of, found
-from faultline.installation.hosts.names import write_names
 from faultline.installation.hosts.network import join, make_bridge, remove_bridge, remove_link
 from faultline.installation.hosts.ssh import prepare_ssh
-from faultline.installation.hosts.volume import mount, unmount
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.placement import Host
 from faultline.system.processes import birth
@@ -127,3 +125,57 @@ if __name__ == "__main__":
         main()
     except FaultlineError as error:
         sys.exit(str(error))
+
+
+# The names by which hosts know each other and this machine.
+
+
+CONDUCTOR = "conductor"
+
+
+def write_names(settings: Settings) -> None:
+    """Writes what stands in place of `/etc/hosts` and `/etc/resolv.conf` on all hosts. There is no name server: asking
+    one that no host reaches takes seconds."""
+    placement = settings.placement
+    lines = ["127.0.0.1 localhost", f"{placement.conductor} {CONDUCTOR}"]
+    lines += [f"{host.address} {host.name}" for host in placement.hosts]
+    (settings.hosts / "hosts").write_text("".join(f"{line}\n" for line in lines))
+    (settings.hosts / "resolv.conf").write_text("options timeout:1 attempts:1\n")
+
+
+# The disk of a host: a file system of bounded size in a file, which can be full while this machine is not.
+
+
+SIZE_MB = 4096
+
+
+def mount(image: Path, folder: Path, *, size_mb: int = SIZE_MB) -> None:
+    """Has the disk there; an image that is there keeps what it holds. Raises InfrastructureError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if is_mounted(folder):
+        return
+    if not image.exists():
+        image.parent.mkdir(parents=True, exist_ok=True)
+        made = image.with_suffix(".new")
+        made.unlink(missing_ok=True)
+        # No room is kept back for root, as which everything on it runs.
+        _run([str(found("mkfs.ext4")), "-q", "-m", "0", str(made), f"{size_mb}M"])
+        made.rename(image)
+    _run([str(found("mount")), "-o", "loop", str(image), str(folder)])
+
+
+def unmount(folder: Path) -> None:
+    """Takes it away, once nobody uses it any more; harmless where none is."""
+    if is_mounted(folder):
+        _run([str(found("umount")), "--lazy", str(folder)])
+
+
+def is_mounted(folder: Path) -> bool:
+    """Whether a disk is mounted there."""
+    return os.path.ismount(folder)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InfrastructureError(f"hosts: {' '.join(command)}: {done.stderr.strip() or 'failed'}")

@@ -75,7 +75,7 @@ def await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
 def drain_limit_s(attempt: Attempt, plan: AttemptPlan, made: Progress) -> float:
     """Seconds without a further commit after which a drain ends: 60 s and three intervals, or three times as long as
     the engine took from the last fault to its next commit."""
-    limit_s = DRAIN_LIMIT_S + DRAIN_INTERVALS * plan.interval_s
+    limit_s = DRAIN_LIMIT_S + DRAIN_INTERVALS * plan.checkpoint_interval_s
     delivered = seen(attempt.conductor_journal, event="delivered")
     if delivered is None:
         return limit_s

@@ -42,7 +42,8 @@ def due_of(
         began_ns = progress.await_cycle(fault.cycle, t0.plus(planned.earliest_s).wall_ns, latest.mono_ns)
         if began_ns is None:
             return None
-        return _counted(t0, began_ns, fault.phase * assignment.cycle_s[fault.cycle])
+        lengths = {"checkpoint": assignment.checkpoint_interval_s, "snapshot": assignment.snapshot_interval_s}
+        return _counted(t0, began_ns, fault.phase * lengths[fault.cycle])
     at = t0.plus(planned.earliest_s)
     return Due(at) if aim is None else _aimed(at, t0, aim, start, assignment, progress)
 
@@ -52,7 +53,7 @@ def _aimed(at: Instant, t0: Instant, aim: Aim, start: Instant, assignment: Assig
     latest = max(t0.plus(aim.latest_s), at, key=lambda instant: instant.mono_ns)
     # Whoever acts then must have asked the broker before.
     until_ns = latest.plus(-2 * OFFSETS_LEAD_S).mono_ns
-    after_s = aim.phase * assignment.cycle_s["checkpoint"]
+    after_s = aim.phase * assignment.checkpoint_interval_s
     wanted_ns = at.plus(-after_s).wall_ns
     began_ns = start.wall_ns
     # The cycles that end with the commits of the baseline, and then the one in which the planned time is over.

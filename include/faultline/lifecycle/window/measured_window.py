@@ -59,7 +59,7 @@ class MeasuredWindow:
         self, attempt: Attempt, journal: Journal, t0: Instant, assignment: Assignment, reader: SignalReader | None
     ) -> None:
         self._attempt, self._journal, self._rules, self._reader = attempt, journal, assignment, reader
-        self._commits = baseline_commits(assignment.interval_s)
+        self._commits = baseline_commits(assignment.checkpoint_interval_s)
         self.t0 = t0
         self.start = t0.plus(assignment.warmup_s)
 
@@ -112,7 +112,7 @@ class MeasuredWindow:
             commits, found = steady(
                 signals,
                 self._commits,
-                interval_s=self._rules.interval_s,
+                checkpoint_interval_s=self._rules.checkpoint_interval_s,
                 offered_rps=self._reader.load.offered_rps,
             )
             drifts = {name: None if one is None else asdict(one) for name, one in found.items()}
@@ -152,7 +152,7 @@ class MeasuredWindow:
             self._reader.poll(),
             self.start.wall_ns,
             fault.wall_ns,
-            interval_s=rules.interval_s,
+            checkpoint_interval_s=rules.checkpoint_interval_s,
             offered_rps=self._reader.load.offered_rps,
             within=rules.within,
         )
@@ -174,7 +174,12 @@ class MeasuredWindow:
             found = self._await_normal(limits, offsets, signal, commits=commits, latest=latest)
             if isinstance(found, Instant) and not last:
                 # What the next fault can make late tells the judge nothing, so what must hold ends before that.
-                reach_s = limits.hold_s + (limits.latency_ms or 0.0) / 1000 + self._rules.interval_s + JUDGE_MARGIN_S
+                reach_s = (
+                    limits.hold_s
+                    + (limits.latency_ms or 0.0) / 1000
+                    + self._rules.checkpoint_interval_s
+                    + JUDGE_MARGIN_S
+                )
                 sleep_until(min(found.plus(reach_s), latest, key=_mono))
         waited_s = round((time.monotonic_ns() - signal.mono_ns) / 1e9, 3)
         if isinstance(found, Trouble):
@@ -182,7 +187,9 @@ class MeasuredWindow:
                 self._journal.append({"event": "not_normal", "fault": number, "waited_s": waited_s, **asdict(found)})
             return None
         if last:
-            sleep_until(min(Instant.now().plus(self._rules.interval_s + JUDGE_MARGIN_S), self.end, key=_mono))
+            sleep_until(
+                min(Instant.now().plus(self._rules.checkpoint_interval_s + JUDGE_MARGIN_S), self.end, key=_mono)
+            )
         else:
             normal_s = round((found.mono_ns - signal.mono_ns) / 1e9, 3)
             self._journal.write(

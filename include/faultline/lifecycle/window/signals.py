@@ -93,14 +93,16 @@ class SignalReader:
 
 
 def steady(
-    signals: Sequence[CommitSignal], fewest: int, *, interval_s: float, offered_rps: float
+    signals: Sequence[CommitSignal], fewest: int, *, checkpoint_interval_s: float, offered_rps: float
 ) -> tuple[int, dict[str, Drift | None]]:
     """Number of last commits, `fewest` at least, that are steady by the judge's rule (0: none), and their drifts."""
     if not signals:
         return 0, {}
     times_s = np.array([(one.wall_ns - signals[0].wall_ns) / NS for one in signals])
     latency_ms, lag = np.array([one.latency_ms for one in signals]), np.array([float(one.lag) for one in signals])
-    return steady_stretch(times_s, latency_ms, lag, fewest=fewest, interval_s=interval_s, offered_rps=offered_rps)
+    return steady_stretch(
+        times_s, latency_ms, lag, fewest=fewest, checkpoint_interval_s=checkpoint_interval_s, offered_rps=offered_rps
+    )
 
 
 def limits_before(
@@ -108,7 +110,7 @@ def limits_before(
     start_ns: int,
     until_ns: int,
     *,
-    interval_s: float,
+    checkpoint_interval_s: float,
     offered_rps: float,
     within: float,
 ) -> Limits | None:
@@ -120,7 +122,7 @@ def limits_before(
     return limits_from(
         max(latencies),
         max(one.lag for one in seen),
-        interval_s=interval_s,
+        checkpoint_interval_s=checkpoint_interval_s,
         rate=offered_rps,
         spacing_s=math.inf,
         within=within,

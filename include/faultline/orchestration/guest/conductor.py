@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import EXPERIMENT
-from faultline.installation.conductor_lock import only_conductor
+from faultline.installation.users import only_conductor
 from faultline.lifecycle.steps import STEPS
 from faultline.lifecycle.teardown import note_failure
 from faultline.orchestration.guest.job import Job, write
@@ -50,7 +50,7 @@ class Conductor:
         self._guard = threading.Lock()
         # Each piece of work is forked from a process that has imported all of it, and nothing else.
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload([work.__module__ if work else WORK])
+        self._processes.set_forkserver_preload([work.__module__] if work else [WORK, "faultline.lifecycle.steps"])
 
     def serve(self, talk: Any) -> None:
         """Answers one task, until its work has ended or it went away.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.statistics import LEAST
-from faultline.experiment.night_set import night_configurations
+from faultline.experiment.night_file import night_configurations
+from faultline.experiment.nightly_schedule import PAIRS
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 from faultline.system.text import counted, suggest

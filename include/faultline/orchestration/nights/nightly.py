@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.sensors.time_delta import TimeDeltaSensor
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.statistics import LEAST
 from faultline.experiment.build import EXAMPLE
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.night_file import FIELDS, NightFile, night_files
-from faultline.experiment.nightly_schedule import schedule
+from faultline.experiment.nightly_schedule import PAIRS, schedule
 from faultline.orchestration.forms import label_param
 from faultline.orchestration.nights.night_plan import baseline_of_night, night_cells
 from faultline.orchestration.run_experiment import AGAIN
@@ -188,7 +187,7 @@ def plan_night() -> list[dict[str, Any]]:
     """The cells of this night, as arguments of `run_experiment`."""
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.limits import parse_limits
-    from faultline.experiment.night_set import night_configurations
+    from faultline.experiment.night_file import night_configurations
     from faultline.lifecycle.environment import installed_build
     from faultline.orchestration.forms import refuse_unknown
 
@@ -257,7 +256,7 @@ def compare_with_baseline() -> dict[str, Any]:
     from faultline.experiment.sweep_id import sweep_id_of
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests
-    from faultline.reports.night_headline import gate_headline, night_headline
+    from faultline.reports.headline import gate_headline, night_headline
 
     context, settings = get_current_context(), load_settings()
     params, night, run_id = context["params"], night_of_run(), context["run_id"]

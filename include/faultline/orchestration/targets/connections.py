@@ -15,20 +15,23 @@ from faultline.system.settings import Settings
 from faultline.system.target import Target, target
 
 
-def prepare_target(settings: Settings, name: str) -> None:
-    """Takes in what the Connections of an experiment's target say, and looks at it; nothing for the embedded one.
-
-    Within a task. Raises ConfigError or InfrastructureError for the first thing that is wrong.
-    """
-    one = target(settings, name)
-    if one is None:
-        return
+def take_target(settings: Settings, one: Target) -> None:
+    """Writes down what the Connections of a target say. Within a task. Raises ConfigError naming the Connection."""
     if is_guest_run():
         # `target add` made them on this host; the Airflow that runs the tasks knows none of them.
         take_in(settings, one)
     else:
         write_target(settings, one, said_in_task(one))
-    require_well(settings, one, print)
+
+
+def prepare_target(settings: Settings, name: str) -> None:
+    """Takes in what the Connections of a target say, and looks at it; nothing for the embedded one.
+
+    Within a task. Raises ConfigError or InfrastructureError for the first thing that is wrong.
+    """
+    if (one := target(settings, name)) is not None:
+        take_target(settings, one)
+        require_well(settings, one, print)
 
 
 def look_before(settings: Settings, names: Iterable[str]) -> None:

@@ -18,14 +18,24 @@ from faultline.records.judge.bins import bins_of_work, median_span_s, throughput
 from faultline.records.judge.garbage import garbage_of, gc_s
 from faultline.records.judge.hosts import cores_by_host, lost_anywhere, of_this_machine, taken_anywhere, uncertain_ms
 from faultline.records.judge.latency import write_histogram
-from faultline.records.judge.observations import Measured, measured_of
+from faultline.records.judge.observations import (
+    Measured,
+    measured_of,
+)
 from faultline.records.judge.phases import is_out_of_step, latencies_of
 from faultline.records.judge.raw_files import AttemptFile, Raw, read_raw
 from faultline.records.judge.recovery.evidence import Event
 from faultline.records.judge.recovery.placebo import placebo_of
-from faultline.records.judge.recovery.recoveries import Recovered, is_repeated, recoveries_of
+from faultline.records.judge.recovery.recoveries import (
+    Recovered,
+    begin_source,
+    end_source,
+    injections_of,
+    is_repeated,
+    recoveries_of,
+    warmup_of,
+)
 from faultline.records.judge.resources import cpu
-from faultline.records.judge.run_course import begin_source, end_source, injections_of, warmup_of
 from faultline.records.judge.series import series, write_series
 from faultline.records.judge.stages import acknowledging, chain_work, store_was_not_read
 from faultline.records.judge.steady_state import sustained
@@ -52,7 +62,7 @@ from faultline.records.record import (
     WaitedPart,
     WorkPart,
 )
-from faultline.records.run_value import run_value
+from faultline.records.recoveries import run_value
 from faultline.system.journal import Line, events
 from faultline.system.window import NS
 

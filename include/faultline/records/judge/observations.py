@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,17 +10,16 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from faultline.engines.base import behind, offsets_by_partition
+from faultline.engines.base import ROW, Commit, behind, offsets_by_partition
 from faultline.experiment.common import baseline_commits
 from faultline.records.judge.audit import Audit, audit
 from faultline.records.judge.bins import Schedule, between, bins_of_batches, bins_of_seconds, median_span_s
 from faultline.records.judge.hosts import unrecorded
 from faultline.records.judge.key_skew import Keys, keys_of
 from faultline.records.judge.latency import Tuples, fold_tuples
-from faultline.records.judge.raw_files import Raw
+from faultline.records.judge.raw_files import RECORD_COLUMNS, Raw
 from faultline.records.judge.recovery.injected import Injected, read_injected
 from faultline.records.judge.steady_state import Drift, Floats, drifts_of, slope_interval, steady_stretch
-from faultline.records.judge.unpaced import Numbering
 from faultline.system.journal import Line, events
 from faultline.system.window import NS, Window
 
@@ -78,17 +78,17 @@ class Measured:
         Where the conductor waited until the engine was steady, the same is asked: over as few of the last commits as
         can tell, which may reach back into the warm-up.
         """
-        interval_s = self.raw.attempt.config.checkpoint_interval_s
+        checkpoint_interval_s = self.raw.attempt.config.checkpoint_interval_s
         if not self.adaptive or self.reference.empty:
             return self.drifts_over(self.reference)
         bins = between(self.bins, self.window.t0_ns, int(self.reference["end_ns"].iloc[-1]))
-        each = max(1, round(interval_s)) if self.raw.traces.method == "rank" else 1
+        each = max(1, round(checkpoint_interval_s)) if self.raw.traces.method == "rank" else 1
         return steady_stretch(
             self._times_s(bins),
             _column(bins, "latency_ms"),
             _column(bins, "lag"),
-            fewest=baseline_commits(interval_s) * each,
-            interval_s=interval_s,
+            fewest=baseline_commits(checkpoint_interval_s) * each,
+            checkpoint_interval_s=checkpoint_interval_s,
             offered_rps=self.offered_rps,
         )[1]
 
@@ -98,7 +98,7 @@ class Measured:
             self._times_s(bins),
             _column(bins, "latency_ms"),
             _column(bins, "lag"),
-            interval_s=self.raw.attempt.config.checkpoint_interval_s,
+            checkpoint_interval_s=self.raw.attempt.config.checkpoint_interval_s,
             offered_rps=self._offered_rps(bins),
         )
 
@@ -155,3 +155,24 @@ def _died(lines: Sequence[Line]) -> str | None:
     if failed := events(lines, "failed"):
         return str(failed[-1].get("message", "failed"))
     return None if events(lines, "done") else "it never reported `done`"
+
+
+# Events that the engine makes itself: their place in time, which no generator's schedule tells.
+
+
+class Numbering(Schedule):
+    """The place of events in time, from the commits: batch by batch, where a schedule would know each record."""
+
+    def __init__(self, commits: Sequence[Commit]) -> None:
+        super().__init__(pd.DataFrame({name: pd.Series(dtype="int64") for name in RECORD_COLUMNS}))
+        planned = sorted((one.planned_ns or one.committed_ns, one.ends[ROW]) for one in commits)
+        self._planned_ns = [instant for instant, _ in planned]
+        self._taken = [0, *(end for _, end in planned)]
+
+    def due(self, wall_ns: int) -> int:
+        """Events of the batches that were planned by then."""
+        return self._taken[bisect_right(self._planned_ns, wall_ns)]
+
+    def below(self, ends: Mapping[str, int]) -> int:
+        """Events below these numbers."""
+        return ends.get(ROW, 0)

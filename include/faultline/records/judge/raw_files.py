@@ -24,10 +24,10 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.plan import faults_of
 from faultline.experiment.sweep_id import SweepId
 from faultline.records.judge.hosts import Clock, OtherHost, all_processes, clocks_of, machine_of, read_hosts
-from faultline.system.clock import jump_ms
-from faultline.system.documents import read_document, require
 from faultline.system.errors import InfrastructureError
+from faultline.system.files import read_document, require
 from faultline.system.journal import Line, read_ended
+from faultline.system.window import jump_ms
 
 RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
 
@@ -87,7 +87,7 @@ class Raw:
     records: pd.DataFrame
     # By how many ms the broker's clock was ahead, which latencies end by; None where the engine's own ends them.
     broker_ahead_ms: int | None
-    # See `faultline.system.clock`.
+    # See `faultline.system.window`.
     clock_jump_ms: float | None
     # Figures that could not be told of a job, or where it ran, and why.
     not_measured: Mapping[str, str] = field(default_factory=dict)

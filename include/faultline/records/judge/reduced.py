@@ -23,8 +23,8 @@ from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
 from faultline.records.bundle import sha256
 from faultline.records.judge.audit import SUMS
-from faultline.system.documents import read_document
 from faultline.system.errors import InfrastructureError
+from faultline.system.files import read_document
 from generators.state import WORD_CHARACTERS
 
 JOURNALS = (

@@ -62,21 +62,21 @@ def drift_interval(times_s: Floats, values: Floats, level: float) -> Drift | Non
 
 
 def drifts_of(
-    times_s: Floats, latency_ms: Floats, lag: Floats, *, interval_s: float, offered_rps: float
+    times_s: Floats, latency_ms: Floats, lag: Floats, *, checkpoint_interval_s: float, offered_rps: float
 ) -> dict[str, Drift | None]:
     """How `latency` and `lag` move over a baseline of commits at `times_s`, each as a share of its own level or of an
     interval's worth, whichever is more; empty without commits.
 
     Right after a commit little waits: a batch that takes a tenth of a second more would double it, and is no matter to
-    a recovery, whose bounds leave a tenth of an interval. `latency_ms`: NaN where no tuple tells. `interval_s`: the
-    nominal time between commits. `offered_rps`: records/s that the source puts out.
+    a recovery, whose bounds leave a tenth of an interval. `latency_ms`: NaN where no tuple tells.
+    `checkpoint_interval_s`: the nominal time between commits. `offered_rps`: records/s that the source puts out.
     """
     if not len(lag):
         return {}
     known = latency_ms[~np.isnan(latency_ms)]
     levels = (
-        max(float(np.median(known)) if len(known) else 0.0, 1000 * interval_s),
-        max(float(np.median(lag)), offered_rps * interval_s),
+        max(float(np.median(known)) if len(known) else 0.0, 1000 * checkpoint_interval_s),
+        max(float(np.median(lag)), offered_rps * checkpoint_interval_s),
     )
     return {
         name: drift_interval(times_s, values, level)
@@ -85,14 +85,14 @@ def drifts_of(
 
 
 def is_steady(
-    times_s: Floats, latency_ms: Floats, lag: Floats, *, interval_s: float, offered_rps: float
+    times_s: Floats, latency_ms: Floats, lag: Floats, *, checkpoint_interval_s: float, offered_rps: float
 ) -> tuple[bool, dict[str, Drift | None]]:
     """Whether latency and lag are both shown to stay where they are, and their drifts; as `drifts_of`.
 
     A signal without any value is not asked: outputs of some workloads do not tell of which input they are. Too few
     values show nothing, so they are not steady.
     """
-    drifts = drifts_of(times_s, latency_ms, lag, interval_s=interval_s, offered_rps=offered_rps)
+    drifts = drifts_of(times_s, latency_ms, lag, checkpoint_interval_s=checkpoint_interval_s, offered_rps=offered_rps)
     seen = {"latency": not np.isnan(latency_ms).all(), "lag": True}
     return bool(drifts) and all(
         drift is not None and drift.steady for name, drift in drifts.items() if seen[name]
@@ -111,7 +111,7 @@ def trailing_lengths(fewest: int, commits: int) -> list[int]:
 
 
 def steady_stretch(
-    times_s: Floats, latency_ms: Floats, lag: Floats, *, fewest: int, interval_s: float, offered_rps: float
+    times_s: Floats, latency_ms: Floats, lag: Floats, *, fewest: int, checkpoint_interval_s: float, offered_rps: float
 ) -> tuple[int, dict[str, Drift | None]]:
     """The shortest stretch of last commits, of `fewest` or more, over which the rule of `is_steady` holds.
 
@@ -121,7 +121,11 @@ def steady_stretch(
     found: dict[str, Drift | None] = {}
     for length in trailing_lengths(fewest, len(lag)):
         steady, drifts = is_steady(
-            times_s[-length:], latency_ms[-length:], lag[-length:], interval_s=interval_s, offered_rps=offered_rps
+            times_s[-length:],
+            latency_ms[-length:],
+            lag[-length:],
+            checkpoint_interval_s=checkpoint_interval_s,
+            offered_rps=offered_rps,
         )
         if steady:
             return length, drifts

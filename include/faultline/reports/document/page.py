@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from faultline.comparison.answer import answer_of
-from faultline.comparison.cells import FAULT, Axis, Point, label
+from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of, in_order, is_number, label, points_of
 from faultline.comparison.findings.catalogue import PAPERS, findings
 from faultline.comparison.findings.finding import ANSWERED, Verdict
 from faultline.comparison.findings.nexmark import table_of
@@ -27,10 +27,9 @@ from faultline.records.summary import Entry, counting
 from faultline.reports.answer.others import unsound_text
 from faultline.reports.answer.words import answer_lines, front_heads, front_rows
 from faultline.reports.document.charts import charts
-from faultline.reports.document.grid import grid
 from faultline.reports.document.tables import sections, table, words
 from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
+from faultline.system.text import natural, suggest
 
 # What a reader wants to know of the configuration, also at its default; the axes stand in the tables.
 SETTINGS = (
@@ -299,3 +298,34 @@ def _findings(matrix: str, records: Sequence[Record]) -> list[str]:
 
 def _rate(rate: float | None) -> str:
     return "none" if rate is None else f"{rate:,.10g} records/s"
+
+
+# The records of a page as points on axes, as the results page in Airflow has them, but without a store.
+
+
+def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], list[Axis]]:
+    """The points in order, and the axes in which they differ, those that are `named` first; at least one of these."""
+    points = points_of([Entry.of(record) for record in records])
+    breaking, controls = apart(points)
+    # Where both are there, each group may differ in something that the other does not.
+    found: dict[str, Axis] = {}
+    for axis in (*axes_of(breaking), *axes_of(controls)):
+        found.setdefault(axis.key, axis)
+    wanted = [*named, *(key for key in found if key not in named)]
+    if breaking and controls and FAULT not in wanted:
+        wanted.append(FAULT)
+    # A sweep of one configuration varies nothing; it needs a name for its one row all the same.
+    axes = [_axis(key, points) for key in wanted or ["checkpoint_interval_s"]]
+    axes = [axis for axis in axes if len(axis.values) > 1] or axes[:1]
+    return in_order(points, axes), axes
+
+
+def _axis(key: str, points: Iterable[Point]) -> Axis:
+    """The axis with every value that the points have on it, in order; controls come last."""
+    empty = Axis(key, False, ())
+    values = {empty.label(point): empty.of(point) for point in points if empty.label(point) != NONE}
+    if all(is_number(value) for value in values.values()):
+        return Axis(key, True, tuple(sorted(values.values())))
+    return Axis(
+        key, False, tuple(values[text] for text in sorted(values, key=lambda text: (text == CONTROL, natural(text))))
+    )

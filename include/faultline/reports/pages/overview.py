@@ -61,7 +61,7 @@ def newest_answer(site: Site) -> dict[str, object] | None:
     sweep has any."""
     # Statistics take a second to import, which the start of Airflow's API server need not wait for.
     from faultline.comparison.answer import answer_of
-    from faultline.comparison.planned import entries_of_sweep
+    from faultline.comparison.selection import entries_of_sweep
     from faultline.comparison.unsound import unsound_of
     from faultline.reports.answer.others import unsound_text
     from faultline.reports.answer.words import short_answer

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
 from faultline.comparison.coverage import cell_text, gap_of
 from faultline.comparison.decisions import settled_in
-from faultline.comparison.planned import entries_of_sweep
+from faultline.comparison.selection import entries_of_sweep
 from faultline.records.manifest import BASELINE, Manifests
 from faultline.records.metrics import DEFAULT, MACRO, TAIL, Metric, by_group, metrics_of
 from faultline.records.summary import Entry

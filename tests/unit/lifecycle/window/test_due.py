@@ -51,11 +51,13 @@ class Commits:
         raise NotImplementedError
 
 
-def due(engine: Commits, aim: Aim | None, *, at_s: float, interval_s: float = 2.0, warmup_s: float = 20.0) -> Due:
+def due(
+    engine: Commits, aim: Aim | None, *, at_s: float, checkpoint_interval_s: float = 2.0, warmup_s: float = 20.0
+) -> Due:
     plan = FaultPlan((Fault("executor", "kill", at_s=at_s),))
-    (planned,) = plan.resolve(rate=100, checkpoint_interval_s=interval_s, snapshot_interval_s=10)
+    (planned,) = plan.resolve(rate=100, checkpoint_interval_s=checkpoint_interval_s, snapshot_interval_s=10)
     assignment = Assignment(
-        "a", (planned,), 100, "b", "in", cycle_s={"checkpoint": interval_s}, warmup_s=warmup_s, aim=aim
+        "a", (planned,), 100, "b", "in", checkpoint_interval_s=checkpoint_interval_s, warmup_s=warmup_s, aim=aim
     )
     found = due_of(planned, T0, assignment, engine)
     assert found is not None
@@ -74,16 +76,16 @@ def test_without_an_aim_the_time_is_kept_and_no_commit_asked_for() -> None:
 
 @given(st.integers(0, 100), st.floats(0.2, 4.9), st.floats(0, 0.99))
 def test_the_fault_comes_at_its_phase_of_the_first_cycle_that_allows_it(
-    repetition: int, interval_s: float, offset: float
+    repetition: int, checkpoint_interval_s: float, offset: float
 ) -> None:
-    n, phase = baseline_commits(interval_s), phase_of(repetition)
-    at_s = earliest_fault_s(20.0, interval_s)
-    commits = [interval_s * (offset + number) for number in range(200)]
-    found = due(Commits(commits), Aim(phase, n, 1000.0), at_s=at_s, interval_s=interval_s)
+    n, phase = baseline_commits(checkpoint_interval_s), phase_of(repetition)
+    at_s = earliest_fault_s(20.0, checkpoint_interval_s)
+    commits = [checkpoint_interval_s * (offset + number) for number in range(200)]
+    found = due(Commits(commits), Aim(phase, n, 1000.0), at_s=at_s, checkpoint_interval_s=checkpoint_interval_s)
     assert found.cycle_ns is not None
     began_s = (found.cycle_ns - T0.wall_ns) / NS
-    assert seconds(found) == pytest.approx(began_s + phase * interval_s, abs=1e-6)
-    assert at_s - 1e-6 <= seconds(found) <= at_s + interval_s + 1e-6
+    assert seconds(found) == pytest.approx(began_s + phase * checkpoint_interval_s, abs=1e-6)
+    assert at_s - 1e-6 <= seconds(found) <= at_s + checkpoint_interval_s + 1e-6
     assert sum(20.0 < one <= began_s + 1e-6 for one in commits) >= n - 1, "the planned time leaves room for n intervals"
 
 
@@ -119,7 +121,7 @@ def test_what_is_seen_too_late_for_the_broker_to_be_asked_comes_a_little_later()
             return t0.wall_ns
 
     before = time.monotonic_ns()
-    found = due_of(planned, t0, Assignment("a", (planned,), 9, "b", "in", cycle_s={"checkpoint": 2.0}), Now([]))
+    found = due_of(planned, t0, Assignment("a", (planned,), 9, "b", "in", checkpoint_interval_s=2.0), Now([]))
     assert found is not None
     assert found.at.mono_ns >= before + OFFSETS_LEAD_S * NS
 

@@ -99,8 +99,7 @@ def conducted(folder: Path, engine: Engine, **given: Any) -> list[dict[str, Any]
     )
     usual: dict[str, Any] = {
         "duration_s": 200.0,
-        "interval_s": INTERVAL_S,
-        "cycle_s": {"checkpoint": INTERVAL_S},
+        "checkpoint_interval_s": INTERVAL_S,
         "warmup_s": 0.5,
         "warmup_max_s": 60.0,
         "max_wait_s": 90.0,

@@ -53,7 +53,7 @@ class Stage:
         planned = tuple(replace(planned[0], index=number) for number in range(given.pop("injections", 1)))
         usual: dict[str, Any] = {
             "duration_s": 60.0,
-            "interval_s": INTERVAL_S,
+            "checkpoint_interval_s": INTERVAL_S,
             "warmup_s": 0.2,
             "warmup_max_s": 30.0,
             "max_wait_s": 60.0,

@@ -75,24 +75,26 @@ def test_a_poll_reads_what_is_new_and_an_empty_batch_has_no_latency() -> None:
 
 def test_fewer_commits_than_a_baseline_are_not_steady() -> None:
     nine = [signal(2 * n) for n in range(9)]
-    assert steady(nine, 10, interval_s=2, offered_rps=500)[0] == 0
-    assert steady([*nine, signal(18)], 10, interval_s=2, offered_rps=500)[0] == 10
-    assert steady([], 10, interval_s=2, offered_rps=500) == (0, {})
+    assert steady(nine, 10, checkpoint_interval_s=2, offered_rps=500)[0] == 0
+    assert steady([*nine, signal(18)], 10, checkpoint_interval_s=2, offered_rps=500)[0] == 10
+    assert steady([], 10, checkpoint_interval_s=2, offered_rps=500) == (0, {})
 
 
 def test_falling_latency_is_not_steady() -> None:
     falling = [signal(2 * n, latency_ms=4000 - 200 * n) for n in range(10)]
-    commits, drifts = steady(falling, 10, interval_s=2, offered_rps=500)
+    commits, drifts = steady(falling, 10, checkpoint_interval_s=2, offered_rps=500)
     assert commits == 0
     assert drifts["latency"] is not None and not drifts["latency"].steady
 
 
 def test_limits_come_from_the_commits_before_the_fault_alone() -> None:
     seen = [signal(1, lag=9e9), signal(3, lag=800, latency_ms=2000), signal(5, latency_ms=2400), signal(7, lag=9e9)]
-    found = limits_before(seen, T0.plus(2).wall_ns, T0.plus(6).wall_ns, interval_s=2, offered_rps=500, within=0.25)
+    found = limits_before(
+        seen, T0.plus(2).wall_ns, T0.plus(6).wall_ns, checkpoint_interval_s=2, offered_rps=500, within=0.25
+    )
     assert found is not None
     assert (found.lag, found.latency_ms) == (1250, 3000)
-    assert limits_before([], 0, 10**19, interval_s=2, offered_rps=500, within=0.25) is None
+    assert limits_before([], 0, 10**19, checkpoint_interval_s=2, offered_rps=500, within=0.25) is None
 
 
 def since(signals: list[CommitSignal], now_s: float) -> int | Trouble:

@@ -69,7 +69,7 @@ def test_the_drift_interval_holds_the_planted_drift_about_as_often_as_it_says() 
 
 def judged(latency: list[float], lag: list[float]) -> bool:
     times = np.arange(len(lag), dtype=float)
-    return is_steady(times, np.array(latency), np.array(lag), interval_s=1.0, offered_rps=1000.0)[0]
+    return is_steady(times, np.array(latency), np.array(lag), checkpoint_interval_s=1.0, offered_rps=1000.0)[0]
 
 
 def test_a_baseline_is_steady_when_both_signals_are() -> None:
@@ -100,7 +100,9 @@ def test_a_stretch_grows_until_it_can_tell() -> None:
     scattered, flat = 1000 * (1 + random.normal(0, 0.08, 40)), np.full(40, 100.0)
 
     def stretch(latency: Floats, n: int = 40) -> int:
-        return steady_stretch(times[-n:], latency[-n:], flat[-n:], fewest=10, interval_s=1, offered_rps=100)[0]
+        return steady_stretch(times[-n:], latency[-n:], flat[-n:], fewest=10, checkpoint_interval_s=1, offered_rps=100)[
+            0
+        ]
 
     assert stretch(flat) == 10
     assert stretch(scattered) > 10

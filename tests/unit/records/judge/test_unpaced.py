@@ -14,7 +14,7 @@ from faultline.engines.numbered import MS, harvest, tuples
 from faultline.engines.spark.checkpoint import committed_batches
 from faultline.records.judge.bins import bins_of_batches, throughput_rps
 from faultline.records.judge.latency import fold, fold_tuples
-from faultline.records.judge.unpaced import Numbering
+from faultline.records.judge.observations import Numbering
 from faultline.system.errors import InfrastructureError
 from faultline.system.window import NS, Window
 

@@ -111,7 +111,7 @@ def test_a_control_may_not_see_a_fault() -> None:
 def test_four_bins_are_enough_at_intervals_of_five_seconds() -> None:
     slow = dataclasses.replace(
         GOOD,
-        configuration=Scenario(interval_s=5.0).configuration,
+        configuration=Scenario(checkpoint_interval_s=5.0).configuration,
         baseline_bins=4,
         spans_s=np.full(4, 5.0),
     )

@@ -16,7 +16,7 @@ from faultline.records.judge.work import is_real_time, non_compute_ms, source_rp
 from faultline.system.window import NS, Window
 
 T0 = 1_000 * NS
-WINDOW = Window.of(T0, warmup_s=10, duration_s=10, interval_s=2)
+WINDOW = Window.of(T0, warmup_s=10, duration_s=10, checkpoint_interval_s=2)
 
 
 def progress(batch: int, at_s: float, trigger_ms: int, add_ms: int) -> Batch:

@@ -27,7 +27,7 @@ def limits_of(
     *,
     start_ns: int,
     until_ns: int,
-    interval_s: float,
+    checkpoint_interval_s: float,
     within: float,
     by_lag: bool = False,
 ) -> Limits | None:
@@ -43,7 +43,7 @@ def limits_of(
     return limits_from(
         highest_ms,
         float(before["lag"].max()),
-        interval_s=interval_s,
+        checkpoint_interval_s=checkpoint_interval_s,
         rate=float(before["records"].sum() / before["span_s"].sum()),
         spacing_s=due_spacing_s(production, start_ns, until_ns),
         within=within,

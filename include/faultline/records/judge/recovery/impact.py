@@ -51,10 +51,10 @@ def settled_ns(bins: pd.DataFrame, t0_ns: int, until_ns: int) -> int | None:
     return int(watched["end_ns"].iloc[begins[-1]]) if begins else t0_ns
 
 
-def phase_at(bins: pd.DataFrame, t0_ns: int, interval_s: float) -> float | None:
+def phase_at(bins: pd.DataFrame, t0_ns: int, checkpoint_interval_s: float) -> float | None:
     """The share of a checkpoint cycle that was over at t0, at most 1; None before the first commit."""
     before = bins.loc[bins["end_ns"] <= t0_ns, "end_ns"]
-    return min(1.0, (t0_ns - int(before.max())) / NS / interval_s) if len(before) else None
+    return min(1.0, (t0_ns - int(before.max())) / NS / checkpoint_interval_s) if len(before) else None
 
 
 def largest_lateness_ms(generator: Sequence[Line], begin_ns: int, end_ns: int) -> float | None:

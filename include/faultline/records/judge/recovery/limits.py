@@ -32,14 +32,20 @@ class Limits:
 
 
 def limits_from(
-    highest_ms: float | None, largest_lag: float, *, interval_s: float, rate: float, spacing_s: float, within: float
+    highest_ms: float | None,
+    largest_lag: float,
+    *,
+    checkpoint_interval_s: float,
+    rate: float,
+    spacing_s: float,
+    within: float,
 ) -> Limits:
     """L*, lag* and H. `rate`: records due in a second. `spacing_s`: between two results that are due."""
-    slack_s = SLACK_INTERVALS * interval_s
+    slack_s = SLACK_INTERVALS * checkpoint_interval_s
     longest = HOLD_RESULTS * spacing_s if math.isfinite(spacing_s) else 0.0
     return Limits(
         latency_ms=None if highest_ms is None else max((1 + within) * highest_ms, highest_ms + 1000 * slack_s),
         lag=max((1 + within) * largest_lag, largest_lag + slack_s * rate),
-        hold_s=max(SHORTEST_HOLD_S, HOLD_INTERVALS * interval_s, longest),
+        hold_s=max(SHORTEST_HOLD_S, HOLD_INTERVALS * checkpoint_interval_s, longest),
         baseline_p99_ms=highest_ms,
     )

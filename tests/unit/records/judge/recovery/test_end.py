@@ -129,11 +129,11 @@ def test_a_silent_engine_has_not_its_lag_back() -> None:
 
 
 def test_limits_are_a_share_above_the_baseline_and_never_less_than_a_tenth_of_an_interval() -> None:
-    found = limits_from(4000, 2000, interval_s=2, rate=500, spacing_s=0.002, within=0.25)
+    found = limits_from(4000, 2000, checkpoint_interval_s=2, rate=500, spacing_s=0.002, within=0.25)
     assert found == Limits(latency_ms=5000, lag=2500, hold_s=10, baseline_p99_ms=4000)
-    found = limits_from(100, 10, interval_s=5, rate=500, spacing_s=6.0, within=0.25)
+    found = limits_from(100, 10, checkpoint_interval_s=5, rate=500, spacing_s=6.0, within=0.25)
     assert found == Limits(latency_ms=600, lag=260, hold_s=18, baseline_p99_ms=100)
-    assert limits_from(1, 1, interval_s=1, rate=1, spacing_s=float("inf"), within=0.25).hold_s == 10
+    assert limits_from(1, 1, checkpoint_interval_s=1, rate=1, spacing_s=float("inf"), within=0.25).hold_s == 10
 
 
 cells = st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1), st.booleans()), min_size=1, max_size=40)
@@ -202,5 +202,5 @@ def test_without_latencies_it_is_over_once_lag_is_back() -> None:
 
 
 def test_limits_without_latencies_are_of_lag_alone() -> None:
-    limits = limits_from(None, 100, interval_s=2, rate=500, spacing_s=float("inf"), within=0.25)
+    limits = limits_from(None, 100, checkpoint_interval_s=2, rate=500, spacing_s=float("inf"), within=0.25)
     assert (limits.latency_ms, limits.baseline_p99_ms, limits.lag, limits.hold_s) == (None, None, 200, 10)

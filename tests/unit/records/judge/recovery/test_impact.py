@@ -119,11 +119,11 @@ def test_latency_has_settled_when_its_last_level_began() -> None:
 
 
 @given(st.floats(0, 5), st.floats(0.1, 4))
-def test_the_phase_is_the_share_of_a_cycle_since_the_last_commit(since_s: float, interval_s: float) -> None:
+def test_the_phase_is_the_share_of_a_cycle_since_the_last_commit(since_s: float, checkpoint_interval_s: float) -> None:
     bins = _latencies([1.0, 1.0, 1.0])
-    phase = phase_at(bins, round((6 + since_s) * NS), interval_s)
-    assert phase == pytest.approx(min(1.0, since_s / interval_s), abs=1e-6)
-    assert phase_at(bins, NS, interval_s) is None
+    phase = phase_at(bins, round((6 + since_s) * NS), checkpoint_interval_s)
+    assert phase == pytest.approx(min(1.0, since_s / checkpoint_interval_s), abs=1e-6)
+    assert phase_at(bins, NS, checkpoint_interval_s) is None
 
 
 def test_the_largest_lateness_is_that_of_the_seconds_of_the_recovery() -> None:

@@ -16,7 +16,7 @@ from faultline.system.window import Window
 
 T0_NS = 1_795_241_700_250_000_000
 T0_MS = T0_NS // MS
-WINDOW = Window.of(T0_NS, warmup_s=0, duration_s=5, interval_s=1)
+WINDOW = Window.of(T0_NS, warmup_s=0, duration_s=5, checkpoint_interval_s=1)
 
 # Seconds after T0 in ms, latency in ms or None for one that never came, and how many such tuples there are.
 Drawn = tuple[int, int | None, int]

@@ -24,7 +24,7 @@ def _scenario(seed: int) -> Scenario:
     random = np.random.default_rng(seed)
     interval = float(random.choice([1.0, 2.0, 5.0]))
     return Scenario(
-        interval_s=interval,
+        checkpoint_interval_s=interval,
         rate=float(random.choice([100, 250])) * 2 / interval,
         phase=float(random.uniform(0.02, 0.25)),
         detection_s=float(random.uniform(0, 2)),
@@ -52,7 +52,7 @@ def test_planted_instants_come_back_within_one_bin(block: int, share: int) -> No
             if not scenario.recovers and part in {"catchup_s", "macro_s"}:
                 assert found is None, (seed, part)
             else:
-                assert found == pytest.approx(planted, abs=scenario.interval_s), (seed, part)
+                assert found == pytest.approx(planted, abs=scenario.checkpoint_interval_s), (seed, part)
         if scenario.recovers:
             assert recovery.macro_s is not None and recovery.reload_s is not None
             assert recovery.macro_s >= recovery.reload_s
@@ -62,14 +62,16 @@ def test_planted_instants_come_back_within_one_bin(block: int, share: int) -> No
         else:
             # The lag was out at every commit that was watched, perhaps but for the last, when no more came.
             watched = max(row.committed for row in made.batches if row.committed <= made.window.watched_until_ns)
-            assert recovery.censored_at_s == pytest.approx((watched - made.t0) / NS, abs=scenario.interval_s + 0.001)
+            assert recovery.censored_at_s == pytest.approx(
+                (watched - made.t0) / NS, abs=scenario.checkpoint_interval_s + 0.001
+            )
             assert recovery.resolution_s is None
 
 
 def within_s(made: Synthetic, part: str) -> float:
     """How far a part may be from what was planted: logs cut to milliseconds; the last is told by cells of a second,
     the first of which may hold tuples of two batches where a batch is no longer than that."""
-    return 0.002 if part != "macro_s" or made.s.interval_s >= 2 else made.s.interval_s + 0.002
+    return 0.002 if part != "macro_s" or made.s.checkpoint_interval_s >= 2 else made.s.checkpoint_interval_s + 0.002
 
 
 ROLES = ["worker", "driver", "python_worker", "kafka", "pause", "delay", "none", "none-driver"]
@@ -126,7 +128,7 @@ def test_a_fault_is_watched_until_the_next_one() -> None:
         recovery, _ = measure(timeline)
         assert recovery.recovered is False
         assert recovery.censored_at_s is not None
-        assert 0 <= recovery.censored_at_s <= (instant - made.t0) / NS + made.s.interval_s
+        assert 0 <= recovery.censored_at_s <= (instant - made.t0) / NS + made.s.checkpoint_interval_s
 
 
 def test_only_the_last_start_before_t5_was_the_recovery() -> None:

@@ -89,7 +89,7 @@ def test_what_was_slow_is_the_time_of_all_recoveries_and_of_nothing_else(tmp_pat
     lasted_s = sum((hit.t7 - hit.t0) / NS for hit in one.made.hits)
     tuples = 2 * one.made.s.rate
     # To a cell of production at either edge, and what waited for its batch when the fault came.
-    assert during.count == pytest.approx(tuples * lasted_s, abs=3 * tuples * (2 + one.made.s.interval_s))
+    assert during.count == pytest.approx(tuples * lasted_s, abs=3 * tuples * (2 + one.made.s.checkpoint_interval_s))
     whole = metrics.latency_ms.count or 0
     assert whole + during.count + after.count == pytest.approx(tuples * one.made.window.duration_s, abs=tuples)
     assert after.p50 == pytest.approx(metrics.latency_ms.p50, rel=0.02)
