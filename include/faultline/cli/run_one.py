@@ -104,7 +104,7 @@ def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bo
     say(describe(config))
     if (pause := pause_in(config)) is not None:
         say(pause)
-    if airflow_health(settings).get("scheduler") != "healthy":
+    if not _answers(settings, "scheduler"):
         bookkeeping = {key: conf[key] for key in BOOKKEEPING if key in conf}
         bookkeeping["build_spec"] = parse_build(bookkeeping.get("build_spec"), "build_spec")
         return _here(Order(config, sweep_id=sweep_id, keep_topics=keep_topics, **bookkeeping), say)
@@ -118,8 +118,13 @@ def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bo
 def page_of(attempt: str) -> str | None:
     """The address of an experiment's page; None where no Airflow shows it."""
     settings = load_settings()
-    up = airflow_health(settings).get("metadatabase") == "healthy"
+    up = _answers(settings, "metadatabase")
     return f"{settings.endpoints.airflow}{UI_PAGE}/experiments/{attempt}" if up else None
+
+
+def _answers(settings: Settings, component: str) -> bool:
+    """Whether a component of this installation's own Airflow is healthy: another one may have the same port."""
+    return airflow_health(settings).get(component) == "healthy" and AirflowApi(settings).is_own()
 
 
 def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> None:

@@ -14,7 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from faultline.installation.airflow_home import USER, password
 from faultline.installation.proof import PREFIX as PROOF
 from faultline.installation.proof import new_challenge, require_own_listener, require_proof
-from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.secrets import read_secrets
 from faultline.system.settings import Settings
 
@@ -108,6 +108,14 @@ class AirflowApi:
             self._token = str(self._request("POST", "/auth/token", body, {})["access_token"])
             self._token_until = time.monotonic() + TOKEN_LIFE_S
         return self._token
+
+    def is_own(self) -> bool:
+        """Whether this installation's server answers, and not another one at the same port."""
+        try:
+            self._require_own_server()
+        except FaultlineError:
+            return False
+        return True
 
     def _require_own_server(self) -> None:
         """Raises InfrastructureError when whoever answers cannot show that it is this installation's."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +19,11 @@ from faultline.cli.main import Interrupted
 from faultline.cli.operations import bring_up
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import parse_configuration
+from faultline.installation import proof
 from faultline.lifecycle.prepare import Order
 from faultline.system.errors import InfrastructureError
 from faultline.system.marks import INSTANCE_MARK
+from faultline.system.secrets import make_secrets, read_secrets
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
 
@@ -147,3 +151,40 @@ def test_a_run_that_is_interrupted_follows_no_more_and_says_what_became_of_it(
         run_one._measure(Order(CONFIG, sweep_id="s"), settings, said.append)
     assert threading.active_count() == before and said[0].startswith("interrupted")
     assert INSTANCE_MARK not in os.environ
+
+
+class Health(BaseHTTPRequestHandler):
+    """Says that all is healthy, as any Airflow does; with `key` it proves whose it is, too."""
+
+    key: str | None = None
+
+    def do_GET(self) -> None:
+        challenge = self.path.partition("challenge=")[2]
+        if challenge and self.key is None:
+            self.send_error(404)
+            return
+        port = self.server.server_address[1]  # type: ignore[index]
+        said: object = (
+            proof.answer(self.key or "", challenge, port) if challenge else {"scheduler": {"status": "healthy"}}
+        )
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(said).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_airflow_of_another_installation_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    settings = Settings(ROOT, tmp_path, tmp_path / "results")
+    make_secrets(settings.secrets)
+    monkeypatch.setattr(Health, "key", read_secrets(settings.secrets).proof if own else None)
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = replace(settings, ports={**settings.ports, "airflow": server.server_address[1]})
+        assert run_one._answers(there, "scheduler") is own
+        assert not run_one._answers(there, "triggerer")
+        server.shutdown()
