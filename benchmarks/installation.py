@@ -18,7 +18,7 @@ from faultline.installation.airflow_home import DATABASE
 from faultline.installation.supervision import down
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import ConfigError
-from faultline.system.quiet.window_lock import taken
+from faultline.system.locks import taken
 from faultline.system.settings import DEFAULT_PORTS, Settings, choose_ports, load_settings
 from faultline.system.text import Say
 from faultline.system.waiting import wait_until

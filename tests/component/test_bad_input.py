@@ -16,7 +16,7 @@ from faultline.installation.daemon import Supervisor
 from faultline.installation.programs import write_configuration
 from faultline.system.environment import PASSED
 from faultline.system.files import write_private
-from faultline.system.machine_lock import HOLDS, RECORDER
+from faultline.system.locks import HOLDS, RECORDER
 from faultline.system.rights import SHARED
 from faultline.system.secrets import FILE, HARNESS, login_file, make_secrets, read_secrets, write_logins
 from faultline.system.settings import load_settings

@@ -24,8 +24,8 @@ from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.metrics import named
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.system.background import means, niceness_of, policies_of
 from faultline.system.journal import read_journal
-from faultline.system.quiet.background import means, niceness_of, policies_of
 from faultline.system.waiting import wait_until
 from tests.support import word_count
 from tests.support.airflow_ui import PLUGIN, Form, Ui, call, window

@@ -35,7 +35,7 @@ from faultline.installation.daemon import Supervisor
 from faultline.installation.services import master_state, spark_home, spark_submit
 from faultline.records.find import find_record
 from faultline.system.journal import read_journal
-from faultline.system.machine_lock import HOLDS, machine_holder, pretenders
+from faultline.system.locks import HOLDS, machine_holder, pretenders
 from faultline.system.secrets import FILE, HARNESS, USERS, jaas_file, login_file, read_secrets
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until

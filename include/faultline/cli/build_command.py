@@ -33,7 +33,7 @@ def add(
     from faultline.engines.spark.distributions import distributions, examined, keep, read_conf
     from faultline.installation.daemon import Supervisor
     from faultline.system.errors import ConfigError
-    from faultline.system.machine_lock import machine_holder
+    from faultline.system.locks import machine_holder
     from faultline.system.settings import load_settings
 
     settings = load_settings()
@@ -78,7 +78,7 @@ def remove(name: Annotated[str, typer.Argument(help="The build to forget; its fo
     from faultline.engines.spark.distributions import forget
     from faultline.installation.daemon import Supervisor
     from faultline.system.errors import ConfigError
-    from faultline.system.machine_lock import machine_holder
+    from faultline.system.locks import machine_holder
     from faultline.system.settings import load_settings
 
     settings = load_settings()

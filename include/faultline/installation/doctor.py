@@ -18,9 +18,9 @@ from faultline.installation.jars import verify
 from faultline.installation.java import find_java
 from faultline.installation.services import airflow_health, kafka_ready, master_state
 from faultline.installation.versions import versions
+from faultline.system.background import means
 from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.machine_lock import machine_holder, pretenders
-from faultline.system.quiet.background import means
+from faultline.system.locks import machine_holder, pretenders
 from faultline.system.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
 from faultline.system.target import targets, where
 

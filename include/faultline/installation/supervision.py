@@ -27,11 +27,11 @@ from faultline.installation.hosts.layout import choose_hosts
 from faultline.installation.programs import write_configuration
 from faultline.installation.services import Service, control_services, data_services, prepare_kafka, prepare_spark
 from faultline.installation.users import conductor_of
+from faultline.system.background import restore
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.processes import end_ledger, end_processes, is_marked, live_process
-from faultline.system.quiet.background import restore
 from faultline.system.secrets import require_logins
 from faultline.system.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
 from faultline.system.text import suggest

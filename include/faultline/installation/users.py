@@ -18,8 +18,8 @@ import psutil
 
 from faultline.experiment.attempt import write_json
 from faultline.system.errors import ConfigError
+from faultline.system.locks import taken
 from faultline.system.processes import birth, live_process
-from faultline.system.quiet.window_lock import taken
 from faultline.system.settings import INSTANCE, Settings, instance
 
 _LOCK, _NOTE = "users.lock", "for-runs"

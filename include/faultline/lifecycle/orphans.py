@@ -18,8 +18,8 @@ import psutil
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.lifecycle.teardown import close
 from faultline.system.errors import FaultlineError, InfrastructureError
+from faultline.system.locks import beside_windows
 from faultline.system.processes import birth, live_process
-from faultline.system.quiet.window_lock import beside_windows
 from faultline.system.settings import Settings
 
 # A folder without `attempt.json` that is younger may be one that is just being made.

@@ -16,7 +16,7 @@ from faultline.lifecycle.window.punctuality import Punctuality
 from faultline.records.format import title_of
 from faultline.system.errors import FaultlineError
 from faultline.system.journal import Line, events, last, read_journal
-from faultline.system.machine_lock import machine_holder
+from faultline.system.locks import machine_holder
 from faultline.system.processes import option_of
 from faultline.system.settings import Settings
 from faultline.system.text import counted

@@ -25,15 +25,14 @@ from faultline.engines.running import Sampler
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.plan import plan_of
 from faultline.installation.restart_hold import LONGEST_HOLD_S
+from faultline.system.background import Background, means
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.journal import Journal
 from faultline.system.kafka_offsets import KafkaEndOffsets
-from faultline.system.machine_lock import LEAST_WAIT_S, Claim, hold_machine
+from faultline.system.locks import LEAST_WAIT_S, Claim, hold_machine, is_measured
 from faultline.system.marks import instance_option
 from faultline.system.processes import birth, read_ledger
-from faultline.system.quiet.background import Background, means
-from faultline.system.quiet.window_lock import is_measured
 from faultline.system.roles import ROLES, SERVICES
 
 PERIOD_S = 1.0

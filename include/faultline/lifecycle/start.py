@@ -39,7 +39,7 @@ from faultline.lifecycle.window.punctuality import Punctuality
 from faultline.lifecycle.window.quiet_window import LONGEST_S
 from faultline.system.errors import Cancelled, InfrastructureError
 from faultline.system.files import read_document
-from faultline.system.machine_lock import RECORDER
+from faultline.system.locks import RECORDER
 from faultline.system.marks import load_token
 from faultline.system.processes import Entry, process_of, send, victim_of
 from faultline.system.secrets import HARNESS, login_file

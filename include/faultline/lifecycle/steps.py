@@ -34,7 +34,7 @@ from faultline.lifecycle.teardown import (
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import Cancelled, FaultlineError, InfrastructureError
-from faultline.system.quiet.window_lock import beside_windows
+from faultline.system.locks import beside_windows
 from faultline.system.settings import Settings
 from faultline.system.target import target
 from faultline.system.waiting import seldom, wait_until

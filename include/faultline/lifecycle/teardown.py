@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.installation.topics import delete_own_topics
 from faultline.lifecycle.collect import drop_recordings, keep_logs_only, remove_working_data
+from faultline.system.background import restore
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import sync_files
 from faultline.system.journal import Journal, read_journal
 from faultline.system.marks import RUN_MARK
 from faultline.system.processes import end_ledger, end_processes, marked, present_boot, read_ledger
-from faultline.system.quiet.background import restore
 from faultline.system.settings import Settings, instance
 from faultline.system.target import endpoints_at
 

@@ -18,7 +18,7 @@ from faultline.installation.targets.look import require_well
 from faultline.installation.targets.said import Said
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError
-from faultline.system.machine_lock import machine_holder
+from faultline.system.locks import machine_holder
 from faultline.system.settings import Settings, check_folders
 from faultline.system.target import Target, target
 from faultline.system.text import Say

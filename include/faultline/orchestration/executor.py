@@ -17,7 +17,7 @@ from airflow.sdk.api.client import Client
 from faultline.installation.proof import keep_tokens
 from faultline.orchestration.forms import configuration_params
 from faultline.system.loaded_code import LoadedCode
-from faultline.system.quiet.window_lock import is_measured
+from faultline.system.locks import is_measured
 from faultline.system.settings import load_settings
 
 # What the tasks of this project import, beside what the scheduler has of it. Workers are forked from the scheduler, and

@@ -28,12 +28,12 @@ import psutil
 
 from fault.local import process_handle, send_signal
 from fault.procfs import start_ticks
+from faultline.system.background import be_ordinary
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import sync_folder
 from faultline.system.journal import line_bytes, parse_line
 from faultline.system.marks import BACKGROUND_MARK, RUN_MARK, load_option, load_token, run_option, run_token
-from faultline.system.quiet.background import be_ordinary
 
 # Creation times are read from the same clock ticks by whoever asks; equal up to rounding.
 CREATION_TOLERANCE_S = 0.02

@@ -16,7 +16,7 @@ from faultline.cli.progress_line import ProgressLine
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.store import Store
-from faultline.system.machine_lock import RECORDER
+from faultline.system.locks import RECORDER
 from faultline.system.settings import ROOT, Settings
 from tests.unit.sample_records import sample
 
@@ -27,7 +27,7 @@ BEGAN_S = 1_795_241_000.0
 # Takes the machine for an attempt, as its recorder does, and keeps it until its input ends.
 HOLDER = """
 import sys
-from faultline.system.machine_lock import hold_machine
+from faultline.system.locks import hold_machine
 
 hold_machine(sys.argv[-1])
 print("held", flush=True)

@@ -13,7 +13,7 @@ from faultline.cli import main as cli
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.installation import doctor
 from faultline.installation.supervision import tell_state, write_instance
-from faultline.system.quiet.background import Means
+from faultline.system.background import Means
 from faultline.system.settings import OPEN_TEXT, load_settings
 
 

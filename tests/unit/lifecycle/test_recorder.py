@@ -13,7 +13,7 @@ import pytest
 from fault.sampling import SETTLED_S, RoleRule, Table
 from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.recorder import take_turn
-from faultline.system.machine_lock import Claim
+from faultline.system.locks import Claim
 from faultline.system.processes import read_ledger, spawn_detached
 from faultline.system.roles import SERVICES
 from faultline.system.waiting import wait_until

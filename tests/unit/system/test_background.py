@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault.sampling import SETTLED_S
-from faultline.system.marks import BACKGROUND_MARK
-from faultline.system.quiet import background
-from faultline.system.quiet.background import (
+from faultline.system import background
+from faultline.system.background import (
     LOWEST_NICENESS,
     Background,
     Means,
@@ -34,7 +33,8 @@ from faultline.system.quiet.background import (
     policies_of,
     restore,
 )
-from faultline.system.quiet.window_lock import window
+from faultline.system.locks import window
+from faultline.system.marks import BACKGROUND_MARK
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, only_root
 

@@ -14,14 +14,23 @@ from pathlib import Path
 import pytest
 
 from faultline.system.errors import InfrastructureError
-from faultline.system.machine_lock import HOLDS, RECORDER, WANTS, hold_machine, machine_holder, pretenders
-from faultline.system.quiet.window_lock import beside_windows, is_measured, window
+from faultline.system.locks import (
+    HOLDS,
+    RECORDER,
+    WANTS,
+    beside_windows,
+    hold_machine,
+    is_measured,
+    machine_holder,
+    pretenders,
+    window,
+)
 from tests.support.decoys import NOBODY, only_root
 
 # Takes the machine as a recorder does, says that and whom it waits for, and keeps it until its input ends.
 TAKE = """
 import os, sys
-from faultline.system import machine_lock
+from faultline.system import locks as machine_lock
 from faultline.system.errors import FaultlineError
 
 def over():
@@ -42,7 +51,7 @@ sys.stdin.read()
 # Takes the machine and gives it back, over and over; a file that is there already means that two had it.
 ROUNDS = """
 import os, sys, time
-from faultline.system.machine_lock import hold_machine
+from faultline.system.locks import hold_machine
 
 hold_machine(sys.argv[-1], wait_s=60)
 left, alone = int(sys.argv[2]), sys.argv[-1] + "/alone"

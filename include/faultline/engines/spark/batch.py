@@ -16,8 +16,8 @@ from faultline.engines.spark.settings import (
 )
 from faultline.engines.spark.submission import SparkSubmission, job_jars
 from faultline.experiment.plan import configuration_of
+from faultline.system.locks import beside_windows
 from faultline.system.marks import RUN_MARK
-from faultline.system.quiet.window_lock import beside_windows
 from faultline.system.settings import Settings
 
 

@@ -17,7 +17,7 @@ class Service:
     stop_signal: str = "TERM"
     # A fault may hold its restart back; see `faultline.installation.restart_hold`.
     victim: bool = False
-    # Only runs the experiments, and gives way while one is measured; see `faultline.system.quiet.background`.
+    # Only runs the experiments, and gives way while one is measured; see `faultline.system.background`.
     background: bool = False
     # The lower, the later it is stopped; supervisor's own default.
     priority: int = 999

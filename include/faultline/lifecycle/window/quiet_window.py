@@ -10,8 +10,7 @@ from pathlib import Path
 
 from faultline.experiment.attempt import Attempt
 from faultline.system.journal import last, read_journal
-from faultline.system.quiet.window_lock import LONGEST_S as LONGEST_WORK_S
-from faultline.system.quiet.window_lock import window
+from faultline.system.locks import LONGEST_WORK_S, window
 
 # The longest wait for the end of what follows on the recording before.
 CLOSE_S = 120.0

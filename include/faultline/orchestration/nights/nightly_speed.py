@@ -21,7 +21,7 @@ from faultline.installation.airflow_home import installation_environment
 from faultline.orchestration.nights.nightly import night_of_run
 from faultline.orchestration.sweep import integer_param
 from faultline.system.environment import clean_environment
-from faultline.system.quiet.window_lock import window
+from faultline.system.locks import window
 from faultline.system.settings import load_settings
 from faultline.system.waiting import wait_until
 

@@ -11,7 +11,7 @@ import pytest
 from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.window import quiet_window as subject
 from faultline.lifecycle.window.quiet_window import quiet_window
-from faultline.system.quiet.window_lock import beside_windows, is_measured
+from faultline.system.locks import beside_windows, is_measured
 
 
 @pytest.fixture

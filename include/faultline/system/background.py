@@ -25,8 +25,8 @@ from pathlib import Path
 
 from fault.procfs import all_pids, owner_of, stat_of
 from fault.sampling import SETTLED_S, Key
+from faultline.system.locks import is_measured
 from faultline.system.marks import BACKGROUND_MARK
-from faultline.system.quiet.window_lock import is_measured
 
 LOWEST_NICENESS = 19
 # The kernel lets an ordinary user change one autogroup in a tenth of a second.
