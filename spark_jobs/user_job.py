@@ -76,6 +76,8 @@ def require_as_told(spark: SparkSession, config: dict[str, Any]) -> None:
     """Writes down what the session runs under. Raises JobError for a query that the job has started itself, and for a
     setting that it has changed and the measuring relies on: `own_settings`, each with what to do instead."""
     if active := spark.streams.active:
+        for query in active:  # its own end would be told for the reason
+            query.stop()
         raise JobError(
             f"query started {len(active)} streaming query of its own, and the one that it returns is measured; measure "
             "each in a job of its own, without start()"

@@ -61,8 +61,9 @@ def last_words(log: Path, telling: re.Pattern[str]) -> str:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
         return "(no log)"
-    first = next((number for number, line in enumerate(lines) if _TRACEBACK in line), len(lines))
-    raised = [line for line in lines[first:] if _RAISED.match(line)]
+    last = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=len(lines))
+    # The first: what a JVM logs as it ends comes after it.
+    raised = [line for line in lines[last:] if _RAISED.match(line) and _TRACEBACK not in line][:1]
     told = [line for line in lines if telling.search(line)]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
     return (raised or told or errors or lines or ["(empty)"])[-1][:_LONGEST]

@@ -33,11 +33,21 @@ Traceback (most recent call last):
 ModuleNotFoundError: No module named 'lightgbm'
 2026-11-26T08:03:01.660Z ERROR [x] Utils: [SOME_ERROR.OF_IT] afterwards
 """
+# Another query of the job's is ended with its JVM, and says so.
+ANOTHER_AFTER = """\
+Traceback (most recent call last):
+  File "user_job.py", line 79, in require_as_told
+user_job.JobError: query started 1 streaming query of its own
+2026-11-27T17:27:24.486Z ERROR [stream execution thread] MicroBatchExecution: Query ended
+java.lang.AssertionError: assertion failed
+\tat scala.Predef$.assert(Predef.scala:264)
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (ANOTHER_AFTER, "user_job.JobError: query started 1 streaming query of its own"),
         (IN_A_WORKER, "ValueError: bad row 7"),
         (BEFORE_ALL, "ModuleNotFoundError: No module named 'lightgbm'"),
         ("an Error\n[AN_ERROR.OF_A_CLASS] why\nan Exception\nbye\n", "[AN_ERROR.OF_A_CLASS] why"),
