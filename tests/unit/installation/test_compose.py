@@ -181,7 +181,16 @@ def test_mounts_exist_in_the_repository_and_are_read_only() -> None:
             assert mount["read_only"] is True
             assert (ROOT / mount["source"]).is_dir(), mount["source"]
             assert Path(mount["target"]) == INSIDE.root / mount["source"]
-        code = {"./dags", "./docker", "./fault", "./generators", "./include", "./plugins", "./spark_jobs"}
+        code = {
+            "./benchmarks",
+            "./dags",
+            "./docker",
+            "./fault",
+            "./generators",
+            "./include",
+            "./plugins",
+            "./spark_jobs",
+        }
         assert {mount["source"] for mount in bound} == code
         assert [mount for mount in mounts if isinstance(mount, str)] == [
             f"state:{INSIDE.home}",
