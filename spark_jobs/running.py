@@ -21,6 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 POLL_S = 0.2
+# Between two looks at whether the warm-up has taken all of its input.
+WARM_UP_LOOK_S = 0.5
 # A consumer that has read a batch asks the broker for more, which waits for records as long as this. A query with two
 # branches reads each batch twice, and its second reading would stand behind that request: by default half a second a
 # partition.
@@ -70,7 +72,12 @@ class Workload:
         writer = self._writer(plan["topic"], plan["checkpoint"], options).trigger(availableNow=True)
         # Planning took as long as the executors' start; now all of them are to be warmed.
         self.await_executors()
-        writer.start().awaitTermination()
+        query = writer.start()
+        while not query.awaitTermination(WARM_UP_LOOK_S):
+            # Timers of processing time make Spark plan one more batch each time, also when all input is taken.
+            progress = query.lastProgress
+            if progress is not None and progress["numInputRows"] == 0:
+                query.stop()
 
     def await_executors(self) -> None:
         """Returns when all executors have registered."""

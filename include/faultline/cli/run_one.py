@@ -14,6 +14,7 @@ from typing import Any
 from faultline.cli.operations import bring_up, require
 from faultline.cli.sweep_words import from_here, split_words
 from faultline.cli.sweeping import await_dags
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.build import parse_build
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
@@ -185,7 +186,7 @@ def _measure(order: Order, settings: Settings, say: Say) -> Record:
         except Exception:
             raise
         except BaseException:
-            say("interrupted: what the experiment had started is ended, and its record is cancelled")
+            say("interrupted: what was started for the experiment is ended")
             raise
         finally:
             over.set()
@@ -194,7 +195,9 @@ def _measure(order: Order, settings: Settings, say: Say) -> Record:
                 del os.environ[INSTANCE_MARK]
             else:
                 os.environ[INSTANCE_MARK] = mark
-    if record.status == "failed":
+    if not Attempt(settings.attempts / record.attempt).closed.exists():
+        say(f"{record.attempt} stays open, and the next experiment tries again; what the steps said stands in {path}")
+    elif record.status == "failed":
         say(f"what the steps said stands in {path}")
     return record
 

@@ -91,7 +91,7 @@ class Choice:
     `axes` those of what is chosen.
 
     What is no candidate, by name: `incomplete`, not measured under all of the circumstances; `overloaded`, which did
-    not keep up with the load: it uses little CPU because it does little; `unusable`, of which every run is unsound.
+    not keep up with the load: it uses little CPU because it does little; `unusable`, of which no run counts.
     """
 
     candidates: tuple[Candidate, ...]
@@ -121,7 +121,10 @@ def choice_of(points: Sequence[Point]) -> Choice:
         told[place] = ", ".join(broken(point.config) if axis.key == FAULT else axis.said(point) for axis in varied)
     judged, _ = apart([point for point in points if point.valid or point.unsound])
     every = axes_of(judged)
-    unusable = [", ".join(axis.said(point) for axis in every) for point in judged if not point.valid]
+    # Only what gives something to choose.
+    choosable = any(axis.key in CHOICES or is_setting(axis.key) for axis in every)
+    lacking = [point for point in judged if choosable and not point.valid]
+    unusable = [", ".join(axis.said(point) for axis in every) for point in lacking]
     places = sorted(told, key=str)
     whole = {name: found for name, found in gathered.items() if len(found) == len(places)}
     found = [Candidate(name, labels[name], tuple(rows[place] for place in places)) for name, rows in whole.items()]

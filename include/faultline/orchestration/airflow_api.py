@@ -113,7 +113,7 @@ class AirflowApi:
         """Whether this installation's server answers, and not another one at the same port."""
         try:
             self._require_own_server()
-        except FaultlineError:
+        except (FaultlineError, ValueError):  # Airflow answers an address that it does not have with a page
             return False
         return True
 

@@ -160,16 +160,14 @@ class Health(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         challenge = self.path.partition("challenge=")[2]
-        if challenge and self.key is None:
-            self.send_error(404)
-            return
         port = self.server.server_address[1]  # type: ignore[index]
         said: object = (
             proof.answer(self.key or "", challenge, port) if challenge else {"scheduler": {"status": "healthy"}}
         )
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps(said).encode())
+        # To an address that it does not have Airflow answers with a page.
+        self.wfile.write(b"<html>" if challenge and self.key is None else json.dumps(said).encode())
 
     def log_message(self, *_: object) -> None:
         pass

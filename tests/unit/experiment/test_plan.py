@@ -140,8 +140,10 @@ def test_plans_outlive_an_update(tmp_path: Path) -> None:
     assert values["schema"] == 2
     write_json(attempt.plan, {**values, "of_a_later_version": 3})
     assert values_of(plan_of(attempt)) == values_of(made)
-    del values["schema"]  # as the first plans were
     values["cycle_s"] = {cycle: values.pop(f"{cycle}_interval_s") for cycle in ("checkpoint", "snapshot")}
+    write_json(attempt.plan, {**values, "schema": 1})
+    assert values_of(plan_of(attempt)) == values_of(made)
+    del values["schema"]  # as the first plans were
     write_json(attempt.plan, values)
     assert values_of(plan_of(attempt)) == values_of(made)
     write_json(attempt.plan, {**values, "schema": 3})

@@ -238,7 +238,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "\n" not in str(failed.exception)
 
 
-def test_configurations_of_which_every_run_is_unsound_are_named() -> None:
+def test_configurations_without_a_usable_run_are_named() -> None:
     unsound = {"status": "unsound", "reasons": ["disturbed: 0.4 cores lost"]}
     records = [
         one.model_copy(update=unsound) if one.config["checkpoint_interval_s"] == 5.0 else one
@@ -247,7 +247,7 @@ def test_configurations_of_which_every_run_is_unsound_are_named() -> None:
     found = answer_of([Entry.of(one) for one in records])
     assert found is not None
     text = advice_text(found)[0]
-    assert text.startswith("There is nothing to compare yet: every run of checkpoint interval 5 s is unsound"), text
+    assert text.startswith("There is nothing to compare yet: no run of checkpoint interval 5 s is usable"), text
 
 
 def test_a_day_or_a_sweep_by_name_and_what_varies_nothing(tmp_path: Path) -> None:

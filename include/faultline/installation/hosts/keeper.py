@@ -120,13 +120,6 @@ def main() -> None:
     sys.exit(keep(settings, host))
 
 
-if __name__ == "__main__":
-    try:
-        main()
-    except FaultlineError as error:
-        sys.exit(str(error))
-
-
 # The names by which hosts know each other and this machine.
 
 
@@ -179,3 +172,10 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InfrastructureError(f"hosts: {' '.join(command)}: {done.stderr.strip() or 'failed'}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FaultlineError as error:
+        sys.exit(str(error))
