@@ -158,9 +158,7 @@ def _nothing(choice: Choice) -> str:
         kept = f"only {choice.candidates[0].name} keeps up" if choice.candidates else "none keeps up"
         return f"{'; '.join(choice.overloaded)}: did not keep up with the load, {kept}; offer a lower rate to compare"
     if choice.unusable:
-        return (
-            f"there is nothing to compare yet: every run of {'; '.join(choice.unusable)} is unsound; measure it again"
-        )
+        return f"there is nothing to compare yet: no run of {'; '.join(choice.unusable)} is usable; measure it again"
     varied, given = " and ".join(axis.noun for axis in choice.varied), "is" if len(choice.varied) == 1 else "are"
     what = f"it varies {varied}, which {given} given" if varied else "it has one configuration"
     return f"the sweep leaves nothing to choose: {what}; vary a setting, such as checkpoint_interval_s"

@@ -7,7 +7,7 @@ from __future__ import annotations
 RUN_MARK = "FAULTLINE_RUN"
 # The same of a service of an installation: the name that its `up` made.
 INSTANCE_MARK = "FAULTLINE_INSTANCE"
-# The same of what only runs the experiments: it gives way while a window is measured (`base.quiet.background`).
+# The same of what only runs the experiments: it gives way while a window is measured (`faultline.system.background`).
 BACKGROUND_MARK = "FAULTLINE_BACKGROUND"
 
 

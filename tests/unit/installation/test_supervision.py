@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from faultline.experiment.attempt import Attempt, write_json
 from faultline.installation import supervision
 from faultline.installation.services import kafka
 from faultline.installation.services.kafka import prepare_kafka
@@ -48,3 +53,27 @@ def test_a_program_that_does_not_answer_is_a_line(
         start(given)
     assert re.match(line, str(raised.value)) and "\n" not in str(raised.value)
     assert not (given.secrets / "format.arguments").exists(), "it has passwords"
+
+
+def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(tmp_path: Path) -> None:
+    given = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"])
+    try:
+        started = psutil.Process(sleeping.pid).create_time()
+        owners = [
+            {"pid": sleeping.pid, "create_time": started},
+            {"pid": sleeping.pid, "create_time": started - 100},  # another process that had this pid
+            {"pid": os.getpid(), "create_time": psutil.Process().create_time()},
+            None,
+        ]
+        for number, owner in enumerate(owners):
+            attempt = Attempt(given.attempts / f"20261121T06150{number}Z-00000{number}")
+            attempt.folder.mkdir(parents=True)
+            told = {"attempt": attempt.id, "home": str(given.home), "environment": {"host": socket.gethostname()}}
+            write_json(attempt.folder / "attempt.json", {**told, "owner": owner})
+        assert [process.pid for process in supervision._owners(given)] == [sleeping.pid]
+        Attempt(given.attempts / "20261121T061500Z-000000").closed.touch()
+        assert supervision._owners(given) == []
+    finally:
+        sleeping.kill()
+        sleeping.wait()

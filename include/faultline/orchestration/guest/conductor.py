@@ -48,7 +48,7 @@ class Conductor:
         # Those that were begun under this conductor, and by which guest.
         self._attempts: dict[str, tuple[str, str]] = {}
         self._guard = threading.Lock()
-        # Each piece of work is forked from a process that has imported all of it, and nothing else.
+        # Each piece of work is forked from a process that has imported it, but for the judge's libraries.
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload([work.__module__] if work else [WORK, "faultline.lifecycle.steps"])
 
