@@ -45,7 +45,7 @@ def due_nights(cron: str, first: datetime, until: datetime) -> list[str]:
     return found
 
 
-# Pairs that a night measures by default. One configuration alone can be certain beyond doubt from 14 pairs on, each of two from 15; ten percent more work is
-# suspected in four nights of five from 12 on, and with fewer than eight of two nothing could be:
-# docs/explanation/comparing.md.
+# Pairs that a night measures by default. One configuration alone can be certain beyond doubt from 14 pairs on, each of
+# two from 15; ten percent more work is suspected in four nights of five from 12 on, and with fewer than eight of two
+# nothing could be: docs/explanation/comparing.md.
 PAIRS = 15
