@@ -32,7 +32,7 @@ from faultline.lifecycle.daemons import (
     start_fault_daemons,
     workload_trouble,
 )
-from faultline.lifecycle.ending.drain import await_drained, await_last_batch
+from faultline.lifecycle.ending.drain import await_drained, await_last_batch, has_settled
 from faultline.lifecycle.progress import holder_text
 from faultline.lifecycle.teardown import heal_leftovers
 from faultline.lifecycle.window.punctuality import Punctuality
@@ -214,7 +214,12 @@ def _prime(run: RunContext) -> Entry:
         alive=lambda: death(attempt, newest(attempt, "generator")),
     )
     entry = _start_supervisor(attempt, run.settings)
-    _await_commit(run, entry, "its input", lambda: made.covering(primed["end_offsets"]) >= run.plan.primed_batches)
+
+    def taken() -> bool:
+        batches = made.covering(primed["end_offsets"])
+        return batches >= run.plan.primed_batches or (batches > 0 and has_settled(made, run.plan.checkpoint_interval_s))
+
+    _await_commit(run, entry, "its input", taken)
     return entry
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import AttemptPlan, resolve
 from faultline.lifecycle.ending import drain
-from faultline.lifecycle.ending.drain import Advance, drain_limit_s
+from faultline.lifecycle.ending.drain import Advance, drain_limit_s, has_settled
 from faultline.system.endpoints import Endpoints
 
 NS = 10**9
@@ -79,3 +80,11 @@ def test_it_ends_only_where_nothing_more_was_committed_for_as_long_as_the_limit(
             grown = now if more else grown
             assert (advance.stalled(committed) is None) == (now - grown < limit_s)
             assert (advance.stalled({"0": 1}) is None) == (now - grown < limit_s)
+
+
+def test_a_query_without_a_watermark_has_settled_when_no_batch_comes_any_more() -> None:
+    def settled(ago_s: float) -> bool:
+        engine: Any = SimpleNamespace(last_commit_ns=lambda: time.time_ns() - round(ago_s * NS))
+        return has_settled(engine, 2.0)
+
+    assert settled(37.0) and not settled(30.0) and not settled(0.0)

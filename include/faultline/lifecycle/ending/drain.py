@@ -16,6 +16,8 @@ from faultline.system.waiting import wait_until
 DRAIN_LIMIT_S = 60.0
 DRAIN_INTERVALS = 3
 DRAIN_RESTARTS = 3
+# Without a further commit for so long, and DRAIN_INTERVALS: Spark plans no batch without input.
+SETTLED_S = 30.0
 # In all: what has not ended by then gets on too slowly to wait for.
 LONGEST_S = 600.0
 # The longest batch of a query that runs as fast as it can.
@@ -52,12 +54,23 @@ def await_drained(attempt: Attempt, plan: AttemptPlan, problems: list[str]) -> b
         "drain: the end offsets",
         lambda: (
             covers(made.committed(), done["end_offsets"])
-            and (batches == 1 or made.covering(done["end_offsets"]) >= batches)
+            and (
+                batches == 1
+                or made.covering(done["end_offsets"]) >= batches
+                or has_settled(made, plan.checkpoint_interval_s)
+            )
         ),
         max(LONGEST_S, limit_s),
         problems,
         lambda: advance.stalled(made.committed()),
     )
+
+
+def has_settled(made: Progress, checkpoint_interval_s: float) -> bool:
+    """Whether a batch that shows where time stands will not come: a query without a watermark runs none without input,
+    whatever its job declares."""
+    since_s = (time.time_ns() - made.last_commit_ns()) / 1e9
+    return since_s > SETTLED_S + DRAIN_INTERVALS * checkpoint_interval_s
 
 
 def await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
