@@ -55,8 +55,8 @@ _LONGEST = 300
 
 
 def last_words(log: Path, telling: re.Pattern[str]) -> str:
-    """The line that says most: what Python raised last, else the last that the pattern matches, else the last error or
-    line."""
+    """The line that says most: what Python raised last, else the last that the pattern matches, else the last error,
+    warning or line."""
     try:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
@@ -66,4 +66,5 @@ def last_words(log: Path, telling: re.Pattern[str]) -> str:
     raised = [line for line in lines[last:] if _RAISED.match(line) and _TRACEBACK not in line][:1]
     told = [line for line in lines if telling.search(line)]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return (raised or told or errors or lines or ["(empty)"])[-1][:_LONGEST]
+    warnings = [line for line in lines if " WARN " in line]
+    return (raised or told or errors or warnings or lines or ["(empty)"])[-1][:_LONGEST]
