@@ -9,7 +9,7 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
 
 from faultline.installation.airflow_home import USER, password
 from faultline.installation.proof import PREFIX as PROOF
@@ -87,12 +87,12 @@ class AirflowApi:
         self._call("PATCH", path, {"note": note})
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        if method != "GET":
+        if method == "POST":
             return self._request(method, path, body, {"Authorization": f"Bearer {self.token()}"})
-        # A look at the state may be repeated; a busy server or a locked database is no reason to stop looking.
+        # A look may be repeated, and a note or state set once more: the server is busy, or its database locked.
         for attempt in Retrying(
             retry=retry_if_exception_type(InfrastructureError),
-            stop=stop_after_delay(RETRY_S),
+            stop=stop_after_attempt(2) if method == "PATCH" else stop_after_delay(RETRY_S),
             wait=wait_fixed(1),
             reraise=True,
         ):
