@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from faultline.engines.running import BatchJob, Runtime
 from faultline.engines.spark.session import NoSession, run_in_session
@@ -58,6 +57,6 @@ def batch_submission(job: BatchJob, settings: Settings, runtime: Runtime) -> Spa
         max_restarts=0,
         name=job.name,
         settings=conf,
-        properties=Path(properties_file(settings)),
+        properties=properties_file(settings),
         master=LOCAL_MASTER,
     )
