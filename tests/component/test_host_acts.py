@@ -247,6 +247,7 @@ def kill_one(machines: Machines, doomed: str, host: str, conductor: subprocess.P
             one.kill()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_whatever_is_killed_at_any_instant_each_act_is_undone(machines: Machines, share: int) -> None:
     """The conductor, the agent, or the session of sshd, at random instants around an act on a host."""

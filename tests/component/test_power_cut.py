@@ -151,6 +151,7 @@ def test_a_port_list_is_whole(settings: Settings, disk: Disk, monkeypatch: pytes
     assert load_settings().ports == chosen.ports
 
 
+@pytest.mark.thorough
 def test_an_index_of_which_some_pages_are_old_is_not_believed(settings: Settings, disk: Disk) -> None:
     """The kernel writes pages back in any order, and the power may fail amid that."""
     put(settings, *range(8))

@@ -100,6 +100,7 @@ def test_it_does_jobs_until_one_fails_and_ends_with_it(installation: Installatio
         run_in_session(settings, "aggregate", aggregate(settings))
 
 
+@pytest.mark.thorough
 def test_it_ends_with_the_client_that_it_works_for_and_with_its_jvm(installation: Installation) -> None:
     settings = installation.settings
     with started(installation) as process:
@@ -117,6 +118,7 @@ def test_it_ends_with_the_client_that_it_works_for_and_with_its_jvm(installation
         wait_until(lambda: not any(lives(*one) for one in named), timeout_s=120, what="the end of its processes")
 
 
+@pytest.mark.thorough
 def test_one_that_hangs_is_ended_and_the_job_is_free_to_be_done_again(installation: Installation) -> None:
     settings = installation.settings
     with started(installation) as process:

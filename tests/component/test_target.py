@@ -134,6 +134,7 @@ def test_what_the_broker_refuses_is_told_in_a_line(
         kafka.worked(one)
 
 
+@pytest.mark.thorough
 def test_a_port_that_is_no_brokers_is_told(settings: Settings) -> None:
     class Page(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -204,6 +205,7 @@ def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
         assert select.select([second.stdout], [], [], 30)[0]
 
 
+@pytest.mark.thorough
 def test_an_expired_certificate_is_told(settings: Settings, tmp_path: Path) -> None:
     authority = Authority()
     with others_kafka(tmp_path / "kafka", authority=authority, own=authority.signed(expired=True)) as broker:
@@ -238,6 +240,7 @@ def test_a_cluster_is_found_well_as_a_whole_and_no_secret_is_left(
     assert readable == []
 
 
+@pytest.mark.thorough
 def test_a_wrong_secret_is_told_before_a_minute_is_over(
     settings: Settings, broker: OthersKafka, engine: OthersSpark
 ) -> None:
@@ -251,6 +254,7 @@ def test_a_wrong_secret_is_told_before_a_minute_is_over(
     assert not [one for one in there.logins.iterdir() if one.is_dir()] and (there.logins / spark.LOG).exists()
 
 
+@pytest.mark.thorough
 def test_a_storage_that_is_not_there_is_told(settings: Settings, broker: OthersKafka, engine: OthersSpark) -> None:
     there = taken_in(settings, broker.login(), engine)
     Path(there.endpoints.storage).rmdir()
@@ -302,6 +306,7 @@ def offline(tmp_path: Path) -> tuple[str, ...]:
     return ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(tmp_path / "shared"))
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: Path) -> None:
     """On Airflow's own tables, without a cluster."""

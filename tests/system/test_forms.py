@@ -111,6 +111,7 @@ def lab(airflow: Installation) -> Iterator[str]:
     forget(airflow.settings, one)
 
 
+@pytest.mark.thorough
 def test_what_a_form_cannot_see_fails_in_one_line_that_names_the_key(airflow: Installation, lab: str) -> None:
     """An unknown key, values that are legal alone but not together, and a target on which nothing can be measured."""
     api = AirflowApi(airflow.settings)

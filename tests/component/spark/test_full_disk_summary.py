@@ -19,6 +19,7 @@ from aggregate import aggregate  # isort: skip  # a program's neighbour
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.thorough
 def test_summaries_stay_while_there_is_no_room_for_new_ones(spark: SparkSession, tmp_path: Path) -> None:
     with small_disk(tmp_path, 16) as disk:
         results, target = disk.folder, disk.folder / "summary"
