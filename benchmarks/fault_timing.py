@@ -29,7 +29,7 @@ from faultline.experiment.common import SECONDS_AFTER_FAULT
 from faultline.experiment.config import parse_configuration
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import JournalReader, events, last
-from faultline.system.kafka_login import kafka_client
+from faultline.system.kafka import kafka_client
 from faultline.system.processes import Entry, process_of, send, spawn_detached, victim_of
 from faultline.system.settings import Settings
 from faultline.system.text import Say

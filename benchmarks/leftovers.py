@@ -17,7 +17,7 @@ from faultline.records.manifest import ManifestCell, Manifests
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.kafka_login import kafka_client
+from faultline.system.kafka import kafka_client
 from faultline.system.marks import RUN_MARK
 from faultline.system.processes import marked
 from faultline.system.settings import Settings, port_is_free

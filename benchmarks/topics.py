@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.stock import StockParameters
 from faultline.system.errors import InfrastructureError
-from faultline.system.kafka_login import kafka_client
+from faultline.system.kafka import kafka_client
 from generators.producer import QUEUE_RECORDS, Sender, make_producer
 from generators.spec import GeneratorSpec
 from generators.stock import LATE_MS, OPEN

@@ -37,7 +37,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 import generators
 from benchmarks.figure import Figure, summarise
 from faultline.system.errors import InfrastructureError
-from faultline.system.kafka_login import kafka_client
+from faultline.system.kafka import kafka_client
 from generators.producer import BATCH_BYTES, LINGER_MS
 from generators.spec import GeneratorSpec
 from generators.stream import make_source

@@ -25,7 +25,7 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.lifecycle.collect import is_large
 from faultline.records.judge.audit import audit
 from faultline.system.errors import InfrastructureError
-from faultline.system.kafka_login import kafka_options
+from faultline.system.kafka import kafka_options
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 

@@ -20,7 +20,7 @@ from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, read_journal
-from faultline.system.roles import SERVICES
+from faultline.system.marks import SERVICES
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 

@@ -14,10 +14,9 @@ import pytest
 from faultline.installation.airflow_home import DATABASE, write_airflow_home
 from faultline.installation.daemon import Supervisor
 from faultline.installation.programs import write_configuration
-from faultline.system.environment import PASSED
+from faultline.system.environment import PASSED, SHARED
 from faultline.system.files import write_private
 from faultline.system.locks import HOLDS, RECORDER
-from faultline.system.rights import SHARED
 from faultline.system.secrets import FILE, HARNESS, login_file, make_secrets, read_secrets, write_logins
 from faultline.system.settings import load_settings
 from faultline.system.waiting import wait_until

@@ -21,8 +21,7 @@ from fault.errors import ActRefused, KernelLacks
 from fault.remote import RemoteInjector
 from faultline.installation.hosts.enter import first_process
 from faultline.installation.hosts.layout import disk_of
-from faultline.system.settings import ssh_hosts
-from faultline.system.ssh_hosts import remote_hosts
+from faultline.system.ssh_hosts import remote_hosts, ssh_hosts
 from faultline.system.waiting import wait_until
 from tests.support.machines import NEEDS_HOSTS, Machines
 from tests.support.processes import words_of

@@ -28,8 +28,8 @@ from faultline.installation.hosts.enter import first_process
 from faultline.installation.hosts.layout import choose_hosts, disk_of
 from faultline.system.errors import ConfigError
 from faultline.system.marks import instance_option, run_option
-from faultline.system.settings import ROOT, Settings, ssh_hosts
-from faultline.system.ssh_hosts import remote_hosts
+from faultline.system.settings import ROOT, Settings
+from faultline.system.ssh_hosts import remote_hosts, ssh_hosts
 from faultline.system.waiting import wait_until
 from tests.support.machines import INSTANCE, NEEDS_HOSTS, Machines
 

@@ -16,7 +16,7 @@ from airflow.sdk.api.client import Client
 from faultline.installation import proof
 from faultline.orchestration import executor as subject
 from faultline.orchestration.executor import LIBRARIES, OWN, EventExecutor
-from faultline.system.loaded_code import LoadedCode
+from faultline.system.hashes import LoadedCode
 from faultline.system.locks import window
 from faultline.system.settings import load_settings
 from tests.support.decoys import NOBODY

@@ -21,7 +21,7 @@ from faultline.experiment.config import parse_configuration
 from faultline.installation.java import find_java
 from faultline.installation.services import spark_home
 from faultline.system.journal import read_journal
-from faultline.system.kafka_login import kafka_options
+from faultline.system.kafka import kafka_options
 from faultline.system.secrets import HARNESS, jaas_file, login_file
 from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until

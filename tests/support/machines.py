@@ -19,8 +19,8 @@ from faultline.installation.hosts.enter import first_process, through
 from faultline.installation.hosts.keeper import clear_hosts, prepare_hosts
 from faultline.installation.hosts.layout import NEEDED, choose_hosts, found
 from faultline.installation.services.hosts import host_services
+from faultline.system.endpoints import Host
 from faultline.system.marks import INSTANCE_MARK
-from faultline.system.placement import Host
 from faultline.system.settings import ROOT, Settings, load_settings
 from faultline.system.waiting import wait_until
 from tests.support.others_cluster import Place

@@ -22,9 +22,9 @@ from faultline.installation.java import find_java
 from faultline.installation.services.kafka import LOG4J_KAFKA, kafka_classpath
 from faultline.installation.services.spark import spark_home
 from faultline.system.files import write_private
-from faultline.system.http import fetch_json
 from faultline.system.secrets import properties
 from faultline.system.settings import HOST, load_settings
+from faultline.system.sockets import fetch_json
 from faultline.system.waiting import wait_until
 from tests.support.certificates import Authority, Pair
 from tests.support.installation import free_ports

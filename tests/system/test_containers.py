@@ -58,7 +58,7 @@ TARGET = """
 import json, subprocess, sys
 from pathlib import Path
 from faultline.system.files import write_private
-from faultline.system.kafka_login import kafka_client
+from faultline.system.kafka import kafka_client
 from faultline.system.secrets import read_secrets
 from faultline.system.settings import load_settings
 from faultline.engines.spark.settings import AUTHENTICATED

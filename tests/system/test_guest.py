@@ -15,8 +15,8 @@ import pytest
 
 from benchmarks.installation import MATRIX, form
 from faultline.records.store import Store
-from faultline.system.http import fetch_json
 from faultline.system.processes import end_processes
+from faultline.system.sockets import fetch_json
 from faultline.system.waiting import wait_until
 from tests.component.test_guest_airflow import COMMAND, Theirs
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports

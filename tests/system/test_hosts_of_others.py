@@ -12,7 +12,7 @@ import pytest
 
 from faultline.records.store import Store
 from faultline.system.files import write_private
-from faultline.system.settings import ssh_hosts
+from faultline.system.ssh_hosts import ssh_hosts
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, make_installation
 from tests.support.machines import NEEDS_HOSTS, Machines, machines_at
 from tests.support.others_cluster import SECRET, OthersKafka, OthersSpark, Place, conf, others_kafka, others_spark

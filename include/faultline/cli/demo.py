@@ -22,9 +22,9 @@ from faultline.lifecycle.progress import budget_s, describe
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.record import JUDGED, Record
 from faultline.reports.report import write_report
+from faultline.system.environment import as_caller
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import check_target
-from faultline.system.rights import as_caller
 from faultline.system.settings import Settings
 from faultline.system.text import Say, counted
 

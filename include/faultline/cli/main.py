@@ -21,8 +21,8 @@ from faultline.cli import nights_command as nights
 from faultline.cli.asking import advise, compare
 from faultline.cli.guest_command import conductor, install, uninstall
 from faultline.cli.measuring import missing, sweep
+from faultline.system.environment import let_nobody_write, meet_root
 from faultline.system.errors import ConfigError, FaultlineError
-from faultline.system.rights import let_nobody_write, meet_root
 from faultline.system.text import say
 
 app = typer.Typer(

@@ -18,7 +18,7 @@ from faultline.records.metrics import MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.document.tables import Column, N, total
-from faultline.system.roles import WORKERS
+from faultline.system.marks import WORKERS
 from faultline.system.text import Say, natural
 
 DAG_ID = "nexmark"

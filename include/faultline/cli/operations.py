@@ -14,19 +14,19 @@ from faultline.installation.daemon import Supervisor
 from faultline.installation.jars import verify
 from faultline.installation.java import Java, find_java
 from faultline.installation.rehearsal import make_archive
-from faultline.installation.steal_time import longest_wait_s
 from faultline.installation.supervision import up
 from faultline.installation.users import note_for_all, note_for_runs, using
 from faultline.records.find import read_saved
 from faultline.records.manifest import Manifests
 from faultline.records.record import Record, Status
 from faultline.records.store import Contents, Store
-from faultline.system.environment import check_passed
+from faultline.system.environment import be_private, check_passed, meet_root, refuse_root
 from faultline.system.errors import ConfigError
-from faultline.system.rights import be_private, meet_root, refuse_root
 from faultline.system.secrets import FILE, HARNESS, login_file, read_secrets
-from faultline.system.settings import Settings, check_folders, load_settings, ssh_hosts
+from faultline.system.settings import Settings, check_folders, load_settings
+from faultline.system.ssh_hosts import ssh_hosts
 from faultline.system.text import Say, suggest
+from faultline.system.waiting import longest_wait_s
 from generators.login import LOGIN
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.kafka_login import kafka_client
+from faultline.system.kafka import kafka_client
 from faultline.system.text import Say, counted
 from generators.data_files import PARQUET
 from generators.producer import NUMBER, PHASE

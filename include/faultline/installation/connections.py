@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 from faultline.engines.spark.settings import LOCAL_MASTER
-from faultline.system.kafka_login import kafka_client
-from faultline.system.settings import Settings, ssh_hosts
+from faultline.system.kafka import kafka_client
+from faultline.system.settings import Settings
+from faultline.system.ssh_hosts import ssh_hosts
 
 
 def connections(settings: Settings) -> dict[str, dict[str, object]]:

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from faultline.experiment.attempt import write_json
 from faultline.installation.hosts.enter import through
 from faultline.installation.services.service import Service
+from faultline.system.environment import files_mask
 from faultline.system.files import write_private
 from faultline.system.marks import BACKGROUND_MARK
-from faultline.system.rights import files_mask
 from faultline.system.settings import Settings, instance
 
 CONF_HEAD = """\

@@ -24,8 +24,8 @@ from faultline.installation.supervision import (
     service_environment,
     write_instance,
 )
+from faultline.system.environment import be_private, may_raise_priority
 from faultline.system.errors import ConfigError, FaultlineError
-from faultline.system.rights import be_private, may_raise_priority
 from faultline.system.settings import Settings, check_folders, instance, load_settings
 from faultline.system.text import suggest
 

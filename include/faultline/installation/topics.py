@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from faultline.system.errors import InfrastructureError
-from faultline.system.kafka_login import kafka_client
+from faultline.system.kafka import kafka_client
 from faultline.system.secrets import WORKLOAD
 from faultline.system.settings import Settings
 

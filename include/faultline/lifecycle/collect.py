@@ -16,8 +16,7 @@ from faultline.experiment.plan import AttemptPlan, plan_of
 from faultline.lifecycle.daemons import seen
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import last, read_ended, read_journal, write_lines
-from faultline.system.kafka_login import kafka_options
-from faultline.system.kafka_offsets import KafkaEndOffsets
+from faultline.system.kafka import KafkaEndOffsets, kafka_options
 from faultline.system.settings import Settings
 
 # Above it, a harvest gains more from Spark's optimisations than they cost.

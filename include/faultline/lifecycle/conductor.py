@@ -39,7 +39,7 @@ from faultline.lifecycle.window.quiet_window import quiet_window
 from faultline.lifecycle.window.signals import SignalReader
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.journal import Instant, Journal
-from faultline.system.kafka_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
+from faultline.system.kafka import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
 from faultline.system.text import one_line
 
 # This long before a fault its victims are looked at again.

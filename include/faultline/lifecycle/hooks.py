@@ -13,7 +13,8 @@ from faultline.installation.topics import admin_of
 from faultline.lifecycle.context import runtime_of
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError
-from faultline.system.settings import Settings, ssh_hosts
+from faultline.system.settings import Settings
+from faultline.system.ssh_hosts import ssh_hosts
 from faultline.system.target import Target
 
 # Of the output of a batch job that failed: what is quoted in the error.

@@ -20,7 +20,6 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_partitions
 from faultline.experiment.sweep_id import require_sweep_id
 from faultline.installation.hosts.layout import checkpoint_disk
-from faultline.installation.steal_time import longest_wait_s
 from faultline.installation.supervision import services_keeper
 from faultline.installation.targets.rules import check_target, not_measured, require_possible
 from faultline.lifecycle.builds import Build, build_of, check_build
@@ -32,7 +31,9 @@ from faultline.records.store import Store
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.files import make_folder, sync_folder
 from faultline.system.secrets import require_logins
-from faultline.system.settings import Settings, check_folders, free_port, instance, load_settings, ssh_hosts
+from faultline.system.settings import Settings, check_folders, free_port, instance, load_settings
+from faultline.system.ssh_hosts import ssh_hosts
+from faultline.system.waiting import longest_wait_s
 
 if TYPE_CHECKING:  # who prepares no data does not load what reads it
     from generators.data_files import Data

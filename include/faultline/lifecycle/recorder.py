@@ -29,11 +29,10 @@ from faultline.system.background import Background, means
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.journal import Journal
-from faultline.system.kafka_offsets import KafkaEndOffsets
+from faultline.system.kafka import KafkaEndOffsets
 from faultline.system.locks import LEAST_WAIT_S, Claim, hold_machine, is_measured
-from faultline.system.marks import instance_option
+from faultline.system.marks import ROLES, SERVICES, instance_option
 from faultline.system.processes import birth, read_ledger
-from faultline.system.roles import ROLES, SERVICES
 
 PERIOD_S = 1.0
 # For so many looks after a window background processes are restored: one that was just started is seen by the second.

@@ -18,7 +18,6 @@ from faultline.experiment.plan import AttemptPlan
 from faultline.experiment.preparations import Filling
 from faultline.installation.daemon import Supervisor
 from faultline.installation.services import kafka_ready
-from faultline.installation.steal_time import await_quiet, longest_wait_s
 from faultline.installation.topics import TIMEOUTS, admin_of, let_workload_in
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.daemons import (
@@ -44,7 +43,7 @@ from faultline.system.marks import load_token
 from faultline.system.processes import Entry, process_of, send, victim_of
 from faultline.system.secrets import HARNESS, login_file
 from faultline.system.settings import Settings, is_open
-from faultline.system.waiting import seldom, wait_until
+from faultline.system.waiting import await_quiet, longest_wait_s, seldom, wait_until
 from generators.login import LOGIN
 
 RECORDER_START_S = 15.0

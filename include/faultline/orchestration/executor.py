@@ -16,7 +16,7 @@ from airflow.sdk.api.client import Client
 
 from faultline.installation.proof import keep_tokens
 from faultline.orchestration.forms import configuration_params
-from faultline.system.loaded_code import LoadedCode
+from faultline.system.hashes import LoadedCode
 from faultline.system.locks import is_measured
 from faultline.system.settings import load_settings
 

@@ -14,7 +14,8 @@ from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.run_experiment import UNFINISHED, state_of
 from faultline.orchestration.targets.connections import take_target
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.settings import Settings, check_ssh_host, ssh_hosts
+from faultline.system.settings import Settings
+from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
 
 if TYPE_CHECKING:
     from faultline.system.target import Target

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from faultline.records.format import NONE, cores, count, few_batches, milliseconds, seconds, share
 from faultline.records.summary import Entry
-from faultline.system.roles import ROLES
+from faultline.system.marks import ROLES
 
 LESS, MORE = "less", "more"
 _CPU, _NODES = "cpu_cores.", "cpu_nodes."

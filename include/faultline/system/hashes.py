@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Self
 
 # A file that was changed so short a time ago may change again within one tick of its clock.
 FRESH_NS = 2_000_000_000
@@ -35,3 +39,45 @@ def list_hash(files: Iterable[Path]) -> str:
     """SHA-256 of a list of files: a line each of SHA-256 and name."""
     listed = "".join(f"{file_hash(file)}  {file.name}\n" for file in files)
     return hashlib.sha256(listed.encode()).hexdigest()
+
+
+# ---- Code that a process has loaded, and that may have changed on disk since ----
+
+
+# File -> size and time of its last change, None for one that is gone.
+Stamps = dict[str, tuple[int, int] | None]
+
+
+@dataclass(frozen=True)
+class LoadedCode:
+    """The modules of some packages that were loaded, and what their files were then."""
+
+    packages: frozenset[str]
+    stamps: Stamps
+
+    @classmethod
+    def of(cls, packages: Collection[str]) -> Self:
+        """What this process has loaded of the packages so far."""
+        found = [file for name in _modules(packages) if (file := getattr(sys.modules[name], "__file__", None))]
+        return cls(frozenset(packages), {file: _stamp(file) for file in found})
+
+    def is_stale(self) -> bool:
+        """Whether a file was changed or removed since."""
+        return any(_stamp(file) != stamp for file, stamp in self.stamps.items())
+
+    def forget(self) -> None:
+        """Has the next import of each of these modules read its file."""
+        for name in _modules(self.packages):
+            del sys.modules[name]
+
+
+def _modules(packages: Collection[str]) -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] in packages]
+
+
+def _stamp(file: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
 import socket
 import stat
@@ -18,14 +17,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
+from faultline.system.endpoints import HERE, Endpoints, Placement, read_placement
 from faultline.system.endpoints import HOST as HOST
-from faultline.system.endpoints import Endpoints
+from faultline.system.environment import shares_results
 from faultline.system.errors import ConfigError
-from faultline.system.placement import HERE, Placement, read_placement
-from faultline.system.private import find_apart, make_apart
-from faultline.system.rights import shares_results
+from faultline.system.files import find_apart, make_apart
 
 ROOT = Path(__file__).resolve().parents[3]
 # Spark workers of an installation on one machine, and the least of one on several.
@@ -254,50 +252,6 @@ OPEN_TEXT = (
 def is_open(settings: Settings) -> bool:
     """Whether the `up` that is in force lets everybody in, which measures what keeping strangers out costs."""
     return instance(settings).get("open") == "yes"
-
-
-SSH_HOSTS = "ssh_hosts.json"
-# A shell over there reads it.
-_PROGRAM = re.compile(r"[A-Za-z0-9_./+-]+")
-SSH_KEYS = ("host", "user", "key_file", "known_hosts")
-
-
-def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The machines whose processes faults hit over SSH, by name, as `.faultline/ssh_hosts.json` lists them.
-
-    Each is {"host", "user", "key_file", "known_hosts", "port", "python"}. Those that `up --hosts` made come first;
-    without any, all is on this machine. Raises ConfigError naming host and key.
-    """
-    made = [settings.hosts / SSH_HOSTS] if settings.placement.spread else []
-    listed: dict[str, Any] = {}
-    for file in (*made, settings.home / SSH_HOSTS):
-        try:
-            listed |= json.loads(file.read_text()) if file.exists() else {}
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{file}: not a JSON object ({error}); mend it or delete it") from None
-    return {str(name): check_ssh_host(f"{SSH_HOSTS}: {name}", host) for name, host in listed.items()}
-
-
-def check_ssh_host(where: str, host: Any) -> dict[str, Any]:
-    """The host with its port and Python; ConfigError, beginning with `where` and the key, when it cannot be used."""
-    for key in SSH_KEYS:
-        if not (isinstance(host, dict) and isinstance(host.get(key), str) and host[key]):
-            raise ConfigError(f"{where}.{key}: missing; give it, or delete the host")
-    port = host.get("port", 22)
-    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-        raise ConfigError(f"{where}.port: {port!r} is refused; give a whole number from 1 to 65535")
-    for key in ("key_file", "known_hosts"):
-        if not os.access(host[key], os.R_OK):
-            raise ConfigError(f"{where}.{key}: {host[key]} cannot be read; give the path of a file that can")
-    # Whoever reads the key can act over there, and whoever changes the list can stand in for the host.
-    for key, rights, may, remedy in (("key_file", 0o077, "use", "600"), ("known_hosts", 0o022, "change", "go-w")):
-        mode = stat.S_IMODE(os.stat(host[key]).st_mode)
-        if mode & rights:
-            raise ConfigError(f"{where}.{key}: others can {may} it (mode {mode:04o}); chmod {remedy} {host[key]}")
-    python = host.get("python", "python3")
-    if not isinstance(python, str) or not _PROGRAM.fullmatch(python):
-        raise ConfigError(f"{where}.python: {python!r} is refused; give the host's Python, such as /usr/bin/python3")
-    return {**host, "port": port, "python": python}
 
 
 def check_folders(settings: Settings, *, need_mb: int = 500) -> None:

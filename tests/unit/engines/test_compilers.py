@@ -14,7 +14,7 @@ import pytest
 from faultline.engines.spark import compilers as subject
 from faultline.engines.spark.compilers import COMPILER, LAST_NICENESS, HeldBack
 from faultline.experiment.attempt import Attempt
-from faultline.system.rights import may_raise_priority
+from faultline.system.environment import may_raise_priority
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
 

@@ -30,7 +30,8 @@ from faultline.installation.serve import PREPARE
 from faultline.installation.services import WORKER_MEMORY, control_services, data_services
 from faultline.system.environment import clean_environment
 from faultline.system.processes import PUNCTUAL_NICENESS
-from faultline.system.settings import DEFAULT_PORTS, HOST, ROOT, Settings, check_ssh_host
+from faultline.system.settings import DEFAULT_PORTS, HOST, ROOT, Settings
+from faultline.system.ssh_hosts import check_ssh_host
 
 FILE = ROOT / "docker-compose.yaml"
 DOCKER = ROOT / "docker"

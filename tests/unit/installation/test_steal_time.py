@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.installation.steal_time import (
+from faultline.system.errors import Cancelled, ConfigError
+from faultline.system.waiting import (
     QUIET,
     SAMPLE_S,
     SAMPLES,
@@ -15,7 +16,6 @@ from faultline.installation.steal_time import (
     longest_wait_s,
     stolen_by_host_s,
 )
-from faultline.system.errors import Cancelled, ConfigError
 
 
 class Host:

@@ -17,7 +17,7 @@ from faultline.installation.targets.said import Said, digest, host_of, kafka_of,
 from faultline.orchestration import connections
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
-from faultline.system.kafka_login import kafka_client, kafka_options
+from faultline.system.kafka import kafka_client, kafka_options
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file
 from faultline.system.settings import Settings
 from faultline.system.target import Target, endpoints_at, folder_of, forget, keep, named_after, target, targets, where

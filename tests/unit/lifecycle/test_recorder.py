@@ -14,8 +14,8 @@ from fault.sampling import SETTLED_S, RoleRule, Table
 from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.recorder import take_turn
 from faultline.system.locks import Claim
+from faultline.system.marks import SERVICES
 from faultline.system.processes import read_ledger, spawn_detached
-from faultline.system.roles import SERVICES
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.support.processes import shown

@@ -10,7 +10,7 @@ from fault.sampling import RoleRule
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
 from faultline.lifecycle.hosts.recordings import rules_of
-from faultline.system.roles import NEIGHBOURS, SERVICES
+from faultline.system.marks import NEIGHBOURS, SERVICES
 
 RUN = "20261121T061500Z-3fa9c1"
 FAULTS = [

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from faultline.system.kafka_offsets import OFFSETS_LEAD_S, OffsetsWatch
+from faultline.system.kafka import OFFSETS_LEAD_S, OffsetsWatch
 
 
 class Broker:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.system.loaded_code import LoadedCode
+from faultline.system.hashes import LoadedCode
 
 
 @pytest.fixture
@@ -42,4 +42,4 @@ def test_what_is_forgotten_is_read_again_and_nothing_else(package: Path) -> None
     (package / "value.py").write_text("VALUE = 22\n")
     loaded.forget()
     assert importlib.import_module("slowly_edited.value").VALUE == 22
-    assert "faultline.system.loaded_code" in sys.modules
+    assert "faultline.system.hashes" in sys.modules

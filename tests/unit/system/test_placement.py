@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.experiment.attempt import write_json
-from faultline.system.endpoints import Endpoints
+from faultline.system.endpoints import HERE, HOST, HOSTS_FILE, Endpoints, Placement, read_placement
 from faultline.system.errors import ConfigError
-from faultline.system.placement import FILE, HERE, HOST, Placement, read_placement
 from faultline.system.settings import DEFAULT_PORTS, load_settings, ports_with, workers_of
 
 
@@ -44,10 +43,10 @@ def test_endpoints_are_loopback_unless_there_are_hosts() -> None:
 def test_what_up_chose_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_placement(tmp_path) == HERE and not HERE.spread
     placement = Placement.of(3, "10.77.0", "faultl-0a1b2c3d")
-    write_json(tmp_path / FILE, placement.as_mapping())
+    write_json(tmp_path / HOSTS_FILE, placement.as_mapping())
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
     assert load_settings().placement == placement and load_settings().endpoints.kafka == "10.77.0.2:19092"
     for broken in ("{", "[]", '{"conductor": "x"}', '{"conductor": "x", "bridge": "", "hosts": [{"name": 1}]}'):
-        (tmp_path / FILE).write_text(broken)
+        (tmp_path / HOSTS_FILE).write_text(broken)
         with pytest.raises(ConfigError, match=r"hosts.json: not a list of hosts .*down"):
             read_placement(tmp_path)

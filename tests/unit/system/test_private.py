@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from faultline.system.errors import InfrastructureError
-from faultline.system.private import find_apart, make_apart, remove_apart
+from faultline.system.files import find_apart, make_apart, remove_apart
 from tests.support.decoys import NOBODY, only_root
 
 

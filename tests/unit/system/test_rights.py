@@ -11,9 +11,17 @@ from pathlib import Path
 import pytest
 
 from faultline.cli import main as cli
-from faultline.system import rights
+from faultline.system import environment as rights
+from faultline.system.environment import (
+    REFUSE_ROOT,
+    SHARED,
+    as_caller,
+    be_private,
+    files_mask,
+    let_nobody_write,
+    meet_root,
+)
 from faultline.system.errors import ConfigError
-from faultline.system.rights import REFUSE_ROOT, SHARED, as_caller, be_private, files_mask, let_nobody_write, meet_root
 from faultline.system.settings import ROOT, Settings, check_folders
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
-from faultline.system.kafka_login import kafka_client, kafka_options
+from faultline.system.kafka import kafka_client, kafka_options
 from faultline.system.secrets import (
     FILE,
     USERS,

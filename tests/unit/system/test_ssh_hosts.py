@@ -9,7 +9,8 @@ import pytest
 
 from faultline.cli.operations import require
 from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT, Settings, check_ssh_host, ssh_hosts
+from faultline.system.settings import ROOT, Settings
+from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from faultline.records.format import cores, count, milliseconds, seconds, share
 from faultline.records.record import Record
-from faultline.system.roles import ENGINE
+from faultline.system.marks import ENGINE
 
 
 @dataclass(frozen=True)

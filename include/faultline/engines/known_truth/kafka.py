@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from faultline.engines.known_truth.incarnation import Arrival
 from faultline.system.errors import InfrastructureError
-from faultline.system.kafka_login import kafka_client
+from faultline.system.kafka import kafka_client
 from faultline.system.secrets import WORKLOAD
 from generators.producer import PHASE
 

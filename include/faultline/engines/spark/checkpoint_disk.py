@@ -10,7 +10,7 @@ from pathlib import Path
 
 from faultline.experiment.attempt import Attempt
 from faultline.system.errors import InfrastructureError
-from faultline.system.private import make_apart, remove_apart
+from faultline.system.files import make_apart, remove_apart
 
 
 def make_on_disk(attempt: Attempt, disk: Path) -> Path:

@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 
 from faultline.experiment.attempt import Attempt
+from faultline.system.environment import may_raise_priority
 from faultline.system.marks import run_option
 from faultline.system.processes import is_own
-from faultline.system.rights import may_raise_priority
 
 # As Linux shows the names of such threads of HotSpot, which it cuts at 15 characters. A compiler may start others of
 # either kind, which then have its priority.

@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from fault.sampling import RoleRule
-from faultline.system.http import fetch
 from faultline.system.journal import Line
 from faultline.system.marks import load_option, run_option
+from faultline.system.sockets import fetch
 
 
 def fetch_list(url: str) -> list[dict[str, Any]]:

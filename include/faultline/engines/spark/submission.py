@@ -28,7 +28,7 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, configuration_of
-from faultline.system.kafka_login import kafka_options
+from faultline.system.kafka import kafka_options
 from faultline.system.marks import RUN_MARK, run_token
 from faultline.system.settings import Settings
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.private import make_apart, remove_apart
+from faultline.system.files import make_apart, remove_apart
 
 RAM = Path("/dev/shm")
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from faultline.system.placement import Host, Placement
+from faultline.system.endpoints import Host, Placement
 
 ROOT = Path("/sys/fs/cgroup")
 # Of version 1, which has a tree for each; version 2 has one for all.

@@ -21,8 +21,8 @@ from faultline.installation.hosts.group import put_in_group, remove_group
 from faultline.installation.hosts.layout import checkpoint_disk, disk_of, folder_of, found
 from faultline.installation.hosts.network import join, make_bridge, remove_bridge, remove_link
 from faultline.installation.hosts.ssh import prepare_ssh
+from faultline.system.endpoints import Host
 from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.placement import Host
 from faultline.system.processes import birth
 from faultline.system.settings import Settings, load_settings
 from faultline.system.waiting import wait_until

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from faultline.experiment.attempt import write_json
+from faultline.system.endpoints import BROKER, HERE, HOSTS_FILE, Host, Placement
 from faultline.system.errors import ConfigError
-from faultline.system.placement import BROKER, FILE, HERE, Host, Placement
 from faultline.system.settings import WORKERS, Settings
 
 # What makes a host, and the Debian package that has it.
@@ -38,7 +38,7 @@ def choose_hosts(settings: Settings, count: int) -> Placement:
     Raises ConfigError for a number that cannot be had, naming what is lacking.
     """
     if count == 0:
-        (settings.home / FILE).unlink(missing_ok=True)
+        (settings.home / HOSTS_FILE).unlink(missing_ok=True)
         return HERE
     least = WORKERS + 1
     if not least <= count <= MOST:
@@ -50,7 +50,7 @@ def choose_hosts(settings: Settings, count: int) -> Placement:
     if len(present.hosts) != count or _is_taken(present.conductor.rpartition(".")[0], used):
         # A network interface's name has 15 letters at most.
         present = Placement.of(count, _free_subnet(used), f"faultl-{os.urandom(4).hex()}")
-        write_json(settings.home / FILE, present.as_mapping())
+        write_json(settings.home / HOSTS_FILE, present.as_mapping())
     return present
 
 

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 from faultline.installation.hosts.layout import found
+from faultline.system.endpoints import Host, Placement
 from faultline.system.errors import InfrastructureError
-from faultline.system.placement import Host, Placement
 
 _LINKS = Path("/sys/class/net")
 

@@ -10,9 +10,10 @@ from typing import Any
 from fault.shipping import boot_command
 from faultline.experiment.attempt import write_json
 from faultline.installation.hosts.layout import disk_of, folder_of
+from faultline.system.endpoints import Host
 from faultline.system.files import write_private
-from faultline.system.placement import Host
-from faultline.system.settings import SSH_HOSTS, Settings
+from faultline.system.settings import Settings
+from faultline.system.ssh_hosts import SSH_HOSTS
 
 PORT = 22
 KEY, KNOWN, AUTHORIZED, HOST_KEY, CONFIG = "key", "known_hosts", "authorized_keys", "host_key", "sshd_config"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from faultline.installation.services.service import Service
 from faultline.system.environment import passed_on
-from faultline.system.http import fetch_json
 from faultline.system.settings import HOST, Settings
+from faultline.system.sockets import fetch_json
 
 
 def airflow_services(settings: Settings) -> list[Service]:

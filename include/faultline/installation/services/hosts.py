@@ -9,7 +9,7 @@ from faultline.installation.hosts.enter import first_process
 from faultline.installation.hosts.layout import folder_of, found
 from faultline.installation.hosts.ssh import CONFIG, PORT
 from faultline.installation.services.service import Service
-from faultline.system.placement import Host
+from faultline.system.endpoints import Host
 from faultline.system.settings import Settings
 
 PROBE_S = 0.5

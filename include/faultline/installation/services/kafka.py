@@ -15,7 +15,7 @@ from faultline.installation.services.service import Service
 from faultline.installation.services.spark import spark_home
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import sync_tree, write_private, write_whole
-from faultline.system.kafka_login import kafka_client
+from faultline.system.kafka import kafka_client
 from faultline.system.marks import instance_option
 from faultline.system.secrets import (
     BROKER,

@@ -13,7 +13,7 @@ from faultline.installation.targets.logins import check_said
 from faultline.installation.targets.said import FILES, Said
 from faultline.system.errors import ConfigError
 from faultline.system.secrets import require_private
-from faultline.system.settings import SSH_KEYS, check_ssh_host
+from faultline.system.ssh_hosts import SSH_KEYS, check_ssh_host
 from faultline.system.target import Target
 from faultline.system.text import require_keys
 

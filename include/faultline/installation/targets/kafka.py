@@ -20,7 +20,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from faultline.installation.targets.clock import Clock, clock_of, clock_of_all
 from faultline.installation.targets.java_kafka import KEYSTORE
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.system.kafka_login import kafka_client
+from faultline.system.kafka import kafka_client
 from faultline.system.text import counted, one_line
 from faultline.system.waiting import wait_until
 

@@ -18,7 +18,8 @@ from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, make_private, options_file, properties
-from faultline.system.settings import ENDPOINTS, Settings, check_ssh_host, targets_folder
+from faultline.system.settings import ENDPOINTS, Settings, targets_folder
+from faultline.system.ssh_hosts import check_ssh_host
 from faultline.system.target import Target, folder_of, targets, write_endpoints
 
 # What the Connections said when the logins were written, and when all was found well.

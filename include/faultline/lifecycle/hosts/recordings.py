@@ -19,8 +19,7 @@ from faultline.experiment.plan import plan_of
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import make_folder, write_whole
 from faultline.system.journal import Line, read_ended
-from faultline.system.marks import instance_option
-from faultline.system.roles import NEIGHBOURS, ROLES, SERVICES
+from faultline.system.marks import NEIGHBOURS, ROLES, SERVICES, instance_option
 from faultline.system.ssh_hosts import remote_hosts
 
 # Beyond the experiment, for its start and its drain; then a recording whose end nobody told ends by itself.

@@ -9,7 +9,7 @@ from faultline.engines.base import Progress
 from faultline.experiment.plan import Aim
 from faultline.lifecycle.assignment import Assignment
 from faultline.system.journal import Instant
-from faultline.system.kafka_offsets import OFFSETS_LEAD_S
+from faultline.system.kafka import OFFSETS_LEAD_S
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pandas as pd
 from faultline.experiment.attempt import Attempt
 from faultline.records.judge.resources import cpu
 from faultline.system.journal import Line, events, read_ended
-from faultline.system.roles import RESTARTED, ROLES, SERVICES
+from faultline.system.marks import RESTARTED, ROLES, SERVICES
 from faultline.system.window import NS
 
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]

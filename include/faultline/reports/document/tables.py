@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from faultline.comparison.cells import Axis, Point
 from faultline.records.format import NONE, cores
 from faultline.records.metrics import KNOWN, TAIL, Metric, metrics_of
-from faultline.system.roles import ROLES
+from faultline.system.marks import ROLES
 
 # What the pages in Airflow do not choose from, but a table here has.
 _MORE = (

@@ -24,7 +24,7 @@ from faultline.reports.pages.now import progress
 from faultline.reports.pages.site import Site, Unknown, render
 from faultline.reports.time_series import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS
 from faultline.system.errors import FaultlineError
-from faultline.system.roles import ENGINE
+from faultline.system.marks import ENGINE
 from faultline.system.window import NS
 
 # What is shown of a run, and what is read of a journal for it: a recorder writes some 5 kB a second.

@@ -17,7 +17,7 @@ from faultline.experiment.plan import Aim
 from faultline.lifecycle.assignment import Assignment
 from faultline.lifecycle.window.due import Due, due_of
 from faultline.system.journal import Instant
-from faultline.system.kafka_offsets import OFFSETS_LEAD_S
+from faultline.system.kafka import OFFSETS_LEAD_S
 
 NS = 10**9
 # Far enough ahead that no instant is too soon for the broker.

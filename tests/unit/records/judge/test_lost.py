@@ -19,7 +19,7 @@ from fault.sampling import SETTLED_S, RoleRule, Table, counts_delay, machine
 from faultline.records.judge.hosts import MACHINE_COLUMNS, machine_of, processes_of
 from faultline.records.judge.resources.cpu import WORST_S, Lost, lost
 from faultline.system.journal import Line
-from faultline.system.roles import SERVICES
+from faultline.system.marks import SERVICES
 from faultline.system.window import NS
 
 START, SECONDS = 1_000, 20

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from faultline.engines.base import Totals
-from faultline.system.roles import ENGINE, ROLES, SERVICES, WORKERS
+from faultline.system.marks import ENGINE, ROLES, SERVICES, WORKERS
 from faultline.system.window import NS
 
 # A process is taken as alive this long after a sample: samples come each second, and may be late.
