@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,17 @@ def sources(folder: str) -> Iterator[Path]:
     return (path for path in (ROOT / folder).rglob("*.py"))
 
 
+@cache
+def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of a module, within functions and under TYPE_CHECKING as well."""
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        elif node.level == 0:
             yield node.module or ""
 
 
@@ -99,9 +106,9 @@ def modules() -> dict[str, Path]:
 
 
 def uses(name: str, known: Mapping[str, Path]) -> set[str]:
-    """The modules of the core that a module imports, within functions and under TYPE_CHECKING as well."""
+    """The modules of the core that a module imports."""
     found = set()
-    for node in ast.walk(ast.parse(known[name].read_text())):
+    for node in statements(known[name]):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and str(node.module).split(".")[0] == "faultline":
             base = str(node.module).removeprefix("faultline").lstrip(".")
             for alias in node.names:
@@ -196,7 +203,7 @@ def test_modules_stay_short() -> None:
 def test_every_module_says_what_it_is() -> None:
     for folder in (*CODE, "tests"):
         for path in sources(folder):
-            assert ast.get_docstring(ast.parse(path.read_text())), path
+            assert re.match(r'(#.*\n)*r?"""\S', path.read_text()), path
 
 
 @pytest.mark.parametrize("name", sorted(Configuration.model_fields))

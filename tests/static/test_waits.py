@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from faultline.system.settings import ROOT
@@ -21,9 +22,10 @@ CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
 COMMAND_LINES = "tests/support/processes.py"
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+@cache
+def trees() -> list[tuple[str, ast.Module]]:
+    found = sorted((ROOT / "tests").rglob("*.py"))
+    return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())) for path in found]
 
 
 def name_of(call: ast.Call) -> str:
