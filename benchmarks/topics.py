@@ -26,11 +26,11 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.stock import StockParameters
 from faultline.system.errors import InfrastructureError
 from faultline.system.kafka import kafka_client
+from generators.chance import Words, hash_int, hash_long, seeds
 from generators.producer import QUEUE_RECORDS, Sender, make_producer
 from generators.spec import GeneratorSpec
 from generators.stock import LATE_MS, OPEN
 from generators.stream import make_source
-from generators.xxhash64 import Words, hash_int, hash_long, seeds
 
 # After its planning a batch emits for this long, from this instant on; a kill makes it do so again a second later.
 EMIT_AFTER_MS, EMIT_FOR_MS, AGAIN_AFTER_MS = 300, 10, 1000

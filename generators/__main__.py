@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from generators.crew import LocalMembers, Members, member_commands
-from generators.errors import GeneratorError, InputError
 from generators.gate import LoadEnd, StopSwitch, await_gate
-from generators.journal import Journal
+from generators.journal import GeneratorError, InputError, Journal
 from generators.process import lead, send_alone, send_stripe
 from generators.spec import GeneratorSpec, read_spec
 

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -49,3 +50,69 @@ def draw_bits(key: int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def draw_uniform(key: int, counters: NDArray[np.uint64]) -> NDArray[np.float64]:
     """A float64 in [0, 1) with 53 random bits for each counter; same shape as `counters`."""
     return (draw_bits(key, counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+# Spark's `xxhash64` in numpy: what a hash of columns comes to, a number after the other.
+
+
+Words = npt.NDArray[np.uint64]
+SEED = 42
+_P1, _P2, _P3, _P4, _P5 = (
+    np.uint64(prime)
+    for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+)
+
+
+def seeds(n: int) -> Words:
+    """What the hashes of n rows begin with."""
+    return np.full(n, SEED, dtype=np.uint64)
+
+
+def hash_long(value: Words, seed: Words) -> Words:
+    """The hashes of longs, as 64 unsigned bits; shapes (n,)."""
+    h = seed + _P5 + np.uint64(8)
+    h = h ^ (_rotated(value * _P2, 31) * _P1)
+    return _finished(_rotated(h, 27) * _P1 + _P4)
+
+
+def hash_int(value: Words, seed: Words) -> Words:
+    """The hashes of ints, given as 32 unsigned bits; shapes (n,)."""
+    h = seed + _P5 + np.uint64(4)
+    h = h ^ (value * _P1)
+    return _finished(_rotated(h, 23) * _P2 + _P3)
+
+
+def _rotated(value: Words, by: int) -> Words:
+    return (value << np.uint64(by)) | (value >> np.uint64(64 - by))
+
+
+def _finished(h: Words) -> Words:
+    h = (h ^ (h >> np.uint64(33))) * _P2
+    h = (h ^ (h >> np.uint64(29))) * _P3
+    return h ^ (h >> np.uint64(32))
+
+
+# Kafka's own hash of keys (MurmurHash2 as its Java clients have it), so that keyed records lie where they would.
+
+
+_SEED, _M, _R = 0x9747B28C, 0x5BD1E995, 24
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The hash of some bytes, 0 … 2³² − 1."""
+    h = _SEED ^ len(data)
+    whole = len(data) // 4 * 4
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * _M & _MASK
+        k = (k ^ k >> _R) * _M & _MASK
+        h = (h * _M & _MASK) ^ k
+    if rest := data[whole:]:
+        h = (h ^ int.from_bytes(rest, "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition that Kafka's default partitioner gives a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions

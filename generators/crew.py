@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from generators.errors import GeneratorError
 from generators.gate import Start, StopSwitch
-from generators.journal import Progress, Standing
+from generators.journal import GeneratorError, Progress, Standing
 
 _END_S = 5.0
 

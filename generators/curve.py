@@ -11,23 +11,31 @@ Kinds, with times in seconds after T0 and values in the unit of the base (record
 | burst | at_s, length_s, to, every_s (optional) | the base, but `to` for length_s from at_s on, again each every_s |
 | recorded | points [[t_s, value], …] | straight between the points, constant after the last; not around the base |
 
-All are compiled to piecewise linear functions, so their integrals are exact.
+All are compiled to one piecewise linear function, whose integral and the inverse of it are exact: record k is due when
+the integral of the rate passes k, and no sum over any number of pieces has a rounding error.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.errors import InputError
-from generators.piecewise import FOR_EVER_NS, NANOSECONDS, Piece, PiecewiseLinear
+from generators.journal import InputError
 
+NANOSECONDS = 1_000_000_000
+# The length of a piece that is meant to last: 31 years. A constant function is one such piece, repeated.
+FOR_EVER_NS = 10**18
+# A root found in floating point is trusted when it is farther than this share of itself from a whole number;
+# 2^-44 is some 500 times what the few operations can lose while the discriminant keeps its leading digits.
+_TRUST = 2.0**-44
 KINDS = {
     "constant": (),
     "step": ("at_s", "to"),
@@ -44,6 +52,161 @@ MAX_POINTS = 100_000
 _KNOT_S, _LEAST_KNOTS, _MOST_KNOTS = Fraction(1, 10), 20, 10_000
 # Sines are rounded to this, so that every machine compiles the same curve.
 _SINE_DIGITS = 10**9
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A linear stretch of `length_ns` > 0 nanoseconds from the value `begin` to the value `end`, both ≥ 0."""
+
+    length_ns: int
+    begin: Fraction
+    end: Fraction
+
+    def __post_init__(self) -> None:
+        if self.length_ns <= 0 or self.begin < 0 or self.end < 0:
+            raise ValueError(f"{self}: a piece needs a positive length and values that are not negative")
+
+
+class PiecewiseLinear:
+    """f(t) ≥ 0 for t ≥ 0 nanoseconds: the pieces `first`, then the pieces `cycle` again and again.
+
+    Values are `numpy.interp` over the ends of the pieces. Areas and their inverse are exact, which no interpolation in
+    floats is: values are integers over one denominator D, and areas integers in units of 1 / (2·D·10⁹), in which a
+    piece holds (v₁ + v₂)·length. The area is the integral over the time in seconds: records, for a rate.
+    """
+
+    def __init__(self, first: Sequence[Piece], cycle: Sequence[Piece]) -> None:
+        """`cycle` needs at least one piece."""
+        if not cycle:
+            raise ValueError("a function needs something that lasts: give at least one piece as the cycle")
+        self.first, self.cycle = tuple(first), tuple(cycle)
+        pieces = (*first, *cycle)
+        denominator = math.lcm(*(value.denominator for piece in pieces for value in (piece.begin, piece.end)))
+        self._unit = 2 * denominator * NANOSECONDS  # of area: this many are 1
+        self._lengths = [piece.length_ns for piece in pieces]
+        self._begins = [int(piece.begin * denominator) for piece in pieces]
+        self._rises = [int((piece.end - piece.begin) * denominator) for piece in pieces]
+        held = ((2 * b + r) * n for b, r, n in zip(self._begins, self._rises, self._lengths, strict=True))
+        self._starts = list(accumulate(self._lengths, initial=0))
+        self._areas = list(accumulate(held, initial=0))
+        self._cycle_ns, self._cycle_area = self._starts[len(first)], self._areas[len(first)]
+        self._turn_ns, self._turn_area = self._starts[-1] - self._cycle_ns, self._areas[-1] - self._cycle_area
+        self._knots = np.repeat(np.array(self._starts, dtype=np.float64), 2)[1:-1]
+        self._levels = np.array([float(value) for piece in pieces for value in (piece.begin, piece.end)])
+
+    def values(self, at_ns: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return f at the given instants; same shape. Before 0 it is what it is at 0."""
+        at = np.maximum(at_ns, 0)
+        at = at - np.maximum(at - self._cycle_ns, 0) // self._turn_ns * self._turn_ns
+        # Where two pieces meet, the later of both ends counts: `interp` takes the last of equal knots.
+        values: NDArray[np.float64] = np.interp(at, self._knots, self._levels)
+        return values
+
+    def area(self, at_ns: int) -> Fraction:
+        """Return the exact area from 0 to `at_ns`; 0 before."""
+        held, by = self._area(at_ns)
+        return Fraction(held, by * self._unit)
+
+    def area_up(self, at_ns: int) -> int:
+        """Return the area from 0 to `at_ns`, rounded up: how many whole numbers 0, 1, … are less than it."""
+        held, by = self._area(at_ns)
+        return -(-held // (by * self._unit))
+
+    def _area(self, at_ns: int) -> tuple[int, int]:
+        """Return the area in units as numerator and denominator; a Fraction would look for common divisors."""
+        if at_ns <= 0:
+            return 0, 1
+        turns = max(0, at_ns - self._cycle_ns) // self._turn_ns
+        at_ns -= turns * self._turn_ns
+        i = min(bisect_right(self._starts, at_ns), len(self._lengths)) - 1
+        x, length = at_ns - self._starts[i], self._lengths[i]
+        before = self._areas[i] + turns * self._turn_area + 2 * self._begins[i] * x
+        return before * length + self._rises[i] * x * x, length
+
+    def reach(self, k: int) -> int:
+        """Return the last whole nanosecond up to which the area is at most `k` ≥ 0.
+
+        Raises ValueError when the area never exceeds `k`.
+        """
+        i, origin, rest = self._place(k)
+        return origin + self._reach(i, rest)
+
+    def reach_array(self, first: int, step: int, n: int) -> NDArray[np.int64]:
+        """Return `reach` of first, first + step, …; shape (n,). As exact, and fast where many share a piece."""
+        result = np.empty(n, dtype=np.int64)
+        j = 0
+        while j < n:
+            i, origin, rest = self._place(first + j * step)
+            left = self._areas[i + 1] - self._areas[i] - 1 - rest
+            m = min(n - j, left // (step * self._unit) + 1)
+            result[j : j + m] = self._reach_all(i, rest, step, m) + origin
+            j += m
+        return result
+
+    def _place(self, k: int) -> tuple[int, int, int]:
+        """Return the piece in which the area comes to `k`, the instant at which it begins, and the area left in it."""
+        area, turns = k * self._unit, 0
+        if area >= self._cycle_area:
+            if not self._turn_area:
+                raise ValueError(f"the area never exceeds {k}")
+            turns = (area - self._cycle_area) // self._turn_area
+            area -= turns * self._turn_area
+        i = bisect_right(self._areas, area) - 1
+        return i, turns * self._turn_ns + self._starts[i], area - self._areas[i]
+
+    def _reach(self, i: int, rest: int) -> int:
+        """Return the last whole nanosecond in piece `i` up to which it holds at most `rest` (< the piece's own)."""
+        begin, rise, length = self._begins[i], self._rises[i], self._lengths[i]
+        if rise == 0:
+            return rest // (2 * begin)
+        # The root of rise·x² + 2·begin·length·x = rest·length, in the form that loses no digits to a subtraction;
+        # rounding the square root down leaves it at most a step or two away, which the exact check then takes.
+        middle, target = begin * length, rest * length
+        root = math.isqrt(middle * middle + rise * target)
+        x = min(target // (middle + root) if middle + root else 0, length - 1)
+        while (rise * x + 2 * middle) * x > target:
+            x -= 1
+        while (rise * (x + 1) + 2 * middle) * (x + 1) <= target:
+            x += 1
+        return x
+
+    def _reach_all(self, i: int, rest: int, step: int, m: int) -> NDArray[np.int64]:
+        """Return `_reach(i, rest + j·step)` for j = 0 … m − 1, where all lie in that piece; shape (m,)."""
+        each, begin, rise, length = step * self._unit, self._begins[i], self._rises[i], self._lengths[i]
+        if rise == 0:
+            return _floors(rest, each, 2 * begin, m)
+        # From x0 on, with y = x − x0, slope 2·b and curvature c, in units of whole areas: c·y² + 2·b·y = area. Python
+        # divides integers of any size to the nearest float, so only these few operations round.
+        x0, scale = self._reach(i, rest), length * self._unit
+        b, c = (begin * length + rise * x0) / scale, rise / scale
+        behind = (rest * length - (rise * x0 + 2 * begin * length) * x0) / scale
+        area = behind + np.arange(m, dtype=np.float64) * step
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            below = b * b + c * area
+            y = area / (b + np.sqrt(below))
+            floor = np.floor(y)
+            doubt = (y + 1) * _TRUST
+            sure = (below > b * b / 16) & (y - floor > doubt) & (floor + 1 - y > doubt) & (y < 2.0**53)
+        result = np.zeros(m, dtype=np.int64)
+        result[sure] = floor[sure].astype(np.int64) + x0
+        for j in np.flatnonzero(~sure).tolist():
+            result[j] = self._reach(i, rest + j * each)
+        return result
+
+
+def constant(level: Fraction) -> PiecewiseLinear:
+    """Return the function that is `level` for ever."""
+    return PiecewiseLinear([], [Piece(FOR_EVER_NS, level, level)])
+
+
+def _floors(rest: int, each: int, by: int, n: int) -> NDArray[np.int64]:
+    """Return (rest + j·each) // by for j = 0 … n − 1; shape (n,)."""
+    common = math.gcd(each, by)
+    rest, each, by = rest // common, each // common, by // common
+    base, rest = divmod(rest, by)
+    if rest + n * each >= 2**63:  # exact in Python's integers instead
+        return np.array([base + (rest + j * each) // by for j in range(n)], dtype=np.int64)
+    return base + (rest + np.arange(n, dtype=np.int64) * each) // by
 
 
 @dataclass(frozen=True)
@@ -73,10 +236,6 @@ class Curve:
     def values(self, at_ns: NDArray[np.int64]) -> NDArray[np.float64]:
         """The values at the given nanoseconds after T0; same shape."""
         return self.shape.values(at_ns)
-
-    def integral(self, t_s: float) -> Fraction:
-        """The exact integral over [0, t_s] seconds: for a rate, the records of that time. 0 before T0."""
-        return self.shape.area(to_ns(t_s))
 
 
 def to_ns(t_s: float) -> int:

@@ -19,9 +19,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from generators.data_rows import CsvRow, JsonRow, Row, Span
-from generators.data_times import NS_PER_MS, NoTimeError, Unit, moved, read_time, text_of
-from generators.errors import InputError
+from generators.data_rows import NS_PER_MS, CsvRow, JsonRow, NoTimeError, Row, Span, Unit, moved, read_time, text_of
+from generators.journal import InputError
 
 TEXT, LINES, CSV, PARQUET = ".txt", ".jsonl", ".csv", ".parquet"
 SUFFIXES = (LINES, CSV, PARQUET, TEXT)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Literal
 
 # Where a field stands in its record: its first byte, and the one after its last.
 Span = tuple[int, int]
@@ -69,3 +73,143 @@ class CsvRow(Row):
     def text(self, span: Span) -> bytes | None:
         written = self.value[slice(*span)]
         return written[1:-1].replace(b'""', b'"') if written[:1] == b'"' else written
+
+
+# The times in a user's records: read, and moved in place, in the form that they have.
+
+
+Unit = Literal["s", "ms", "us", "ns"]
+# Nanoseconds of each unit.
+UNITS: dict[Unit, int] = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+# Up to here a number is of that unit: in the one before it would lie beyond the year 5138.
+_MAGNITUDES: tuple[tuple[Unit, float], ...] = (("s", 1e11), ("ms", 1e14), ("us", 1e17), ("ns", float("inf")))
+NS_PER_MS = 10**6
+_EPOCH = datetime(1970, 1, 1)
+_LATEST_NS = (datetime.max - _EPOCH) // timedelta(microseconds=1) * 1000
+# A date and a time of day may be written in this many digits, with nothing in between.
+_DIGITS = (8, 12, 14)
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(?:([eE])([+-]?\d+))?")
+_ISO = re.compile(
+    r"(\d{4})(-?)(\d\d)\2(\d\d)"
+    r"(?:([Tt ]?)(\d\d)(?:(:?)(\d\d)(?:\7(\d\d)(?:([.,])(\d{1,9}))?)?)?( ?[Zz]| ?[+-]\d\d(?::?\d\d(?::?\d\d)?)?)?)?"
+)
+
+
+class NoTimeError(ValueError):
+    """A value that is no time; the message says what was expected."""
+
+
+@dataclass(frozen=True)
+class Time:
+    """A time as it stands in a record. `resolution_ns`: what it can be moved by, and multiples of it."""
+
+    ns: int  # since the epoch
+    resolution_ns: int
+    unit: Unit | None = None  # of a number
+
+
+def unit_of(number: Decimal) -> Unit:
+    """The unit of a number since the epoch, by its magnitude."""
+    return next(unit for unit, most in _MAGNITUDES if abs(number) < most)
+
+
+def text_of(field: bytes) -> str:
+    """A field of JSON or CSV without its quotes, and without white space around it."""
+    if field[:1] != b'"':
+        return field.decode().strip()
+    text = field[1:-1].decode()
+    if "\\" in text:
+        with contextlib.suppress(ValueError):  # of CSV, where it means nothing
+            text = str(json.loads(field))
+    return text.strip()
+
+
+def read_time(field: bytes, unit: Unit | None = None) -> Time:
+    """The time of a field as it stands in its record, quotes included. Raises NoTimeError."""
+    text = text_of(field)
+    if unit is None and (iso := _Iso.of(text)) is not None:
+        return Time(iso.ns, iso.resolution_ns)
+    if _NUMBER.fullmatch(text) is None:
+        raise NoTimeError(
+            "no time; expected a number since 1970, or a text as 2026-11-25T12:00:00Z"
+            if unit is None
+            else f"no number of {unit}; correct or leave out data_time_unit"
+        )
+    number = Decimal(text)
+    unit = unit or unit_of(number)
+    if abs(number) * UNITS[unit] > _LATEST_NS:
+        raise NoTimeError("beyond the year 9999; check data_time_unit")
+    # A fraction takes as many digits as it needs; whole numbers stay whole.
+    return Time(round(number * UNITS[unit]), UNITS[unit] if text.lstrip("+-").isdigit() else 1, unit)
+
+
+def moved(field: bytes, by_ns: int, unit: Unit | None = None) -> bytes:
+    """The field with its time later by `by_ns`, a multiple of its resolution. `unit`: of a number, as `Time` says."""
+    text = text_of(field)
+    iso = _Iso.of(text) if unit is None else None
+    later = _moved_number(text, by_ns, unit or "s") if iso is None else iso.moved(by_ns)
+    # Escapes in a text of JSON are gone with it; white space around it stays.
+    return field.replace(text.encode(), later.encode(), 1) if text.encode() in field else json.dumps(later).encode()
+
+
+def _moved_number(text: str, by_ns: int, unit: Unit) -> str:
+    found = _NUMBER.fullmatch(text)
+    assert found is not None
+    later, digits = Decimal(text) + Decimal(by_ns) / UNITS[unit], len(found[1] or ".") - 1
+    if found[2]:
+        later = later.scaleb(-int(found[3]))
+    digits = max(digits, -int(later.normalize().as_tuple().exponent))
+    sign = "+" if text.startswith("+") else ""
+    return f"{sign}{later:.{digits}f}" + (f"{found[2]}{found[3]}" if found[2] else "")
+
+
+@dataclass(frozen=True)
+class _Iso:
+    """A text by ISO 8601, taken apart."""
+
+    found: re.Match[str]
+    local: datetime  # whole seconds, without offset
+    fraction_ns: int
+
+    @classmethod
+    def of(cls, text: str) -> _Iso | None:
+        found = _ISO.fullmatch(text)
+        if found is None:
+            return None
+        year, dash, month, day, separator, hour, _, minute, second, _, fraction, _ = found.groups()
+        # Digits alone are a date where they can be one, and a number else: 1701010100 is in the year 2023.
+        if hour and not separator and (dash or len(text) not in _DIGITS or not "1900" <= year < "2200"):
+            return None
+        try:
+            local = datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0))
+        except ValueError:
+            return None
+        return cls(found, local, int((fraction or "0").ljust(9, "0")))
+
+    @property
+    def ns(self) -> int:
+        offset = re.sub("[ Zz:]", "", self.found[12] or "")
+        parts = [int(offset[at : at + 2]) for at in range(1, len(offset), 2)]
+        seconds = sum(part * 60**power for part, power in zip(parts, (2, 1, 0), strict=False))
+        after = (self.local - _EPOCH) // timedelta(seconds=1) - (-seconds if offset[:1] == "-" else seconds)
+        return int(after) * 10**9 + self.fraction_ns
+
+    @property
+    def resolution_ns(self) -> int:
+        hour, minute, second, fraction = (self.found[group] for group in (6, 8, 9, 11))
+        if fraction:
+            return int(10 ** (9 - len(fraction)))
+        return 10**9 * (1 if second else 60 if minute else 3600 if hour else 86_400)
+
+    def moved(self, by_ns: int) -> str:
+        """The same form, later. Raises OverflowError beyond the year 9999."""
+        seconds, rest = divmod(self.fraction_ns + by_ns, 10**9)
+        later = self.local + timedelta(seconds=seconds)
+        _, dash, _, _, separator, hour, colon, minute, second, point, fraction, offset = self.found.groups()
+        text = f"{later.year:04}{dash}{later.month:02}{dash}{later.day:02}"
+        text += f"{separator}{later.hour:02}" if hour else ""
+        text += f"{colon}{later.minute:02}" if minute else ""
+        text += f"{colon}{later.second:02}" if second else ""
+        text += f"{point}{rest:09}"[: 1 + len(fraction)] if fraction else ""
+        return text + (offset or "")

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from generators.errors import GeneratorError
+from generators.journal import GeneratorError
 
 POLL_S = 0.005
 # The file beside the gate that ends the load before its schedule does, and how often it is looked for.

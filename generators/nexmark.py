@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.chance import blocks
+from generators.chance import Words, blocks, hash_int, hash_long, seeds
 from generators.pacing import Schedule
-from generators.xxhash64 import Words, hash_int, hash_long, seeds
 
 Ints = NDArray[np.int64]
 Texts = list[bytes]

@@ -9,17 +9,17 @@ stall makes the records behind it late, and their lateness is measured, not hidd
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.curve import Curve
-from generators.piecewise import NANOSECONDS, PiecewiseLinear, floors
+from generators.curve import NANOSECONDS, Curve, PiecewiseLinear, constant
 
 # Records of one burst at most. The clock is read once after each burst, so this bounds how much the lateness of its
 # first records is overestimated: 64 records take about 0.1 ms to hand over, and 5 ms with all that may have waited.
@@ -87,36 +87,23 @@ class Schedule:
         return cls(exact_rate, -(-(exact_rate * exact_seconds) // 1))
 
     @cached_property
-    def _step(self) -> tuple[int, int]:
-        """Nanoseconds between records, as numerator and denominator."""
-        step = NANOSECONDS / self.rate
-        return step.numerator, step.denominator
+    def _records(self) -> PiecewiseLinear:
+        return constant(self.rate) if self.shape is None else self.shape
 
     def due_ns(self, k: int) -> int:
-        """Nanoseconds after the start at which record `k` is due, rounded down.
+        """Return the nanoseconds after the start at which record `k` is due, rounded down.
 
         Raises ValueError for a record beyond the schedule at which a rate that fell to zero never arrives.
         """
-        if self.shape is not None:
-            return self.shape.reach(k)
-        numerator, denominator = self._step
-        return k * numerator // denominator
+        return self._records.reach(k)
 
     def due_count(self, elapsed_ns: int) -> int:
-        """Records due at or before `elapsed_ns` after the start: those k with due_ns(k) ≤ elapsed_ns."""
-        if elapsed_ns < 0:
-            return 0
-        if self.shape is not None:
-            return min(self.count, self.shape.area_up(elapsed_ns + 1))
-        numerator, denominator = self._step
-        return min(self.count, -(-(elapsed_ns + 1) * denominator // numerator))
+        """Return how many records are due at or before `elapsed_ns`: those k with due_ns(k) ≤ elapsed_ns."""
+        return 0 if elapsed_ns < 0 else min(self.count, self._records.area_up(elapsed_ns + 1))
 
     def due_array(self, first: int, step: int, n: int) -> NDArray[np.int64]:
-        """`due_ns` of the records first, first + step, …; shape (n,), nanoseconds."""
-        if self.shape is not None:
-            return self.shape.reach_array(first, step, n)
-        numerator, denominator = self._step
-        return floors(first * numerator, step * numerator, denominator, n)
+        """Return `due_ns` of the records first, first + step, …; shape (n,), nanoseconds."""
+        return self._records.reach_array(first, step, n)
 
     def due_of(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
         """`due_ns` of any records; shape (n,), nanoseconds. Fast when evenly spaced, as in a stripe."""
@@ -191,3 +178,51 @@ def pace(
         if spare_ns > 0:
             clock.sleep_ns(min(max(spare_ns, SHORTEST_SLEEP_NS), LONGEST_SLEEP_NS))
     return sent
+
+
+# A schedule that was recorded: each record is due when it was, over and over, faster or slower by a factor.
+
+
+MS = 1_000_000
+
+
+class Listed:
+    """Due times of records 0 … `count` − 1; see `generators.pacing.Schedule`, whose place it takes."""
+
+    def __init__(self, times_ns: NDArray[np.int64], round_ns: int, count: int) -> None:
+        """`times_ns`: of one round, from 0, never falling. `round_ns`: from one beginning to the next."""
+        self._times, self._round_ns, self.count = times_ns, round_ns, count
+        self._list = times_ns.tolist()
+
+    @classmethod
+    def over(cls, times_ms: Sequence[int], round_ms: int, speed: float, seconds: float) -> Self:
+        """The records due in [0, seconds). `round_ms`: from the beginning of one round to that of the next."""
+        times = np.asarray(times_ms, dtype=np.int64)
+        times_ns = np.rint((times - times[0]) * (MS / speed)).astype(np.int64)
+        made = cls(times_ns, max(1 + int(times_ns[-1]), round(round_ms * MS / speed)), 0)
+        made.count = made._before(round(seconds * NANOSECONDS))
+        return made
+
+    def due_ns(self, k: int) -> int:
+        """Nanoseconds after the start at which record `k` is due."""
+        round_, place = divmod(k, len(self._list))
+        return int(round_ * self._round_ns + self._list[place])
+
+    def due_count(self, elapsed_ns: int) -> int:
+        """Records due at or before `elapsed_ns` after the start."""
+        return 0 if elapsed_ns < 0 else min(self.count, self._before(elapsed_ns + 1))
+
+    def _before(self, at_ns: int) -> int:
+        round_, rest = divmod(at_ns, self._round_ns)
+        return round_ * len(self._list) + bisect.bisect_left(self._list, rest)
+
+    def due_array(self, first: int, step: int, n: int) -> NDArray[np.int64]:
+        """`due_ns` of the records first, first + step, …; shape (n,), nanoseconds."""
+        return self.due_of((np.arange(n, dtype=np.int64) * step + first).astype(np.uint64))
+
+    def due_of(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """`due_ns` of any records; shape (n,), nanoseconds."""
+        numbers = records.astype(np.int64)
+        round_, place = np.divmod(numbers, len(self._list))
+        due: NDArray[np.int64] = round_ * self._round_ns + self._times[place]
+        return due

@@ -25,7 +25,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from generators.errors import GeneratorError
+from generators.journal import GeneratorError
 from generators.login import login
 
 PRIMER_KEY = "__faultline_primer__"

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from typing import Any, TextIO, cast
 
 from generators.crew import Report, Tell
-from generators.errors import GeneratorError
 from generators.gate import Start, StopSwitch
-from generators.journal import Journal
+from generators.journal import GeneratorError, Journal
 from generators.process import send_stripe
 from generators.spec import GeneratorSpec
 

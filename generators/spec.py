@@ -11,10 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from generators.curve import Curve, parse_curve
 from generators.data_files import Data, read_data, require_forward
-from generators.data_times import Unit
-from generators.errors import InputError
-from generators.listed import Listed
-from generators.pacing import DueTimes, Schedule
+from generators.data_rows import Unit
+from generators.journal import InputError
+from generators.pacing import DueTimes, Listed, Schedule
 
 MAX_RATE = 10_000_000
 MAX_SKEW = 5

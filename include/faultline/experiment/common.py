@@ -13,7 +13,7 @@ from fault.plan import FaultPlan, PlannedFault
 from fault.registry import ACTIONS, in_words
 from faultline.experiment.faults import short_form
 from faultline.system.endpoints import EMBEDDED
-from generators.data_times import Unit
+from generators.data_rows import Unit
 
 # What must be left after the fault, so that a recovery can be seen to hold.
 SECONDS_AFTER_FAULT = 30.0

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from generators.curve import parse_curve
-from generators.errors import InputError
+from generators.journal import InputError
 from generators.pacing import Schedule
 
 MAX_SKEW = 5.0

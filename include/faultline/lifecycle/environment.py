@@ -28,7 +28,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.hashes import kept_hash
 from faultline.system.settings import Settings, load_settings
 from generators.data_files import data_files
-from generators.errors import InputError
+from generators.journal import InputError
 
 # Programs in spark_jobs/ that are no part of a workload.
 READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "probe", "rehearsal")

@@ -271,7 +271,7 @@ def check_load(config: Configuration) -> None:
 
 def pause_in(config: Configuration) -> str | None:
     """That nothing is sent for long, as the data was recorded, which is said before anyone waits for it; or None."""
-    from generators.listed import Listed
+    from generators.pacing import Listed
 
     data = _data(config) if config.data_pace == "recorded" else None
     if data is None:
@@ -293,7 +293,7 @@ def pause_in(config: Configuration) -> str | None:
 def _recorded(data: Data, config: Configuration, seconds: float) -> int:
     """How many records of data are due that come as they were recorded. Raises ConfigError for more than can be
     sent."""
-    from generators.listed import Listed
+    from generators.pacing import Listed
 
     records = Listed.over(data.times_ms, data.round_ms, config.data_speed, seconds).count
     most = config.kind.highest_rate(config.model_dump())
@@ -307,9 +307,9 @@ def _recorded(data: Data, config: Configuration, seconds: float) -> int:
 
 def check_source(config: Configuration) -> None:
     """Refuses a corpus, a price file or data that cannot be used, naming file and line."""
-    from generators.errors import InputError
-    from generators.prices import closes_of
-    from generators.text import TextLines
+    from generators.journal import InputError
+    from generators.source import TextLines
+    from generators.stock import closes_of
 
     named = config.input_source()
     try:
@@ -325,7 +325,7 @@ def check_source(config: Configuration) -> None:
 def _data(config: Configuration) -> Data | None:
     """The data that is replayed, if any. Raises ConfigError naming file and line of what cannot be used."""
     from generators.data_files import read_data, require_forward
-    from generators.errors import InputError
+    from generators.journal import InputError
 
     if config.data is None:
         return None

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.registry import WORKLOADS
-from generators.xxhash64 import hash_int, hash_long, seeds
+from generators.chance import hash_int, hash_long, seeds
 from tests.support.planted import OPEN, OPENER, TIMES, leibniz
 from tests.support.spark_session import PROGRAMS
 

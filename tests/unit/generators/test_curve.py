@@ -11,10 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from generators.curve import Curve, parse_curve, to_ns
-from generators.errors import InputError
+from generators.curve import NANOSECONDS, Curve, Piece, PiecewiseLinear, parse_curve, to_ns
+from generators.journal import InputError
 from generators.pacing import BURST, Schedule, Stripe, pace
-from generators.piecewise import NANOSECONDS, Piece, PiecewiseLinear
 
 HIGH = 10_000
 LONG = 10**7
@@ -101,14 +100,14 @@ def test_integrals_are_those_of_the_formulas(given_curve: tuple[dict[str, Any], 
         period, amplitude = mapping["period_s"], mapping["amplitude"]
         exact = base * t_s + amplitude * period / (2 * math.pi) * (1 - math.cos(2 * math.pi * t_s / period))
         # Chords of 20 knots lie up to 0.8 % inside the curve, over at most half a period.
-        assert abs(float(curve(mapping, base).integral(t_s)) - exact) <= 0.01 * amplitude * period
+        assert abs(float(curve(mapping, base).shape.area(to_ns(t_s))) - exact) <= 0.01 * amplitude * period
     else:
-        assert curve(mapping, base).integral(t_s) == area(mapping, base, Fraction(to_ns(t_s), NANOSECONDS))
+        assert curve(mapping, base).shape.area(to_ns(t_s)) == area(mapping, base, Fraction(to_ns(t_s), NANOSECONDS))
 
 
 def test_a_sine_comes_back_to_its_base_however_long() -> None:
     wave = curve({"kind": "sine", "period_s": 20, "amplitude": 100})
-    assert wave.integral(LONG) == 500 * LONG
+    assert wave.shape.area(LONG * NANOSECONDS) == 500 * LONG
     assert [wave.value(t) for t in (0, 5, 10, 15, 20, LONG + 5)] == [500, 600, 500, 400, 500, 600]
     assert abs(wave.value(2.5) - 500 - 100 * math.sin(math.pi / 4)) < 1e-6
 
@@ -132,7 +131,7 @@ def test_values() -> None:
 def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], length_s: float, k: int) -> None:
     moving = curve(*given_curve)
     schedule = Schedule.over(given_curve[1], length_s, moving)
-    assert schedule.count == math.ceil(moving.integral(length_s))
+    assert schedule.count == math.ceil(moving.shape.area(to_ns(length_s)))
     assert schedule.due_count(10**18) == schedule.count and schedule.due_count(-1) == 0
     if schedule.count == 0:
         return
@@ -140,7 +139,7 @@ def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], lengt
     k %= schedule.count
     due = schedule.due_ns(k)
     # Record k is due when the integral passes k: not before this nanosecond, and before the next.
-    assert moving.integral(Fraction(due, NANOSECONDS)) <= k < moving.integral(Fraction(due + 1, NANOSECONDS))
+    assert moving.shape.area(due) <= k < moving.shape.area(due + 1)
     assert schedule.due_count(due) >= k + 1
     assert schedule.due_count(due - 1) <= k
     if k > 0:

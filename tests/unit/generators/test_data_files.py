@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from generators import data_files
 from generators.data_files import ROWS_A_LOOK, read_data, require_forward
-from generators.errors import InputError
+from generators.journal import InputError
 
 objects = st.dictionaries(st.text(min_size=1, max_size=5), st.none() | st.integers() | st.text(max_size=8), max_size=4)
 

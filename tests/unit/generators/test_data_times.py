@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.data_files import Data, read_data
-from generators.data_times import UNITS, NoTimeError, Unit, moved, read_time
-from generators.errors import InputError
-from generators.replay import Replay
+from generators.data_rows import UNITS, NoTimeError, Unit, moved, read_time
+from generators.journal import InputError
+from generators.stream import Replay
 
 NOON_S = 1_795_608_000  # 2026-11-25T12:00:00Z
 FORMS = (

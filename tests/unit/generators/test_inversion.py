@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.chance import draw_uniform
-from generators.ranks import cumulative
-from generators.zipf import Inversion
+from generators.zipf import Inversion, cumulative
 
 DRAWS = draw_uniform(7, np.arange(50_000, dtype=np.uint64))
 LAST = np.nextafter(1.0, 0.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from faultline.experiment.config import parse_configuration
-from generators.errors import InputError
+from generators.journal import InputError
 from generators.nexmark import CLOSING_MS, NexmarkEvents, rules_of, xxhash64
 from generators.spec import GeneratorSpec
 from generators.stream import make_nexmark, make_source

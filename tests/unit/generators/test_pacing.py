@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.curve import parse_curve
+from generators.curve import NANOSECONDS, parse_curve
 from generators.pacing import BURST, SHORTEST_SLEEP_NS, Schedule, Stripe, pace
-from generators.piecewise import NANOSECONDS
 
 RATES = st.one_of(
     st.integers(1, 500_000).map(float), st.floats(0.01, 500_000, allow_nan=False), st.sampled_from([0.1, 333.33, 1e-3])

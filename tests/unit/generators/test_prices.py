@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.errors import InputError
-from generators.prices import DAILY, DAY_MS, Market, read_closes
+from generators.journal import InputError
+from generators.stock import DAILY, DAY_MS, Market, read_closes
 
 CLOSES = read_closes()
 MARKET = Market(103, CLOSES)

@@ -17,16 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from generators.data_files import Data
-from generators.errors import GeneratorError, InputError
 from generators.gate import Start, Stopped, StopSwitch, await_gate
-from generators.journal import Standing
+from generators.journal import GeneratorError, InputError, Standing
 from generators.lateness import Lateness, new_histogram, percentiles_ms, read_log, write_log
-from generators.life import close, prime, run_schedule
 from generators.pacing import SHORTEST_SLEEP_NS, Stripe
+from generators.process import close, prime, run_schedule
 from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, Sender, make_producer
-from generators.replay import Replay
 from generators.spec import GeneratorSpec, read_spec
-from generators.stream import CHUNKS_AHEAD, Stream, make_fillers, make_source
+from generators.stream import CHUNKS_AHEAD, Replay, Stream, make_fillers, make_source
 
 ROOT = Path(__file__).parents[3]
 T0 = Start(wall_ns=1_800_000_000_123_456_789, mono_ns=5_000_000_000)

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from generators import ranks
+from generators import zipf as ranks
 from generators.chance import draw_uniform
 from generators.curve import parse_curve
 from generators.pacing import Schedule
-from generators.ranks import HEAD, MovingExponent, RankTable, RankTables, cumulative
-from generators.zipf import ZipfLines
+from generators.zipf import HEAD, MovingExponent, RankTable, RankTables, ZipfLines, cumulative
 
 DRAWS = draw_uniform(5, np.arange(100_000, dtype=np.uint64))
 

@@ -18,9 +18,8 @@ import pytest
 
 from generators import remote
 from generators.crew import Crew, Report
-from generators.errors import GeneratorError
 from generators.gate import Start, StopSwitch
-from generators.journal import Journal
+from generators.journal import GeneratorError, Journal
 from generators.remote import Address, RemoteMembers, serve
 from generators.spec import GeneratorSpec
 

@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from generators.chance import murmur2, partition_of
 from generators.data_files import Data
-from generators.listed import MS, Listed
-from generators.pacing import Stripe
-from generators.replay import Replay
+from generators.pacing import MS, Listed, Stripe
 from generators.spec import GeneratorSpec
 from generators.state import Fillers
-from generators.stream import Stream, make_source
-from generators.xxhash64 import murmur2, partition_of
+from generators.stream import Replay, Stream, make_source
 
 times = st.lists(st.integers(0, 5_000), min_size=1, max_size=12).map(sorted)
 

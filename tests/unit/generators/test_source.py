@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.errors import InputError
-from generators.life import prime
+from generators.journal import InputError
 from generators.pacing import Schedule
+from generators.process import prime
 from generators.source import FIRST_PRIMER_ID, ConstantLines, Ids
 from generators.spec import GeneratorSpec, read_spec
 from generators.stream import make_fillers, make_source

@@ -18,10 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import generators
-from generators.errors import InputError
-from generators.prices import Market, read_closes
+from generators.journal import InputError
 from generators.spec import GeneratorSpec
-from generators.stock import LATE_MS, ROUND_MS, SPREAD, STREAMS, StockStreams
+from generators.stock import LATE_MS, ROUND_MS, SPREAD, STREAMS, Market, StockStreams, read_closes
 from generators.stream import make_source
 from generators.zipf import estimate_exponent
 

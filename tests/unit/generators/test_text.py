@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.errors import InputError
-from generators.text import MOBY_DICK, TextLines, corpus_files
+from generators.journal import InputError
+from generators.source import MOBY_DICK, TextLines, corpus_files
 
 
 def cycle(lines: TextLines, n: int | None = None) -> list[bytes]:

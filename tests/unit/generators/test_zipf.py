@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from generators.ranks import cumulative
-from generators.zipf import WORD_LENGTH, ZipfLines, estimate_exponent, words_of
+from generators.zipf import WORD_LENGTH, ZipfLines, cumulative, estimate_exponent, words_of
 
 
 @given(st.integers(0, 4), st.integers(1, 60))

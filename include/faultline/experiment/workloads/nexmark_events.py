@@ -14,9 +14,8 @@ from pydantic import Field
 
 from faultline.experiment.common import HIGHEST_RATE, Common
 from faultline.experiment.workloads.event_time import EventTime
-from generators.curve import parse_curve
-from generators.errors import InputError
-from generators.piecewise import NANOSECONDS, Piece
+from generators.curve import NANOSECONDS, Piece, parse_curve
+from generators.journal import InputError
 
 QUERIES = tuple(f"q{number}" for number in range(24))
 # Events per second of event time.
