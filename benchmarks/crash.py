@@ -35,8 +35,9 @@ from benchmarks.installation import MATRIX, await_run, own_services
 from benchmarks.kills import SERVICES, Kill, find_victim, is_due, plan_kills
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.sweep_id import sweep_id_of
-from faultline.installation.daemon import Supervisor
-from faultline.installation.services import airflow_health, kafka_ready
+from faultline.installation.airflow import airflow_health
+from faultline.installation.kafka import kafka_ready
+from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import InfrastructureError

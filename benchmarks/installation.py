@@ -14,7 +14,7 @@ from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import await_dags
 from faultline.experiment.attempt import write_json
 from faultline.experiment.cell import EXPERIMENT
-from faultline.installation.airflow_home import DATABASE
+from faultline.installation.airflow import DATABASE
 from faultline.installation.supervision import down
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import ConfigError

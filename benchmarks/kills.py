@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 
 from faultline.experiment.attempt import Attempt
-from faultline.installation.daemon import Supervisor
-from faultline.installation.scheduler_start import TITLE
+from faultline.installation.start import TITLE
 from faultline.installation.supervision import marked_processes
+from faultline.installation.supervisord import Supervisor
 from faultline.system.processes import read_ledger, victim_of
 from faultline.system.settings import Settings
 

@@ -11,8 +11,8 @@ import psutil
 
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import Cell
-from faultline.installation.daemon import Supervisor
 from faultline.installation.supervision import marked_processes
+from faultline.installation.supervisord import Supervisor
 from faultline.records.manifest import ManifestCell, Manifests
 from faultline.records.record import Record
 from faultline.records.store import Store

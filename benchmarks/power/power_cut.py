@@ -40,7 +40,7 @@ from benchmarks.power.disk import Disk, own_boots, own_disk
 from benchmarks.power.everybody import Everybody
 from benchmarks.power.kept import Kept, broken_databases, broken_tables, index_differences, look_at_index
 from faultline.experiment.sweep_id import sweep_id_of
-from faultline.installation.airflow_home import installation_environment
+from faultline.installation.airflow import installation_environment
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings

@@ -22,7 +22,7 @@ from benchmarks.speed.growth import HUGE, QUICK_SIZES, REPETITIONS, SIZES, Size,
 from benchmarks.speed.spark_job import Cost, run_job, submit_command
 from faultline.cli.operations import require
 from faultline.experiment.attempt import write_json
-from faultline.installation.services import prepare_spark
+from faultline.installation.spark import prepare_spark
 from faultline.records.judge.latency import PERMILLES, nearest_rank
 from faultline.records.record import Record, TimelineEvent
 from faultline.records.summary import is_large

@@ -15,7 +15,7 @@ import psutil
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
 from faultline.installation.class_data import archive_here
 from faultline.installation.java import find_java
-from faultline.installation.services import spark_submit
+from faultline.installation.spark import spark_submit
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings

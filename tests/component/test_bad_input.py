@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.installation.airflow_home import DATABASE, write_airflow_home
-from faultline.installation.daemon import Supervisor
-from faultline.installation.programs import write_configuration
+from faultline.installation.airflow import DATABASE, write_airflow_home
+from faultline.installation.supervisord import Supervisor, write_configuration
 from faultline.system.environment import PASSED, SHARED
 from faultline.system.files import write_private
 from faultline.system.locks import HOLDS, RECORDER

@@ -6,10 +6,9 @@ import os
 import subprocess
 
 from faultline.engines.spark.settings import kafka_classes, spark_environment
-from faultline.installation.class_data import archive_path
+from faultline.installation.class_data import LEAST_BYTES, archive_path, make_archive
 from faultline.installation.java import find_java
-from faultline.installation.rehearsal import LEAST_BYTES, make_archive
-from faultline.installation.services import prepare_spark, spark_home
+from faultline.installation.spark import prepare_spark, spark_home
 from faultline.system.settings import load_settings
 
 

@@ -19,7 +19,7 @@ import pytest
 from fault.connection import Connection
 from fault.errors import ActRefused, KernelLacks
 from fault.remote import RemoteInjector
-from faultline.installation.hosts.enter import first_process
+from faultline.installation.hosts.keeper import first_process
 from faultline.installation.hosts.layout import disk_of
 from faultline.system.ssh_hosts import remote_hosts, ssh_hosts
 from faultline.system.waiting import wait_until

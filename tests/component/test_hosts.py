@@ -24,7 +24,7 @@ from fault.identity import EXECUTOR, WORKER, Tokens
 from fault.injector import Delivery, Outcome, Presence, settle
 from fault.remote import RemoteInjector
 from fault.sampling import RoleRule
-from faultline.installation.hosts.enter import first_process
+from faultline.installation.hosts.keeper import first_process
 from faultline.installation.hosts.layout import choose_hosts, disk_of
 from faultline.system.errors import ConfigError
 from faultline.system.marks import instance_option, run_option
@@ -154,9 +154,8 @@ def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: M
 
 
 def test_a_keeper_that_is_killed_takes_its_host_along(machines: Machines) -> None:
-    keeper = next(
-        one for one in machines.started if list(one.args)[-2:] == ["faultline.installation.hosts.keeper", "kafka"]
-    )  # type: ignore[arg-type]
+    keep = ["faultline.installation.hosts.keeper", "keep", "kafka"]
+    keeper = next(one for one in machines.started if list(one.args)[-3:] == keep)  # type: ignore[arg-type]
     pid = first_process(machines.settings, "kafka")
     assert pid is not None
     keeper.kill()

@@ -16,7 +16,7 @@ import pytest
 from faultline.engines.spark.settings import NEXMARK_SETTINGS
 from faultline.experiment.workloads.nexmark_events import QUERIES
 from faultline.installation.java import find_java
-from faultline.installation.services import spark_home
+from faultline.installation.spark import spark_home
 from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until
 from tests.support.nexmark_oracle import answer, streamed

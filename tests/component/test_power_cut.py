@@ -20,7 +20,7 @@ from benchmarks.power.everybody import Everybody
 from benchmarks.power.kept import Kept, broken_databases, broken_tables, index_differences
 from faultline.experiment.attempt import write_json
 from faultline.installation.java import find_java
-from faultline.installation.services.kafka import prepare_kafka
+from faultline.installation.kafka import prepare_kafka
 from faultline.installation.supervision import _claim_ports
 from faultline.records.index import Index
 from faultline.records.store import Store

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from faultline.engines.spark.session import NoSession, run_in_session
-from faultline.installation.services.spark import prepare_spark, session_listens
+from faultline.installation.spark import prepare_spark, session_listens
 from faultline.records.store import Store
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.processes import birth, end_processes
@@ -46,7 +46,7 @@ def started(installation: Installation) -> Iterator[psutil.Process]:
     log = installation.home / "session.log"
     with log.open("ab") as out:
         process = psutil.Popen(
-            [sys.executable, "-P", "-m", "faultline.installation.session_start"],
+            [sys.executable, "-P", "-m", "faultline.installation.start", "spark-session"],
             env=installation.environment, cwd=installation.home, stdout=out, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:

@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from faultline.installation.airflow_home import airflow_environment
+from faultline.installation.airflow import airflow_environment
 from faultline.installation.java import find_java
+from faultline.installation.kafka import delete_own_topics
 from faultline.installation.targets import kafka, spark
 from faultline.installation.targets.logins import write_target
 from faultline.installation.targets.look import look
 from faultline.installation.targets.said import Said
 from faultline.installation.targets.turn import Turn, holder_of
-from faultline.installation.topics import delete_own_topics
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.installation.scheduler_start import TITLE, stranded
+from faultline.installation.start import TITLE, stranded
 from faultline.installation.supervision import marked_processes
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.settings import Settings
@@ -79,7 +79,7 @@ def test_the_command_takes_the_place(settings: Settings, start: Start) -> None:
     """The next scheduler runs under the pid that supervisord knows, when the workers of the last one are gone."""
     worker = start(f"{TITLE}LocalExecutor: <idle>")
     environment = {**os.environ, "FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    command = [sys.executable, "-P", "-m", "faultline.installation.scheduler_start", "sh", "-c", "echo $$"]
+    command = [sys.executable, "-P", "-m", "faultline.installation.start", "scheduler", "sh", "-c", "echo $$"]
     done = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     said, _ = done.communicate(timeout=60)
     *words, pid = said.splitlines()

@@ -93,7 +93,7 @@ def test_without_news_it_waits_longer_while_a_window_is_measured(
 
 
 def test_the_scheduler_is_told_to_use_it(tmp_path: Path) -> None:
-    from faultline.installation.airflow_home import configuration
+    from faultline.installation.airflow import configuration
     from faultline.system.settings import ROOT, Settings
 
     core = configuration(Settings(ROOT, tmp_path, tmp_path), {"fernet": "", "internal": "", "api": "", "jwt": ""})[

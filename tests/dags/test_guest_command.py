@@ -13,7 +13,7 @@ import pytest
 from faultline.cli import operations
 from faultline.cli.guest_command import conductor
 from faultline.installation import supervision
-from faultline.installation.daemon import Supervisor
+from faultline.installation.supervisord import Supervisor
 from faultline.installation.users import are_for_runs, only_conductor, using
 from faultline.system.errors import ConfigError
 from faultline.system.settings import INSTANCE, load_settings

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from faultline.engines.running import Submission
 from faultline.engines.spark.submission import SparkSubmission
-from faultline.installation.connections import spark_connections
+from faultline.installation.airflow import spark_connections
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.orchestration.hooks import AirflowHooks
 from faultline.system.errors import InfrastructureError

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, ConsoleMessage, FrameLocator, Locator, Page, expect
 
-from faultline.installation.airflow_home import USER, password
+from faultline.installation.airflow import USER, password
 from tests.support.installation import Installation
 
 # For one step of the UI; three times what a busy two-core machine was seen to need.

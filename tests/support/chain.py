@@ -19,7 +19,7 @@ from faultline.engines.spark.settings import kafka_classes
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import parse_configuration
 from faultline.installation.java import find_java
-from faultline.installation.services import spark_home
+from faultline.installation.spark import spark_home
 from faultline.system.journal import read_journal
 from faultline.system.kafka import kafka_options
 from faultline.system.secrets import HARNESS, jaas_file, login_file

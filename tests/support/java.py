@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from faultline.installation.java import find_java
-from faultline.installation.services import spark_home
+from faultline.installation.spark import spark_home
 
 
 def compile_for_spark(source: Path, into: Path) -> None:

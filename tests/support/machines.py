@@ -15,10 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.installation.hosts.enter import first_process, through
-from faultline.installation.hosts.keeper import clear_hosts, prepare_hosts
+from faultline.installation.hosts.keeper import clear_hosts, first_process, prepare_hosts, through
 from faultline.installation.hosts.layout import NEEDED, choose_hosts, found
-from faultline.installation.services.hosts import host_services
+from faultline.installation.services import host_services
 from faultline.system.endpoints import Host
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.settings import ROOT, Settings, load_settings

@@ -19,8 +19,8 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from faultline.installation.java import find_java
-from faultline.installation.services.kafka import LOG4J_KAFKA, kafka_classpath
-from faultline.installation.services.spark import spark_home
+from faultline.installation.kafka import LOG4J_KAFKA, kafka_classpath
+from faultline.installation.spark import spark_home
 from faultline.system.files import write_private
 from faultline.system.secrets import properties
 from faultline.system.settings import HOST, load_settings

@@ -17,7 +17,7 @@ import pytest
 from faultline.engines.spark.hdfs import HdfsFolder
 from faultline.installation import jars
 from faultline.installation.java import find_java
-from faultline.installation.services.spark import spark_home
+from faultline.installation.spark import spark_home
 from faultline.system.errors import FaultlineError
 from faultline.system.settings import HOST, ROOT, load_settings
 from faultline.system.waiting import wait_until

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from faultline.installation.airflow_home import USER
+from faultline.installation.airflow import USER
 from faultline.records.record import committed_schema
 from faultline.system.processes import PUNCTUAL_NICENESS
 from faultline.system.settings import load_settings

@@ -21,9 +21,10 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from faultline.engines.running import Runtime
 from faultline.engines.spark.generator_job import generator_job
 from faultline.experiment.attempt import Attempt
-from faultline.installation.daemon import Supervisor
 from faultline.installation.java import find_java
-from faultline.installation.services import kafka_ready, spark_submit
+from faultline.installation.kafka import kafka_ready
+from faultline.installation.spark import spark_submit
+from faultline.installation.supervisord import Supervisor
 from faultline.system.journal import read_journal
 from faultline.system.marks import RUN_MARK, load_token
 from faultline.system.processes import marked

@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Browser, FrameLocator, expect
 
 from faultline.experiment.sweep_id import sweep_id_of
-from faultline.installation.daemon import Supervisor
+from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.metrics import named

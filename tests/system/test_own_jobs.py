@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from faultline.experiment.attempt import Attempt
-from faultline.installation.services import spark_home
+from faultline.installation.spark import spark_home
 from faultline.system.settings import ROOT
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.java import compile_for_spark, pack_jar

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.installation import form
 from faultline.cli.sweeping import await_dags
 from faultline.experiment.cell import EXPERIMENT
-from faultline.installation.airflow_home import DATABASE, PASSWORD, password, present_database
+from faultline.installation.airflow import DATABASE, PASSWORD, password, present_database
 from faultline.installation.java import find_java
 from faultline.installation.serve import services
 from faultline.installation.supervision import marked_processes

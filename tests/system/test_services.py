@@ -8,10 +8,10 @@ import signal
 import psutil
 import pytest
 
-from faultline.installation.daemon import Supervisor
-from faultline.installation.services import kafka_ready, master_state
-from faultline.installation.services.spark import worker_registered
+from faultline.installation.kafka import kafka_ready
+from faultline.installation.spark import master_state, worker_registered
 from faultline.installation.supervision import marked_processes
+from faultline.installation.supervisord import Supervisor
 from faultline.system.settings import port_is_free
 from faultline.system.waiting import wait_until
 from tests.support.installation import Installation

@@ -31,8 +31,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from faultline.engines.spark.settings import driver_settings
 from faultline.experiment.attempt import Attempt
-from faultline.installation.daemon import Supervisor
-from faultline.installation.services import master_state, spark_home, spark_submit
+from faultline.installation.spark import master_state, spark_home, spark_submit
+from faultline.installation.supervisord import Supervisor
 from faultline.records.find import find_record
 from faultline.system.journal import read_journal
 from faultline.system.locks import HOLDS, machine_holder, pretenders

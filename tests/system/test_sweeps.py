@@ -20,7 +20,7 @@ from benchmarks.truth.scenarios import SCENARIOS
 from faultline.cli.sweeping import await_dags
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import EXPERIMENT, Cell
-from faultline.installation.daemon import Supervisor
+from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.record import Record

@@ -31,7 +31,7 @@ def add(
 
     from faultline.engines.spark.conf_rules import check_settings
     from faultline.engines.spark.distributions import distributions, examined, keep, read_conf
-    from faultline.installation.daemon import Supervisor
+    from faultline.installation.supervisord import Supervisor
     from faultline.system.errors import ConfigError
     from faultline.system.locks import machine_holder
     from faultline.system.settings import load_settings
@@ -76,7 +76,7 @@ def show() -> None:
 def remove(name: Annotated[str, typer.Argument(help="The build to forget; its folder stays.")]) -> None:
     """Forget a build and end its master and workers. Records that were measured on it stay."""
     from faultline.engines.spark.distributions import forget
-    from faultline.installation.daemon import Supervisor
+    from faultline.installation.supervisord import Supervisor
     from faultline.system.errors import ConfigError
     from faultline.system.locks import machine_holder
     from faultline.system.settings import load_settings
@@ -92,13 +92,13 @@ def remove(name: Annotated[str, typer.Argument(help="The build to forget; its fo
 
 def _start(settings: Settings) -> None:
     from faultline.cli.operations import bring_up
-    from faultline.installation.daemon import Supervisor
+    from faultline.installation.supervisord import Supervisor
 
     airflow = any(name.startswith("airflow-") for name in Supervisor(settings).states())
     bring_up(say, airflow=airflow, settings=settings)
 
 
 def _stop(settings: Settings, gone: Distribution) -> None:
-    from faultline.installation.daemon import Supervisor
+    from faultline.installation.supervisord import Supervisor
 
     Supervisor(settings).drop([name for name in Supervisor(settings).states() if name.endswith(f"@{gone.name}")])

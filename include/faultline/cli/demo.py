@@ -16,7 +16,7 @@ from faultline.experiment.common import DEMO, DEMO_MEASUREMENTS
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.experiment.sweep_id import sweep_id_of
-from faultline.installation.airflow_home import login_words
+from faultline.installation.airflow import login_words
 from faultline.lifecycle.environment import installed_build
 from faultline.lifecycle.progress import budget_s, describe
 from faultline.orchestration.airflow_api import AirflowApi

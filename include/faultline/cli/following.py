@@ -15,7 +15,7 @@ from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import sweep_id_of
-from faultline.installation.daemon import Supervisor
+from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import describe, holder_text, is_waiting, phase_of
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.manifest import BASELINE

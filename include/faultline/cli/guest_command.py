@@ -34,7 +34,7 @@ def install(
 
     Their tasks need `./faultline conductor` on the host that runs them. Nothing else of that Airflow is changed.
     """
-    from faultline.installation.connections import connections
+    from faultline.installation.airflow import connections
     from faultline.orchestration.guest import folder
     from faultline.orchestration.guest.description import describe, guest_dags
     from faultline.orchestration.guest.other_airflow import OtherAirflow
@@ -63,8 +63,8 @@ def conductor() -> None:
     last `run` that uses them.
     """
     from faultline.cli.operations import bring_up, close_what_ended, require
-    from faultline.installation.daemon import Supervisor
     from faultline.installation.supervision import airflow_runs, down
+    from faultline.installation.supervisord import Supervisor
     from faultline.installation.users import keep_services, keeps_services, note_for_runs, using
     from faultline.orchestration.guest.conductor import listening
 
@@ -116,7 +116,7 @@ def _stop(number: int, frame: object) -> None:
 
 def _become_service(settings: Settings) -> None:
     """Gives what this process starts the environment that the tasks of Faultline's own Airflow have."""
-    from faultline.installation.airflow_home import write_airflow_home
+    from faultline.installation.airflow import write_airflow_home
     from faultline.installation.java import find_java
     from faultline.installation.supervision import service_environment
     from faultline.system.environment import passed_on

@@ -91,7 +91,7 @@ def test(context: typer.Context) -> None:
     from faultline.cli.testing.debian import install_missing
     from faultline.cli.testing.development import add_packages
     from faultline.cli.testing.suite import LAYERS, run_layers, split_arguments
-    from faultline.installation.rehearsal import make_archive
+    from faultline.installation.class_data import make_archive
     from faultline.system.settings import ROOT, load_settings
 
     meet_root()
@@ -125,7 +125,7 @@ def up(
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
         from faultline.cli.sweeping import say_what_goes_on
-        from faultline.installation.airflow_home import login_words
+        from faultline.installation.airflow import login_words
 
         say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
         say_what_goes_on(settings, say)
@@ -134,7 +134,7 @@ def up(
 @app.command()
 def password() -> None:
     """Print the password of the one user of Airflow's page."""
-    from faultline.installation.airflow_home import password as known
+    from faultline.installation.airflow import password as known
     from faultline.system.settings import load_settings
 
     print(known(load_settings()))

@@ -9,12 +9,12 @@ from typing import get_args
 
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.nightly_schedule import NIGHTLY
-from faultline.installation.airflow_home import require_keys
-from faultline.installation.daemon import Supervisor
+from faultline.installation.airflow import require_keys
+from faultline.installation.class_data import make_archive
 from faultline.installation.jars import verify
 from faultline.installation.java import Java, find_java
-from faultline.installation.rehearsal import make_archive
 from faultline.installation.supervision import up
+from faultline.installation.supervisord import Supervisor
 from faultline.installation.users import note_for_all, note_for_runs, using
 from faultline.records.find import read_saved
 from faultline.records.manifest import Manifests
@@ -92,7 +92,7 @@ def ports_named(given: Sequence[str]) -> dict[str, int]:
 
 def close_what_ended(settings: Settings, say: Say) -> None:
     """Closes attempts of single runs whose process is gone, such as after a power cut, with a line for each."""
-    from faultline.installation.topics import delete_own_topics
+    from faultline.installation.kafka import delete_own_topics
     from faultline.lifecycle.orphans import close_ownerless
 
     for line in close_ownerless(settings, lambda topics: delete_own_topics(settings, topics)):

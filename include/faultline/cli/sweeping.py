@@ -19,7 +19,7 @@ from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import sweep_id_of
-from faultline.installation.airflow_home import login_words
+from faultline.installation.airflow import login_words
 from faultline.lifecycle.environment import installed_build
 from faultline.lifecycle.orphans import unclosed
 from faultline.lifecycle.progress import budget_s, describe, split_of

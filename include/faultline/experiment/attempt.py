@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import write_whole
+from faultline.system.files import write_json as write_json
 from faultline.system.journal import read_journal
 
 _ID = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]{6}")
@@ -225,8 +225,3 @@ def unhealed_attempts(attempts: Path, home: Path) -> dict[str, str]:
 def unhealed_text(attempt: str, why: str) -> str:
     """One of these in a line."""
     return f"attempt {attempt} is not healed: {why}; the next experiment tries again"
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes `value` so that a reader sees either nothing or all of it, also after a crash; raises as `write_whole`."""
-    write_whole(path, json.dumps(value, indent=1))

@@ -13,11 +13,13 @@ import psutil
 from fault.sampling import counts_delay
 from faultline.engines.spark.distributions import Distribution, distributions, require_unchanged
 from faultline.experiment.attempt import unhealed_attempts, unhealed_text
-from faultline.installation.daemon import Supervisor
+from faultline.installation.airflow import airflow_health
 from faultline.installation.jars import verify
 from faultline.installation.java import find_java
-from faultline.installation.services import airflow_health, kafka_ready, master_state
-from faultline.installation.versions import versions
+from faultline.installation.kafka import kafka_ready
+from faultline.installation.software import versions
+from faultline.installation.spark import master_state
+from faultline.installation.supervisord import Supervisor
 from faultline.system.background import means
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.locks import machine_holder, pretenders

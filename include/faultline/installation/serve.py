@@ -13,17 +13,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from faultline.installation.airflow_home import choose_database, write_airflow_home
+from faultline.installation.airflow import choose_database, write_airflow_home
+from faultline.installation.class_data import make_archive
 from faultline.installation.java import Java, find_java
-from faultline.installation.programs import environment_of, start_command
-from faultline.installation.rehearsal import make_archive
-from faultline.installation.services import Service, control_services, data_services
+from faultline.installation.services import control_services, data_services
 from faultline.installation.supervision import (
     prepare_services,
     provision_airflow,
     service_environment,
     write_instance,
 )
+from faultline.installation.supervisord import Service, environment_of, start_command
 from faultline.system.environment import be_private, may_raise_priority
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.settings import Settings, check_folders, instance, load_settings

@@ -19,17 +19,19 @@ from pathlib import Path
 import psutil
 
 from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
-from faultline.experiment.attempt import open_attempts, unhealed_attempts, unhealed_text, write_json
-from faultline.installation.airflow_home import airflow_environment, choose_database, write_airflow_home
-from faultline.installation.daemon import Supervisor
+from faultline.experiment.attempt import open_attempts, unhealed_attempts, unhealed_text
+from faultline.installation.airflow import airflow_environment, choose_database, write_airflow_home
 from faultline.installation.hosts.keeper import clear_hosts, prepare_hosts
 from faultline.installation.hosts.layout import choose_hosts
-from faultline.installation.programs import write_configuration
-from faultline.installation.services import Service, control_services, data_services, prepare_kafka, prepare_spark
+from faultline.installation.kafka import prepare_kafka
+from faultline.installation.services import control_services, data_services
+from faultline.installation.spark import prepare_spark
+from faultline.installation.supervisord import Service, Supervisor, write_configuration
 from faultline.installation.users import conductor_of
 from faultline.system.background import restore
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import write_json
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.processes import end_ledger, end_processes, is_marked, live_process
 from faultline.system.secrets import require_logins

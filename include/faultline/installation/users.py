@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from faultline.experiment.attempt import write_json
 from faultline.system.errors import ConfigError
+from faultline.system.files import write_json
 from faultline.system.locks import taken
 from faultline.system.processes import birth, live_process
 from faultline.system.settings import INSTANCE, Settings, instance

@@ -18,7 +18,7 @@ from fault.plan import PlannedFault
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import MAX_WAIT_S, RECOVERED_WITHIN
 from faultline.experiment.plan import Aim, plan_of
-from faultline.installation.restart_hold import lay_hold
+from faultline.installation.start import lay_hold
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant
 from faultline.system.ssh_hosts import remote_hosts

@@ -17,10 +17,9 @@ import psutil
 
 from faultline.engines.registry import ENGINES, engine_of
 from faultline.experiment.config import Configuration
-from faultline.installation.jar_hashes import hashes
 from faultline.installation.java import find_java
-from faultline.installation.services.kafka import HEAP_MB, HEAP_OPTIONS
-from faultline.installation.versions import versions
+from faultline.installation.kafka import HEAP_MB, HEAP_OPTIONS
+from faultline.installation.software import hashes, versions
 from faultline.lifecycle.builds import Build
 from faultline.lifecycle.machine import machine
 from faultline.system.endpoints import EMBEDDED

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from faultline.engines.running import BatchJob
-from faultline.installation.topics import delete_topics
+from faultline.installation.kafka import delete_topics
 from faultline.lifecycle.collect import gather, is_large, require_whole, sent_records
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.teardown import close

@@ -9,7 +9,7 @@ from typing import Any
 from faultline.engines.running import BatchJob, Submission
 from faultline.engines.spark.batch import run_batch
 from faultline.engines.spark.submission import SparkSubmission, spark_submit_command
-from faultline.installation.topics import admin_of
+from faultline.installation.kafka import admin_of
 from faultline.lifecycle.context import runtime_of
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError

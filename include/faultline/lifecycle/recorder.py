@@ -24,7 +24,7 @@ from faultline.engines.registry import engine_at
 from faultline.engines.running import Sampler
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.plan import plan_of
-from faultline.installation.restart_hold import LONGEST_HOLD_S
+from faultline.installation.start import LONGEST_HOLD_S
 from faultline.system.background import Background, means
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document

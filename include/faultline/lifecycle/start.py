@@ -16,9 +16,8 @@ from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan
 from faultline.experiment.preparations import Filling
-from faultline.installation.daemon import Supervisor
-from faultline.installation.services import kafka_ready
-from faultline.installation.topics import TIMEOUTS, admin_of, let_workload_in
+from faultline.installation.kafka import TIMEOUTS, admin_of, kafka_ready, let_workload_in
+from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.daemons import (
     death,

@@ -17,8 +17,8 @@ from typing import Any
 
 from faultline.experiment.cell import Cell
 from faultline.installation.java import find_java
+from faultline.installation.kafka import delete_topics
 from faultline.installation.targets.look import require_well
-from faultline.installation.topics import delete_topics
 from faultline.lifecycle import finish, start
 from faultline.lifecycle.context import Hooks, RunContext, open_run
 from faultline.lifecycle.orphans import sweep_orphans, unclosed

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.installation.topics import delete_own_topics
+from faultline.installation.kafka import delete_own_topics
 from faultline.lifecycle.collect import drop_recordings, keep_logs_only, remove_working_data
 from faultline.system.background import restore
 from faultline.system.endpoints import EMBEDDED

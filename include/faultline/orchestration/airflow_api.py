@@ -11,7 +11,7 @@ from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
 
-from faultline.installation.airflow_home import USER, password
+from faultline.installation.airflow import USER, password
 from faultline.installation.proof import PREFIX as PROOF
 from faultline.installation.proof import new_challenge, require_own_listener, require_proof
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from faultline.experiment.attempt import open_attempts
-from faultline.installation.airflow_home import airflow_environment, choose_database, write_airflow_home
-from faultline.installation.daemon import Supervisor
+from faultline.installation.airflow import airflow_environment, choose_database, write_airflow_home
 from faultline.installation.supervision import services_keeper
+from faultline.installation.supervisord import Supervisor
 from faultline.installation.targets.logins import check_said, write_target
 from faultline.installation.targets.look import require_well
 from faultline.installation.targets.said import Said

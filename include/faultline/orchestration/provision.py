@@ -9,8 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from faultline.installation.airflow_home import present_database
-from faultline.installation.connections import connections
+from faultline.installation.airflow import connections, present_database
 from faultline.system.settings import Settings, load_settings
 
 

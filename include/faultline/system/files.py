@@ -27,6 +27,11 @@ def write_whole(path: Path, text: str) -> None:
     _write(path, _beside(path), text)
 
 
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` so that a reader sees either nothing or all of it, also after a crash; raises as `write_whole`."""
+    write_whole(path, json.dumps(value, indent=1))
+
+
 def write_private(path: Path, text: str) -> None:
     """The same of a file that only its owner can read, whatever the umask."""
     temporary = _beside(path)

@@ -151,7 +151,7 @@ class Settings:
         return self.home / "services.jsonl"
 
     def hold(self, service: str) -> Path:
-        """A fault's word on how long `service` stays down; see `faultline.installation.restart_hold`."""
+        """A fault's word on how long `service` stays down; see `faultline.installation.start`."""
         return self.home / "holds" / f"{service}.json"
 
     @property

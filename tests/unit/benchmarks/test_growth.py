@@ -182,7 +182,7 @@ def test_a_planted_store_and_summary_tables_that_differ_from_it(tmp_path: Path) 
 
 
 def test_the_program_is_submitted_as_the_dag_does_it(tmp_path: Path) -> None:
-    from faultline.installation.connections import connections
+    from faultline.installation.airflow import connections
 
     settings = Settings(tmp_path, tmp_path, tmp_path)
     assert connections(settings)["spark_local"]["host"] == LOCAL_MASTER

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.installation import airflow_home
-from faultline.installation.airflow_home import DATABASE, choose_database, login_words, password, write_airflow_home
+from faultline.installation import airflow as airflow_home
+from faultline.installation.airflow import DATABASE, choose_database, login_words, password, write_airflow_home
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
 

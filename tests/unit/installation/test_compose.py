@@ -23,11 +23,11 @@ import pytest
 import yaml
 
 from faultline import __version__
+from faultline.engines.spark.standalone import WORKER_MEMORY
 from faultline.engines.spark.throwaway import RAM
-from faultline.installation.airflow_home import DATABASE, PASSWORD, wanted_database
-from faultline.installation.connections import connections
+from faultline.installation.airflow import DATABASE, PASSWORD, connections, wanted_database
 from faultline.installation.serve import PREPARE
-from faultline.installation.services import WORKER_MEMORY, control_services, data_services
+from faultline.installation.services import control_services, data_services
 from faultline.system.environment import clean_environment
 from faultline.system.processes import PUNCTUAL_NICENESS
 from faultline.system.settings import DEFAULT_PORTS, HOST, ROOT, Settings

@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from faultline.installation.jar_hashes import LOCKS, file_hash, hashes, set_hashes
+from faultline.installation.software import LOCKS, file_hash, hashes, set_hashes
 from faultline.system.settings import ROOT, Settings
 
 

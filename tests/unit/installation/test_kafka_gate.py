@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.installation.scram import Exchange, log_in
+from faultline.installation.kafka_gate import Exchange, log_in
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.settings import ROOT, free_port

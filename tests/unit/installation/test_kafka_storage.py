@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.installation.services.kafka import _digest, _knows_users
+from faultline.installation.kafka import _digest, _knows_users
 from faultline.system.secrets import make_secrets
 
 

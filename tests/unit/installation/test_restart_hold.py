@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.installation.restart_hold import lay_hold, wait_out
+from faultline.installation.start import lay_hold, wait_out
 from faultline.system.journal import read_journal
 
 
@@ -42,7 +42,7 @@ def start(folder: Path, journal: Path) -> int:
         "journal": str(journal),
     }
     (folder / "kafka.json").write_text(json.dumps(specification))
-    command = [sys.executable, "-P", "-m", "faultline.installation.restart_hold", str(folder / "kafka.json")]
+    command = [sys.executable, "-P", "-m", "faultline.installation.start", "held", str(folder / "kafka.json")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0 and int(output) == process.pid, "supervisord watches the service itself"

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.installation import kafka as kafka
 from faultline.installation import supervision
-from faultline.installation.services import kafka
-from faultline.installation.services.kafka import prepare_kafka
+from faultline.installation.kafka import prepare_kafka
 from faultline.installation.supervision import _start_daemon, provision_airflow
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private

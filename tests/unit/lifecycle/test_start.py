@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.installation.daemon import Supervisor
+from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle import start as steps
 from faultline.lifecycle.start import _stop_recorder
 from faultline.system.journal import write_lines

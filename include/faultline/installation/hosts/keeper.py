@@ -1,6 +1,7 @@
-"""Keeps one host: its disk, processes and network. When this ends, the host ends with all that runs there.
+"""One host: its disk, processes and network, and how a command gets there.
 
-python -m faultline.installation.hosts.keeper NAME
+python -P -m faultline.installation.hosts.keeper keep NAME              keeps it; the host ends with this process
+python -P -m faultline.installation.hosts.keeper enter NAME COMMAND...  becomes a command there, once it is there
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import psutil
 
-from faultline.experiment.attempt import write_json
-from faultline.installation.hosts.group import put_in_group, remove_group
-from faultline.installation.hosts.layout import checkpoint_disk, disk_of, folder_of, found
+from faultline.installation.hosts.layout import checkpoint_disk, disk_of, folder_of, found, put_in_group, remove_group
 from faultline.installation.hosts.network import join, make_bridge, remove_bridge, remove_link
 from faultline.installation.hosts.ssh import prepare_ssh
 from faultline.system.endpoints import Host
 from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.processes import birth
+from faultline.system.files import read_document, write_json
+from faultline.system.processes import birth, live_process
 from faultline.system.settings import Settings, load_settings
 from faultline.system.waiting import wait_until
 
@@ -40,7 +42,7 @@ def keep(settings: Settings, host: Host) -> int:
     (folder / THERE).unlink(missing_ok=True)
     mount(folder / DISK, disk)
     command = [str(found("unshare")), "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc"]
-    first = [sys.executable, "-P", "-m", "faultline.installation.hosts.first", host.name, str(settings.hosts)]
+    first = [sys.executable, "-P", "-m", "faultline.installation.start", "host", host.name, str(settings.hosts)]
     # Killed as well, the host goes too: nobody would join it to the network again, nor start its services anew.
     space = subprocess.Popen([*command, *first], preexec_fn=_goes_with_its_keeper)
 
@@ -112,16 +114,47 @@ def clear_hosts(settings: Settings) -> None:
     remove_bridge(settings.placement)
 
 
+# ---- Entering a host ----
+
+START_S = 60.0
+
+
+def first_process(settings: Settings, name: str) -> int | None:
+    """The pid, on this machine, of the host's first process; None while the host is not there."""
+    try:
+        there = read_document(folder_of(settings, name) / THERE)
+    except FaultlineError:
+        return None
+    process = live_process(there["pid"], 0.0, there["start_ticks"], there["boot"])
+    return None if process is None else process.pid
+
+
+def through(name: str, command: Sequence[str]) -> list[str]:
+    """What is run here so that the command runs there."""
+    return [sys.executable, "-P", "-m", "faultline.installation.hosts.keeper", "enter", name, *command]
+
+
+def enter(settings: Settings, host: Host, command: Sequence[str]) -> NoReturn:
+    """Becomes the command on the host, in the present folder."""
+    pid = wait_until(lambda: first_process(settings, host.name), timeout_s=START_S, what=f"{host.name}: the host")
+    put_in_group(settings.placement, host, os.getpid())
+    spaces = ["--net", "--pid", "--mount", "--uts", f"--wd={Path.cwd()}"]
+    words = [str(found("nsenter")), "--target", str(pid), *spaces, "--", *command]
+    os.execv(words[0], words)
+
+
 def main() -> None:
+    do, name, *command = sys.argv[1:]
     settings = load_settings()
-    host = next((one for one in settings.placement.hosts if one.name == sys.argv[1]), None)
+    host = next((one for one in settings.placement.hosts if one.name == name), None)
     if host is None:
-        raise InfrastructureError(f"{sys.argv[1]}: no such host; see {Path(settings.home)}/hosts.json")
+        raise InfrastructureError(f"{name}: no such host; see {settings.home}/hosts.json")
+    if do == "enter":
+        enter(settings, host, command)
     sys.exit(keep(settings, host))
 
 
-# The names by which hosts know each other and this machine.
-
+# ---- The names by which hosts know each other and this machine ----
 
 CONDUCTOR = "conductor"
 
@@ -136,8 +169,7 @@ def write_names(settings: Settings) -> None:
     (settings.hosts / "resolv.conf").write_text("options timeout:1 attempts:1\n")
 
 
-# The disk of a host: a file system of bounded size in a file, which can be full while this machine is not.
-
+# ---- The disk of a host: a file system of bounded size in a file, which can be full while this machine is not ----
 
 SIZE_MB = 4096
 

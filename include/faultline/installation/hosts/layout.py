@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from faultline.experiment.attempt import write_json
 from faultline.system.endpoints import BROKER, HERE, HOSTS_FILE, Host, Placement
 from faultline.system.errors import ConfigError
+from faultline.system.files import write_json
 from faultline.system.settings import WORKERS, Settings
 
 # What makes a host, and the Debian package that has it.
@@ -114,3 +115,32 @@ def _told(what: str) -> list[dict[str, Any]]:
     told = subprocess.run([str(found("ip")), "-j", what], capture_output=True, text=True, check=False).stdout
     listed: list[dict[str, Any]] = json.loads(told or "[]")
     return listed
+
+
+# ---- The control group of a host, by which the kernel counts what all of its processes use ----
+
+
+ROOT = Path("/sys/fs/cgroup")
+# Of version 1, which has a tree for each; version 2 has one for all.
+COUNTED = ("cpuacct", "memory")
+
+
+def put_in_group(placement: Placement, host: Host, pid: int) -> None:
+    """Moves a process, and all that it will start, into the host's group; nothing where groups cannot be made."""
+    for folder in _folders(placement, host):
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            (folder / "cgroup.procs").write_text(str(pid))
+
+
+def remove_group(placement: Placement, host: Host) -> None:
+    """Removes it, once its processes have ended; harmless where none is."""
+    for folder in _folders(placement, host):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _folders(placement: Placement, host: Host) -> Iterator[Path]:
+    name = f"{placement.bridge}-{host.name}"
+    trees = [ROOT] if (ROOT / "cgroup.controllers").exists() else [ROOT / one for one in COUNTED]
+    return (tree / name for tree in trees if tree.is_dir())

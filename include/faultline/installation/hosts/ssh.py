@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fault.shipping import boot_command
-from faultline.experiment.attempt import write_json
 from faultline.installation.hosts.layout import disk_of, folder_of
 from faultline.system.endpoints import Host
-from faultline.system.files import write_private
+from faultline.system.files import write_json, write_private
 from faultline.system.settings import Settings
 from faultline.system.ssh_hosts import SSH_HOSTS
 

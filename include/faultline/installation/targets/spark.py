@@ -29,7 +29,7 @@ from faultline.engines.spark.settings import (
     program,
     spark_environment,
 )
-from faultline.installation.services.spark import LOG4J_SPARK, spark_submit
+from faultline.installation.spark import LOG4J_SPARK, spark_submit
 from faultline.installation.targets.storage import require_folder
 from faultline.system.endpoints import Endpoints
 from faultline.system.environment import clean_environment

@@ -17,7 +17,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, ge
 
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.nightly_schedule import SPEED, speed_schedule
-from faultline.installation.airflow_home import installation_environment
+from faultline.installation.airflow import installation_environment
 from faultline.orchestration.nights.nightly import night_of_run
 from faultline.orchestration.sweep import integer_param
 from faultline.system.environment import clean_environment

@@ -11,7 +11,7 @@ from faultline.engines.spark import standalone
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.settings import properties_file, properties_text
 from faultline.engines.spark.standalone import worker_memory_mb
-from faultline.installation.services.service import Service
+from faultline.installation.supervisord import Service
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
@@ -132,7 +132,7 @@ def session_service(settings: Settings) -> Service:
     """The Spark that stays, for harvest and aggregate."""
     return Service(
         "spark-session",
-        [sys.executable, "-P", "-m", "faultline.installation.session_start"],
+        [sys.executable, "-P", "-m", "faultline.installation.start", "spark-session"],
         ready=lambda: session_listens(settings),
         background=True,
     )

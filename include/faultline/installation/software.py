@@ -1,6 +1,7 @@
-"""What the jars of broker and engine hold, as one hash a set: files that were changed in place show in a record.
+"""The software of an installation: versions, and what the jars of broker and engine hold, as one hash a set.
 
-Reading all of them takes a second. So what was found is kept in a file, by path, size and time of change.
+So files that were changed in place show in a record. Reading all of them takes a second: what was found is kept in a
+file, by path, size and time of change.
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from faultline.installation.services import spark_home
+from faultline.engines.registry import ENGINES
+from faultline.installation.spark import spark_home
 from faultline.system.hashes import file_hash, list_hash
 from faultline.system.settings import ROOT, Settings
 
@@ -60,3 +64,31 @@ def _write(cache: Path, found: Mapping[str, Any]) -> None:
     with contextlib.suppress(OSError):
         part.write_text(json.dumps(found, indent=1))
         part.replace(cache)
+
+
+# ---- Versions of the engines, of the broker, and of what drives them ----
+
+
+def versions(settings: Settings, java: str) -> dict[str, str]:
+    """By name, of what is installed here; those of engines as their packages are called."""
+    engines = [name for engine in ENGINES.by_name.values() for name in engine.packages]
+    found = {name: _installed(name) for name in ("apache-airflow", *engines, "confluent-kafka", "faultline")}
+    return {**found, "kafka": kafka_version(settings), "java": java, "python": platform.python_version()}
+
+
+def kafka_version(settings: Settings) -> str:
+    """Version of the broker, from its jar's name."""
+    for jar in sorted((settings.jars / "kafka").glob("kafka_2.13-*.jar")):
+        return jar.stem.split("-", 1)[1]
+    return "unknown"
+
+
+def _installed(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        from faultline import __version__
+
+        return __version__ if name == "faultline" else "unknown"

@@ -1,8 +1,8 @@
-"""Airflow's configuration in the state directory: LocalExecutor, loopback, one user; SQLite, or the PostgreSQL whose
-address FAULTLINE_DATABASE gave to the last `up` that had it.
+"""This installation's own Airflow: its configuration, services and Connections.
 
-Written as files, not as environment variables, so that every component reads the same settings
-and a detached process inherits none of them.
+LocalExecutor, loopback, one user; SQLite, or the PostgreSQL whose address FAULTLINE_DATABASE gave to the last `up` that
+had it. The configuration is a file, not environment variables: every component reads the same settings, and a detached
+process inherits none of them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ import io
 import json
 import os
 import secrets
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from faultline.engines.spark.settings import LOCAL_MASTER
+from faultline.installation.supervisord import Service
+from faultline.system.environment import passed_on
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
+from faultline.system.kafka import kafka_client
 from faultline.system.secrets import require_private
 from faultline.system.settings import HOST, Settings
+from faultline.system.sockets import fetch_json
+from faultline.system.ssh_hosts import ssh_hosts
 
 USER = "admin"
 DATABASE = "FAULTLINE_DATABASE"
@@ -233,4 +241,100 @@ def _new_keys() -> dict[str, str]:
         "internal": secrets.token_urlsafe(32),
         "api": secrets.token_urlsafe(32),
         "jwt": secrets.token_urlsafe(48),
+    }
+
+
+# ---- Airflow's API server, scheduler, DAG processor and triggerer ----
+
+
+def airflow_services(settings: Settings) -> list[Service]:
+    """Airflow's four components, from this environment's own `airflow` command."""
+    airflow = str(Path(sys.executable).with_name("airflow"))
+
+    def component(name: str) -> Callable[[], bool]:
+        return lambda: airflow_health(settings).get(name) == "healthy"
+
+    api_command = ["api-server", "--host", HOST, "--port", str(settings.ports["airflow"]), "--workers", "1"]
+    return [
+        Service(
+            "airflow-api-server",
+            [airflow, *api_command],
+            lambda: bool(airflow_health(settings)),
+            stop_signal="INT",
+            background=True,
+        ),
+        # The tasks' logs are read from disk, so the log servers, which bind to every address, stay off.
+        Service(
+            "airflow-scheduler",
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "faultline.installation.start",
+                "scheduler",
+                airflow,
+                "scheduler",
+                "--skip-serve-logs",
+            ],
+            component("scheduler"),
+            environment=passed_on(),
+            background=True,
+        ),
+        Service("airflow-dag-processor", [airflow, "dag-processor"], component("dag_processor"), background=True),
+        Service(
+            "airflow-triggerer",
+            [airflow, "triggerer", "--skip-serve-logs"],
+            component("triggerer"),
+            background=True,
+        ),
+    ]
+
+
+def airflow_health(settings: Settings) -> dict[str, str]:
+    """Status by component as the API server reports it; empty when it does not answer."""
+    answer = fetch_json(f"{settings.endpoints.airflow}/api/v2/monitor/health") or {}
+    return {
+        name: str(part.get("status"))
+        for name, part in answer.items()
+        if isinstance(part, dict) and part.get("status") is not None
+    }
+
+
+# ---- The Airflow Connections of an installation: its broker, its Spark, and the hosts that SSH reaches ----
+
+
+def connections(settings: Settings) -> dict[str, dict[str, object]]:
+    """The Airflow Connections by id, as keyword arguments of Airflow's `Connection`."""
+    return {
+        "kafka_default": {
+            "conn_type": "kafka",
+            "extra": json.dumps(kafka_client(settings.endpoints.kafka, secrets=settings.secrets)),
+        },
+        **spark_connections(settings),
+        **{f"ssh_{name}": _ssh(host) for name, host in ssh_hosts(settings).items()},
+    }
+
+
+def _ssh(host: dict[str, Any]) -> dict[str, object]:
+    """Only paths of keys are kept, never a key or a password."""
+    extra = {key: host[key] for key in ("key_file", "known_hosts", "python", "disk") if key in host}
+    return {
+        "conn_type": "ssh",
+        "host": host["host"],
+        "login": host["user"],
+        "port": int(host["port"]),
+        "extra": json.dumps(extra),
+    }
+
+
+def spark_connections(settings: Settings) -> dict[str, dict[str, object]]:
+    """The Connections by id: the cluster's master, and one JVM for short jobs."""
+    common = {"conn_type": "spark", "extra": json.dumps({"deploy-mode": "client", "spark-binary": "spark-submit"})}
+    return {
+        "spark_default": {
+            **common,
+            "host": f"spark://{settings.placement.conductor}",
+            "port": settings.ports["spark_master"],
+        },
+        "spark_local": {**common, "host": LOCAL_MASTER},
     }
