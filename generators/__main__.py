@@ -8,15 +8,16 @@ specification or the corpus was refused. TOKEN is ignored; it marks the process 
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from generators.crew import LocalMembers, Members, member_commands
-from generators.gate import LoadEnd, StopSwitch, await_gate
+from generators.crew import Address, LocalMembers, Members
+from generators.gate import StopSwitch
 from generators.journal import GeneratorError, InputError, Journal
-from generators.process import lead, send_alone, send_stripe
+from generators.member import serve
+from generators.process import lead, send_alone
 from generators.spec import GeneratorSpec, read_spec
 
 # The members that a lead gets, by its specification; None: it sends by itself.
@@ -35,15 +36,16 @@ def main(arguments: Sequence[str] | None = None, hire: Hire | None = None) -> in
     def local_members(spec: GeneratorSpec) -> Members | None:
         if spec.processes == 1:
             return None
-        return LocalMembers(member_commands(options.config, options.gate, spec.processes, os.getpid(), options.token))
+        command = [sys.executable, "-m", "generators", "--config", str(options.config), "--gate", str(options.gate)]
+        marks = [options.token] if options.token else []  # by which each of them can be found
+        return LocalMembers([[*command, "--stripe", str(number), *marks] for number in range(spec.processes)])
 
     try:
         spec = read_spec(options.config)
         if options.stripe is None and options.histogram is None:
             raise InputError("--histogram: give the file for the lateness")
         if options.stripe is not None:
-            load_end = LoadEnd(options.gate)
-            send_stripe(spec, options.stripe, lambda: await_gate(options.gate, stop), journal, stop, load_end)
+            serve(spec, options.stripe, Address(**json.loads(sys.stdin.readline())), options.gate, stop)
         elif (members := (hire or local_members)(spec)) is not None:
             lead(spec, members, options.gate, options.histogram, journal, stop)
         else:
@@ -65,7 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--config", type=Path, required=True, help="the specification, JSON")
     made.add_argument("--gate", type=Path, required=True, help="the file whose appearance starts the schedule")
     made.add_argument("--histogram", type=Path, help="where to write the lateness (HdrHistogram V2)")
-    made.add_argument("--stripe", type=int, help="(internal) which share of the schedule this process sends")
+    made.add_argument(
+        "--stripe",
+        type=int,
+        help="(internal) the share that this member sends; standard input: its lead",
+    )
     made.add_argument("--parent", type=int, help="end when the parent is no longer this process")
     made.add_argument("token", nargs="?", default="", help="the run's token; ignored")
     return made

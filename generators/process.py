@@ -47,11 +47,11 @@ def send_alone(spec: GeneratorSpec, gate: Path, histogram: Path, journal: Journa
 
 
 def send_stripe(
-    spec: GeneratorSpec, index: int, gate: Gate, journal: Journal, stop: StopSwitch, load_end: LoadEnd | None = None
+    spec: GeneratorSpec, index: int, gate: Gate, journal: Journal, stop: StopSwitch, load_end: LoadEnd
 ) -> None:
     """The life of member `index` of a crew. Its `done` carries its lateness as an encoded HdrHistogram."""
     stripe = Stripe(index, spec.processes)
-    _, outcome = _send(spec, stripe, Broker(spec.bootstrap), journal, stop, gate, load_end or LoadEnd(None))
+    _, outcome = _send(spec, stripe, Broker(spec.bootstrap), journal, stop, gate, load_end)
     journal.event("done", **_account(outcome), lateness=outcome.lateness.encode().decode())
 
 
@@ -61,7 +61,7 @@ def lead(
     """The life of the first of several processes: it primes, follows the members and adds them up."""
     broker = Broker(spec.bootstrap)
     broker.check_topic(spec.topic, spec.partitions)
-    with Crew(members, stop) as crew:
+    with Crew(members, spec.processes, stop) as crew:
         crew.await_all("prepared")
         journal.event("prepared")
         _prime(spec, journal, broker, stop)

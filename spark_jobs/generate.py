@@ -4,7 +4,7 @@
 
 Beside `--errors` the same command line, events and files as `python -m generators`, which this is but for its members.
 The driver is the lead; each task of one stage sends a stripe, and talks with the lead over a connection of its own
-(`generators.remote`), since Spark tells of a task only when it is done. The code comes along as the archive
+(`generators.crew`), since Spark tells of a task only when it is done. The code comes along as the archive
 `faultline_code`; the Python of the executors must have what the generators need.
 """
 
@@ -22,9 +22,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from generators.__main__ import main as generate
-from generators.crew import Members
+from generators.crew import Address, Members, Report, Tell
 from generators.journal import Journal
-from generators.remote import Address, RemoteMembers
 from generators.spec import GeneratorSpec
 
 # From the end of the last member to the end of Spark's job.
@@ -39,7 +38,8 @@ def send(told: str, host: str, port: int, secret: str, member: int, _: Iterator[
     from pyspark import SparkFiles
 
     sys.path.insert(0, SparkFiles.get("faultline_code"))
-    from generators.remote import Address, serve
+    from generators.crew import Address
+    from generators.member import serve
     from generators.spec import GeneratorSpec
 
     serve(GeneratorSpec.model_validate_json(told), member, Address(host, port, secret))
@@ -51,15 +51,14 @@ class Executors:
 
     def __init__(self, context: SparkContext, spec: GeneratorSpec) -> None:
         self._context, self._spec = context, spec
-        host = str(context.getConf().get("spark.driver.host"))
-        self.members = RemoteMembers(spec.processes, host, self._launch)
+        self.host = str(context.getConf().get("spark.driver.host"))
         self._job = threading.Thread(target=lambda: None)
 
-    def _launch(self, address: Address) -> None:
-        self._job = threading.Thread(target=self._run, args=(address,), daemon=True)
+    def start(self, address: Address, tell: Tell) -> None:
+        self._job = threading.Thread(target=self._run, args=(address, tell), daemon=True)
         self._job.start()
 
-    def _run(self, address: Address) -> None:
+    def _run(self, address: Address, tell: Tell) -> None:
         task = partial(send, self._spec.model_dump_json(), address.host, address.port, address.secret)
         # No barrier stage: the crew waits for all of its members anyway, and Spark for a quarter of a minute between
         # two looks whether there is room for one.
@@ -68,10 +67,13 @@ class Executors:
             stage.mapPartitionsWithIndex(task).collect()
         except Exception as error:
             # Of a member that has connected the crew knows already, and of one that never could, only by this.
-            self.members.fail(" ".join(str(error).split())[:500])
+            tell(Report(0, {"event": "failed", "message": " ".join(str(error).split())[:500]}))
 
     def end(self) -> None:
-        """Waits for the end of the job, which the end of the crew has ended."""
+        """The tasks end with their connections."""
+
+    def join(self) -> None:
+        """Wait for the end of the job, which the end of the crew has ended."""
         self._job.join(END_S)
 
 
@@ -88,12 +90,12 @@ def main(arguments: Sequence[str]) -> int:
 
     def hire(spec: GeneratorSpec) -> Members:
         hired.append(Executors(spark.sparkContext, spec))
-        return hired[-1].members
+        return hired[-1]
 
     # spark-submit's JVM is what the attempt knows and ends; this program ends with it.
     status = generate([*rest, "--parent", str(os.getppid())], hire)
     for one in hired:
-        one.end()
+        one.join()
     spark.stop()
     return status
 

@@ -1,0 +1,178 @@
+"""Members of a crew: who is let in, what they are told, and that either side ends with the other.
+
+What they send is a stand-in's here; the system layer has real ones, on Spark's executors, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from faultline.system.waiting import wait_until
+from generators import crew as crew_module
+from generators import member as member_module
+from generators.crew import Address, Crew, LocalMembers, Report, Tell
+from generators.gate import LoadEnd, Start, StopSwitch
+from generators.journal import GeneratorError, Journal
+from generators.member import serve
+from generators.spec import GeneratorSpec
+
+HOST = "127.0.0.1"
+SPEC = GeneratorSpec.model_validate(
+    {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 10, "seconds": 1, "source": "ids", "processes": 2}
+)
+
+
+def stand_in(
+    spec: GeneratorSpec, index: int, gate: Callable[[], Start], journal: Journal, stop: StopSwitch, load_end: LoadEnd
+) -> None:
+    """Says what a member says, without a broker."""
+    journal.event("prepared")
+    start = gate()
+    journal.event("done", member=index, t0_wall_ns=start.wall_ns, t0_mono_ns=start.mono_ns)
+
+
+@pytest.fixture(autouse=True)
+def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "send_stripe", stand_in)
+
+
+def serve_quietly(member: int, address: Address) -> None:
+    with contextlib.suppress(GeneratorError, OSError):
+        serve(SPEC, member, address)
+
+
+class Threads:
+    """Each of these members in a thread; or what `started` does with the address."""
+
+    host = HOST
+
+    def __init__(self, *members: int, started: Callable[[Address, Tell], None] = lambda address, tell: None) -> None:
+        self._members, self._started = members, started
+
+    def start(self, address: Address, tell: Tell) -> None:
+        for member in self._members:
+            threading.Thread(target=serve_quietly, args=(member, address), daemon=True).start()
+        self._started(address, tell)
+
+    def end(self) -> None:
+        """They end with their connections."""
+
+
+def crew_of(*members: int, started: Callable[[Address, Tell], None] = lambda address, tell: None) -> Crew:
+    return Crew(Threads(*members, started=started), 2, StopSwitch())
+
+
+def test_each_member_learns_the_gate_on_its_own_clocks_and_reports() -> None:
+    with crew_of(1, 0) as crew:
+        crew.await_all("prepared")
+        ahead_ns = 500_000_000
+        start = Start(time.time_ns() + ahead_ns, time.monotonic_ns() + ahead_ns)
+        crew.open_gate(start)
+        done = crew.follow(lambda standing: None)
+    assert [event["member"] for event in done] == [0, 1]
+    for event in done:
+        assert event["t0_wall_ns"] == start.wall_ns
+        assert abs(event["t0_mono_ns"] - start.mono_ns) < 5_000_000
+
+
+def talk(address: Address, **hello: Any) -> str:
+    """What the lead answers to a greeting; empty when it hangs up."""
+    with socket.create_connection((address.host, address.port), 30) as connection, connection.makefile("r") as lines:
+        connection.sendall((json.dumps(hello) + "\n").encode())
+        return lines.readline()
+
+
+@pytest.mark.parametrize("hello", [{"secret": "x", "member": 0}, {"member": 0}, {"secret": "x", "member": "one"}, {}])
+def test_a_stranger_is_not_let_in_and_changes_nothing(hello: dict[str, Any]) -> None:
+    found: queue.Queue[Address] = queue.Queue()
+    with crew_of(started=lambda address, tell: found.put(address)) as crew:
+        address = found.get(timeout=120)
+        assert talk(address, **hello) == ""
+        assert talk(address, secret=address.secret, member=2) == "", "no member has that number"
+        assert crew.next_report() is None
+        assert json.loads(talk(address, secret=address.secret, member=1)) == {"probe": 0}
+        with pytest.raises(GeneratorError, match="process 1"):  # a member that was let in and left
+            crew.next_report(timeout_s=120)
+
+
+def test_members_that_cannot_be_started_fail_the_crew_with_the_reason() -> None:
+    failed = Report(0, {"event": "failed", "message": "no module named numpy"})
+    with (
+        crew_of(started=lambda address, tell: tell(failed)) as crew,
+        pytest.raises(GeneratorError, match="no module named numpy"),
+    ):
+        crew.await_all("prepared")
+
+
+# A program that says what a member says until it is prepared.
+MEMBER = """
+import json, socket, sys
+told = json.loads(sys.stdin.read())
+lead = socket.create_connection((told["host"], told["port"]))
+lead.sendall((json.dumps({"secret": told["secret"], "member": 0}) + "\\n").encode())
+for line in lead.makefile():
+    lead.sendall((json.dumps({"wall_ns": __import__("time").time_ns(), "event": "prepared"}) + "\\n").encode())
+"""
+
+
+def test_processes_of_this_machine_are_told_the_lead_and_ended_with_it() -> None:
+    members = LocalMembers([[sys.executable, "-c", MEMBER]])
+    with Crew(members, 1, StopSwitch()) as crew:
+        wait_until(lambda: crew._connections, timeout_s=60, what="the member")
+        crew.open_gate(Start(1, 1))
+        crew.await_all("prepared")
+    assert members._processes[0].poll() in (0, -signal.SIGTERM)
+
+
+def test_a_process_that_ends_before_it_connects_fails_the_crew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew_module, "_REASON_S", 0.0)
+    members = LocalMembers([[sys.executable, "-c", "raise SystemExit(3)"]])
+    with Crew(members, 1, StopSwitch()) as crew, pytest.raises(GeneratorError, match="process 0 .* died"):
+        crew.await_all("prepared")
+
+
+def test_a_lead_that_leaves_stops_its_members() -> None:
+    ended: queue.Queue[str] = queue.Queue()
+
+    def serve_and_tell(address: Address) -> None:
+        try:
+            serve(SPEC, 0, address)
+        except GeneratorError as error:
+            ended.put(str(error))
+
+    def start(address: Address, tell: Tell) -> None:
+        threading.Thread(target=serve_and_tell, args=(address,), daemon=True).start()
+
+    with Crew(Threads(started=start), 1, StopSwitch()) as crew:
+        crew.await_all("prepared")
+    assert "lead" in ended.get(timeout=120)
+
+
+def test_a_host_whose_clock_is_off_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew_module, "MOST_OFF_NS", -(10**9))  # whatever the clocks of one machine show is too much
+    with crew_of(0, 1) as crew, pytest.raises(GeneratorError, match=r"clock of its host .* time server"):
+        crew.await_all("done")
+
+
+def test_no_member_hides_the_lateness_of_another_nor_its_own_of_before() -> None:
+    def progress(member: int, latest_ms: float) -> Report:
+        return Report(member, {"event": "progress", "sent": 1, "due": 1, "late": 0, "latest_ms": latest_ms})
+
+    told = [progress(1, 300.0), progress(1, 5.0), progress(0, 2.0), progress(0, 1.0)]
+    told += [Report(member, {"event": "done"}) for member in (0, 1)]
+    found = []
+    with crew_of(started=lambda address, tell: deque(map(tell, told), maxlen=0) and None) as crew:
+        crew.follow(lambda standing: found.append(standing.latest_ms))
+    assert found == [300.0, 1.0]
