@@ -17,8 +17,8 @@ from faultline.experiment.matrix import plan
 from faultline.experiment.nightly_schedule import NIGHTLY, SPEED
 from faultline.orchestration import notes as notes_of
 from faultline.orchestration import sweep
-from faultline.orchestration.experiment import order_of
 from faultline.orchestration.forms import SECTIONS, value_text
+from faultline.orchestration.planning import order_of
 from faultline.orchestration.run_experiment import retry_policy, state_of
 from faultline.records.manifest import Manifests
 from faultline.records.store import Store

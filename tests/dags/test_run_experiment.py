@@ -16,9 +16,11 @@ from faultline.experiment.config import parse_configuration
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.orchestration import run_experiment
+from faultline.orchestration.cells import settled
 from faultline.orchestration.hooks import AirflowHooks
+from faultline.orchestration.planning import child_run_id
 from faultline.orchestration.run_experiment import RunExperiment
-from faultline.orchestration.sweep import child_run_id, matrix_dag
+from faultline.orchestration.sweep import matrix_dag
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.records.record import Record
 from faultline.records.store import Store
@@ -206,6 +208,10 @@ def of_cell(cell: PlannedCell) -> RunExperiment:
     return RunExperiment(task_id="run", trigger_run_id=child_run_id("s1", cell, "b1"), conf=conf)
 
 
+def why(operator: RunExperiment) -> str | None:
+    return settled(operator._swept(context()))
+
+
 def measure(store: Store, cells: list[PlannedCell], **medians: float) -> None:
     """A valid record of each cell; `i2`, `i5`: the medians of the two intervals."""
     for number, cell in enumerate(cells):
@@ -265,7 +271,7 @@ def test_a_sweep_that_asks_nothing_skips_nothing(store: Store, operator: RunExpe
     plan = manifests.read("s1")
     assert plan is not None
     manifests.write(plan.model_copy(update={"decide": None}))
-    assert operator._settled(context()) is None and of_cell(cells[20])._settled(context()) is None
+    assert why(operator) is None and why(of_cell(cells[20])) is None
 
 
 def test_a_baseline_that_never_runs_is_given_up_and_tonights_build_is_not(store: Store) -> None:
@@ -285,10 +291,10 @@ def test_a_baseline_that_never_runs_is_given_up_and_tonights_build_is_not(store:
 
     failed(1)
     failed(2)
-    assert of("n.baseline")._settled(context()) is None
+    assert why(of("n.baseline")) is None
     failed(3)
     with pytest.raises(AirflowSkipException, match="the baseline failed 3 times and never ran: no such class"):
         of("n.baseline").execute(context())
-    assert of("n")._settled(context()) is None
+    assert why(of("n")) is None
     failed(4, "unsound")
-    assert of("n.baseline")._settled(context()) is None, "it runs, if badly"
+    assert why(of("n.baseline")) is None, "it runs, if badly"

@@ -14,6 +14,7 @@ from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.teardown import close
 from faultline.system.marks import RUN_MARK
 from faultline.system.processes import end_processes, marked
+from faultline.system.settings import Settings
 
 if TYPE_CHECKING:
     from faultline.records.record import Record
@@ -42,6 +43,18 @@ def harvest(run: RunContext) -> None:
         endpoints=plan.endpoints,
     )
     run.hooks.batch(job)
+
+
+def aggregation(settings: Settings) -> BatchJob:
+    """The job that rebuilds the summary tables over all records."""
+    from faultline.records.summary import is_large as many
+
+    arguments = (
+        *("--records", str(settings.records)),
+        *("--attempts", str(settings.attempts)),
+        *("--target", str(settings.results / "summary")),
+    )
+    return BatchJob("aggregate", arguments, "aggregate", large=many(settings.attempts))
 
 
 def judge(run: RunContext) -> Record:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, TriggerRule, chain, get_current_context, task
 
 from faultline.experiment.cell import EXPERIMENT
-from faultline.orchestration.experiment_form import experiment_params, order_of
+from faultline.orchestration.forms import experiment_params
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, AT_ONCE
 from faultline.system.errors import ConfigError, FaultlineError
@@ -92,17 +92,14 @@ def prepare() -> str:
     """Validates, and makes the attempt. Returns the attempt's id."""
     from airflow.sdk.exceptions import AirflowSkipException
 
-    from faultline.experiment.sweep_id import sweep_id_of
     from faultline.lifecycle import steps
     from faultline.orchestration.hooks import AirflowHooks
+    from faultline.orchestration.planning import order_of_run
     from faultline.reports.headline import refused_headline
 
     context, settings = get_current_context(), load_settings()
-    params = dict(context["params"])
-    # One that a person triggered is a sweep of its own, under the name of its run.
-    params["sweep_id"] = params.get("sweep_id") or sweep_id_of(context["run_id"])
     try:
-        order = order_of(params, context["run_id"])
+        order = order_of_run(dict(context["params"]), context["run_id"])
     except ConfigError as error:
         say_in_note(refused_headline(error))
         raise refusal(error) from None

@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 import functools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import Param
 
 from faultline.experiment.axes import EXAMPLE, axis_text
+from faultline.experiment.build import EXAMPLE as BUILD
 from faultline.experiment.config import Configuration
 from faultline.experiment.limits import limits
+from faultline.experiment.sweep_id import MOST, PATTERN
 from faultline.experiment.workloads.base import Workload
 from faultline.experiment.workloads.registry import WORKLOADS
-from faultline.system.errors import ConfigError
-from faultline.system.text import suggest
 
 
 def own_sections() -> list[str]:
@@ -190,8 +190,39 @@ def label_param(title: str, description: str, section: str = "Bookkeeping") -> P
     )
 
 
-def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
-    """Raises ConfigError for a key that no form field has: Airflow passes whatever an API call brings."""
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
+def experiment_params() -> dict[str, Param]:
+    """One complete configuration, and where the record belongs."""
+    return {
+        **configuration_params(),
+        "repetition": Param(
+            0, type="integer", minimum=0, title="repetition", section="Bookkeeping",
+            description="Number of the repetition.",
+        ),
+        "series": label_param("series", "Records are compared within a series. Empty: the build."),
+        "build": label_param("build", "Label of the software under test. Empty: versions, settings, code."),
+        "matrix": label_param("matrix", "The matrix that asks for this experiment; empty for a single one."),
+        "sweep_id": Param(
+            None, type=["null", "string"], pattern=PATTERN, maxLength=MOST, title="sweep_id", section="Bookkeeping",
+            description="The sweep.",
+        ),
+        "parent_run_id": Param(
+            None, type=["null", "string"], title="parent_run_id", section="Bookkeeping",
+            description="Run of the matrix; when it is stopped, this experiment ends as cancelled.",
+        ),
+        "logical_date": Param(
+            None, type=["null", "string"], title="logical_date", section="Bookkeeping",
+            description="The night it stands for.",
+        ),
+        "build_spec": Param(
+            None, type=["null", "object"], title="build_spec", section="Bookkeeping",
+            description=f"What is under test in place of the installed programs and settings, such as {BUILD}",
+        ),
+        "keep_topics": Param(
+            False, type="boolean", title="keep_topics", section="Bookkeeping",
+            description="Keep the Kafka topics after the teardown, to look at them.",
+        ),
+        "only_missing": Param(
+            False, type="boolean", title="only_missing", section="Bookkeeping",
+            description="Measure nothing when the cell has a valid record by the time its turn comes.",
+        ),
+    }  # fmt: skip

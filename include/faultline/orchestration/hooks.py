@@ -11,7 +11,8 @@ from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 from faultline.engines.running import BatchJob, Submission
 from faultline.engines.spark.submission import SparkSubmission
 from faultline.experiment.cell import EXPERIMENT
-from faultline.orchestration.run_experiment import UNFINISHED, state_of
+from faultline.orchestration.cells import UNFINISHED
+from faultline.orchestration.run_experiment import state_of
 from faultline.orchestration.targets.connections import take_target
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
     from faultline.records.record import Record
 
-SEARCH_PARAMS = ("search", "search_low", "search_high")
-
 
 def search_params() -> dict[str, Param]:
     """The form's part: whether to search, and between which rates."""
@@ -38,14 +36,6 @@ def search_params() -> dict[str, Param]:
             description="A rate that should not hold.",
         ),
     }  # fmt: skip
-
-
-def require_search(params: Mapping[str, Any]) -> None:
-    """Raises ConfigError when the search that a form asks for has nothing to look between."""
-    if params.get("search") and params["search_low"] >= params["search_high"]:
-        raise ConfigError(
-            f"search_high: {params['search_high']:g} is not above search_low ({params['search_low']:g}); raise it"
-        )
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, retries=2, retry_delay=timedelta(seconds=10))

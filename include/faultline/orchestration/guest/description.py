@@ -12,7 +12,7 @@ from airflow.sdk.definitions.xcom_arg import XComArg
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.matrices import MATRICES
 from faultline.orchestration.experiment import experiment_dag
-from faultline.orchestration.search import SEARCH_PARAMS
+from faultline.orchestration.planning import SEARCH_PARAMS
 from faultline.orchestration.sweep import matrix_dag
 
 # These begin no cluster's work, and need none of its Connections.

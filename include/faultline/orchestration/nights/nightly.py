@@ -25,7 +25,7 @@ from faultline.experiment.nightly_schedule import PAIRS, schedule
 from faultline.orchestration.forms import label_param
 from faultline.orchestration.nights.night_plan import baseline_of_night, night_cells
 from faultline.orchestration.run_experiment import AGAIN
-from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, refused, require_success
+from faultline.orchestration.sweep import aggregate, integer_param, measure, refused, require_success, sweep_run
 from faultline.records.metrics import USUAL
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
@@ -189,7 +189,7 @@ def plan_night() -> list[dict[str, Any]]:
     from faultline.comparison.limits import parse_limits
     from faultline.experiment.night_file import night_configurations
     from faultline.lifecycle.environment import installed_build
-    from faultline.orchestration.forms import refuse_unknown
+    from faultline.orchestration.planning import refuse_unknown
 
     context = get_current_context()
     params, file = context["params"], file_of(context["dag"].dag_id)
@@ -205,7 +205,7 @@ def plan_night() -> list[dict[str, Any]]:
         order = {**params, "seed": zlib.crc32(night.encode())}
         cells, baseline = night_cells(params, night), baseline_of_night(params, night)
         labels: dict[str, Any] = {"series": night, "build": build, "logical_date": night, "schedule": file.schedule}
-        return begin_sweep(cells, params=order, baseline=baseline, **labels)
+        return sweep_run().begin(cells, params=order, baseline=baseline, **labels)
     except ConfigError as error:
         raise refused(error) from None
 

@@ -1,0 +1,136 @@
+"""What a sweep does about one of its cells: measure it, wait for a run that does, or leave it. Knows no Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from faultline.experiment.cell import Cell
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.records.index import Index
+from faultline.records.manifest import Manifest, Manifests
+from faultline.records.record import Record
+from faultline.records.store import Store
+from faultline.system.errors import InfrastructureError, InvalidMeasurement
+from faultline.system.settings import Settings
+
+# Failures of a nightly run's baseline, none of which got it to run, after which the night goes on without it.
+MOST_FAILED = 3
+UNFINISHED = frozenset({"queued", "running"})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do about a cell, and why. `done`: it needs nothing more."""
+
+    do: Literal["done", "wait", "trigger", "skip", "give_up"]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class SweptCell:
+    """A cell of a running sweep. `conf`: configuration and labels of its experiment; `params`: the sweep's; `begun`:
+    when the sweep's run started, or was cleared."""
+
+    settings: Settings
+    conf: Mapping[str, Any]
+    params: Mapping[str, Any]
+    begun: datetime | None
+    max_measurements: int
+
+    @property
+    def cell(self) -> Cell:
+        config = parse_configuration({key: self.conf[key] for key in Configuration.model_fields if key in self.conf})
+        return Cell(config.config_id, int(self.conf["repetition"]), str(self.conf["series"]))
+
+    def measured(self) -> list[Record]:
+        """The records of the cell that this sweep has measured."""
+        sweep = self.conf.get("sweep_id")
+        return [one for one in Store(self.settings.results).of(self.cell) if one.sweep_id == sweep]
+
+    def is_done(self) -> bool:
+        """Whether a valid record ends it: any one of the cell, or with `only_missing` off one of this sweep.
+
+        The latter is for retries: the first try may have ended well unseen.
+        """
+        if any(record.sound for record in self.measured()):
+            return True
+        only_missing = bool(self.params.get("only_missing", True))
+        return only_missing and Store(self.settings.results).sound(self.cell) is not None
+
+
+def before(swept: SweptCell, child_state: Callable[[], str | None]) -> Verdict:
+    """What to do about a cell whose turn has come. `child_state`: of the run that measures it; None without one."""
+    if swept.is_done():
+        return Verdict("done", "the cell is measured already")
+    if child_state() in UNFINISHED:
+        return Verdict("wait")
+    why = settled(swept)
+    return Verdict("skip", why) if why else Verdict("trigger")
+
+
+def after(swept: SweptCell, known: Collection[str], tries: int, run_id: str) -> Verdict:
+    """What to do about a cell whose run has ended. `known`: the attempts that its sweep had measured before this try;
+    `tries`: how many there were, with this one, since the sweep's run started or was cleared.
+
+    Raises the kind of error that the run's outcome means, unless that is final.
+    """
+    from faultline.records.judge.verdict import error_of
+
+    if swept.is_done():
+        return Verdict("done")
+    own = swept.measured()
+    new = [record for record in own if record.attempt not in known]
+    if not new:
+        raise InfrastructureError(f"{run_id}: ended without a record; see its first failed task")
+    error = error_of(new[-1])
+    assert error is not None, "a valid record of this sweep is what is_done looks for"
+    in_vain = sum(record.status == "unsound" for record in own[-max(1, tries) :])
+    if isinstance(error, InvalidMeasurement) and in_vain >= swept.max_measurements:
+        if swept.params.get("keep_unsound"):
+            return Verdict("skip", f"kept as unsound after {swept.max_measurements} measurements: {error}")
+        return Verdict("give_up", f"given up after {swept.max_measurements} measurements: {error}")
+    raise error
+
+
+def settled(swept: SweptCell) -> str | None:
+    """Why the cell need not be measured: what the sweep is to decide is decided, or its baseline never runs."""
+    settings = swept.settings
+    plan = Manifests(settings.results).read(str(swept.conf.get("sweep_id")))
+    if plan is not None and plan.baseline is not None:
+        return _baseline_fails(swept, plan.baseline.series)
+    if plan is None or plan.decide is None:
+        return None
+    hours = plan.decide.hours
+    if hours is not None and swept.begun and datetime.now(UTC) - swept.begun > timedelta(hours=hours):
+        return f"the budget of {hours:g} hours is spent"
+    return "all of its comparisons are decided, or the experiments are spent" if _is_decided(swept, plan) else None
+
+
+def _is_decided(swept: SweptCell, plan: Manifest) -> bool:
+    # It loads the statistics, which a sweep that asks nothing need not wait for.
+    from faultline.comparison.decisions import settled_in
+
+    index = Index(swept.settings.results, swept.settings.home)
+    index.refresh()
+    return swept.cell.config_id in settled_in(plan, index.of_configurations(one.config_id for one in plan.cells))
+
+
+def _baseline_fails(swept: SweptCell, series: str) -> str | None:
+    """Why a baseline is not tried again: since the run began, or was cleared, it failed repeatedly and never ran."""
+    if swept.conf.get("series") != series:
+        return None
+    sweep = Store(swept.settings.results).query(sweep=str(swept.conf.get("sweep_id")))
+    own = _since([record for record in sweep if record.series == series], swept.begun)
+    if len(own) < MOST_FAILED or any(record.status != "failed" for record in own):
+        return None
+    return f"the baseline failed {len(own)} times and never ran: {'; '.join(own[-1].reasons) or 'failed'}"
+
+
+def _since(records: Sequence[Record], begun: datetime | None) -> list[Record]:
+    """Those of attempts since then: what was given up before is not counted again."""
+    # An attempt's id begins with its time in UTC, to the second.
+    first = f"{begun.astimezone(UTC):%Y%m%dT%H%M%SZ}" if begun else ""
+    return [record for record in records if record.attempt >= first]

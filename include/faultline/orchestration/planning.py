@@ -1,0 +1,250 @@
+"""What the parameters of a run ask for: the order of one experiment, or the cells of a sweep. Knows no Airflow."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from faultline.experiment.build import parse_build
+from faultline.experiment.cell import Cell
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import PlannedCell, plan_pairs
+from faultline.experiment.matrix import plan as plan_cells
+from faultline.experiment.sweep_id import sweep_id_of
+from faultline.records.manifest import Manifest, Manifests, cells_of
+from faultline.records.record import SCHEMA, Record
+from faultline.records.store import Store
+from faultline.system.errors import ConfigError
+from faultline.system.settings import Settings
+from faultline.system.text import suggest
+
+if TYPE_CHECKING:
+    from faultline.experiment.matrix import Matrix
+    from faultline.lifecycle.prepare import Order
+    from faultline.records.manifest import Baseline, Question
+
+BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
+BUILD_SPEC = "build_spec"
+# What the experiment itself needs to know of a run.
+SWITCHES = ("keep_topics", "only_missing")
+SWEEP_PARAMS = (
+    "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "keep_unsound", "series", "build",
+    "decide", "resume",
+)  # fmt: skip
+SEARCH_PARAMS = ("search", "search_low", "search_high")
+
+
+def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
+    """Raises ConfigError for a key that no form field has: Airflow passes whatever an API call brings."""
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
+
+
+def order_of(params: Mapping[str, Any], run_id: str | None = None) -> Order:
+    """The order that the params of the run `run_id` stand for. Raises ConfigError naming the key."""
+    from faultline.lifecycle.prepare import Order
+
+    known = Configuration.model_fields
+    refuse_unknown(params, [*known, *BOOKKEEPING, BUILD_SPEC, *SWITCHES])
+    config = parse_configuration({key: value for key, value in params.items() if key in known})
+    given: dict[str, Any] = {key: params[key] for key in BOOKKEEPING if params.get(key) is not None}
+    given |= {key: bool(params.get(key)) for key in SWITCHES}
+    build_spec = parse_build(params.get(BUILD_SPEC), BUILD_SPEC)
+    return Order(config, run_id=run_id, build_spec=build_spec, **given)
+
+
+def order_of_run(params: Mapping[str, Any], run_id: str) -> Order:
+    """The same of a run of the DAG `experiment`: one that a person triggered is a sweep of its own, of its name."""
+    return order_of({**params, "sweep_id": params.get("sweep_id") or sweep_id_of(run_id)}, run_id)
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A run of a DAG that plans a sweep. `look`: looks at targets, by name, before any of their cells is tried."""
+
+    matrix: str
+    run_id: str
+    settings: Settings
+    look: Callable[[Settings, Iterable[str]], None]
+
+    def plan(self, given: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
+        """The cells to measure, as arguments of `run_experiment`, for the `given` params; and the run's note.
+
+        Raises ConfigError naming what is wrong.
+        """
+        from faultline.lifecycle.environment import installed_build
+        from faultline.reports.headline import plan_headline
+
+        refuse_unknown(given, [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
+        if given["resume"]:
+            return self._resume(given)
+        spec = MATRICES[self.matrix]
+        params = spec.resolve(given)
+        require_search(params)
+        matrix = spec.matrix(params)
+        build = params["build"] or installed_build(self.settings, configurations=matrix.configurations())
+        series = params["series"] or build
+        cells, question = self._cells(matrix, params, series)
+        planned = self.begin(cells, series=series, build=build, params=params, question=question)
+        # What was taken, since a field of the form may have made another number of what was typed.
+        return planned, plan_headline(matrix, params, len(cells), len(planned))
+
+    def _cells(
+        self, matrix: Matrix, params: Mapping[str, Any], series: str
+    ) -> tuple[list[PlannedCell], Question | None]:
+        """All cells of a sweep, and what it is to decide. Raises ConfigError for what cannot be decided."""
+        if params["decide"] is None:
+            return matrix.cells(series), None
+        # It loads the statistics, which a sweep that asks nothing need not wait for.
+        from faultline.comparison.question import planned_cells
+
+        plans = Manifests(self.settings.results).of_matrix(self.matrix)
+        return planned_cells(matrix, params["decide"], series, plans, fresh=not params["only_missing"])
+
+    def _resume(self, given: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
+        """The missing cells of another sweep, in its series. Raises ConfigError where they do not fit."""
+        from faultline.lifecycle.environment import installed_build
+        from faultline.reports.headline import resumed_headline
+
+        name = given["resume"]
+        filled = [key for key, value in given.items() if value not in (None, "") and key in Configuration.model_fields]
+        if filled:
+            raise ConfigError(f"{filled[0]}: is as in the sweep that is resumed; leave it empty, or leave out resume")
+        manifests = Manifests(self.settings.results)
+        plan = manifests.read(name)
+        if plan is None or plan.matrix != self.matrix:
+            known = [one.sweep_id for one in manifests.of_matrix(self.matrix)]
+            raise ConfigError(f"resume: {name} is no sweep of {self.matrix}{suggest(name, known)}")
+        cells = [PlannedCell(parse_configuration(one.config), one.repetition, plan.series) for one in plan.cells]
+        build = given["build"] or installed_build(self.settings, configurations=[one.config for one in cells])
+        if build != plan.build:
+            raise ConfigError(
+                f"resume: {name} was measured with the build {plan.build}, and {build} is at hand: they do not mix; "
+                "trigger a sweep of its own"
+            )
+        how = {**given, "only_missing": True, "axes": plan.axes}
+        planned = self.begin(cells, series=plan.series, build=build, params=how, question=plan.decide, since=plan.since)
+        return planned, resumed_headline(name, len(cells), len(planned))
+
+    def begin(
+        self,
+        cells: list[PlannedCell],
+        *,
+        series: str,
+        build: str,
+        params: Mapping[str, Any],
+        logical_date: str | None = None,
+        schedule: str | None = None,
+        question: Question | None = None,
+        baseline: Baseline | None = None,
+        since: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Writes down what the sweep of this run intends to measure; returns the arguments of `run_experiment` for it.
+
+        `schedule`: the cron expression that a nightly run was due by. `question`: what the sweep is to decide.
+        `baseline`: what each cell is measured by as well, in pairs. `since`: what was measured before it does not
+        count, by default without `only_missing` what was before now.
+        Raises ConfigError when another run has a sweep of the same id, and for a target on which nothing can be
+        measured.
+        """
+        sweep_id = sweep_id_of(self.run_id)
+        labels: dict[str, Any] = {"matrix": self.matrix, "sweep_id": sweep_id, "series": series, "build": build}
+        labels |= {"logical_date": logical_date} if logical_date else {}
+        planned_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        since = since or (None if params["only_missing"] else planned_at)
+        about = {"logical_date": None, **labels, "run_id": self.run_id, "planned_at": planned_at, "schedule": schedule}
+        asked: dict[str, Any] = {"decide": question, "baseline": baseline, "since": since}
+        records = Store(self.settings.results).query()
+        if question is not None:
+            _require_one_build(records, {planned.config.config_id for planned in cells}, series, build)
+        plan = Manifest(**about, **asked, axes=params.get("axes") or (), cells=cells_of(cells))
+        measured = [Cell.of(one) for one in records if one.sound and one.schema_ == SCHEMA and plan.counts(one)]
+        how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}
+        ordered = (
+            plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)
+        )
+        self.look(self.settings, sorted({planned.config.target for planned in ordered}))
+        Manifests(self.settings.results).write(plan)
+        names = _names_of(cells)
+        sides = {series: labels}
+        if baseline:
+            other = {"series": baseline.series, "build": baseline.build, "build_spec": baseline.spec}
+            sides[baseline.series] = {**labels, **other}
+        return [
+            {
+                "trigger_run_id": child_run_id(sweep_id, planned, sides[planned.series]["build"]),
+                "conf": {
+                    **planned.config.model_dump(mode="json"),
+                    **sides[planned.series],
+                    "repetition": planned.repetition,
+                    "parent_run_id": self.run_id,
+                    "only_missing": since is None,
+                },
+                "max_measurements": params["max_measurements"],
+                "cell": f"{names[planned.config.config_id]}, r{planned.repetition}"
+                + (", baseline" if baseline and planned.series == baseline.series else ""),
+            }
+            for planned in ordered
+        ]
+
+
+def require_search(params: Mapping[str, Any]) -> None:
+    """Raises ConfigError when the search that a form asks for has nothing to look between."""
+    if params.get("search") and params["search_low"] >= params["search_high"]:
+        raise ConfigError(
+            f"search_high: {params['search_high']:g} is not above search_low ({params['search_low']:g}); raise it"
+        )
+
+
+def _names_of(cells: Sequence[PlannedCell]) -> Mapping[str, str]:
+    from faultline.comparison.cells import Point, names_of
+
+    configs = {planned.config.config_id: planned.config for planned in cells}
+    return names_of([Point(config_id, one.model_dump(mode="json"), ()) for config_id, one in configs.items()])
+
+
+def _require_one_build(records: Iterable[Record], configurations: Collection[str], series: str, build: str) -> None:
+    """Raises ConfigError where a series holds cells of a question that were measured with another build: they count as
+    measured, and answer nothing."""
+    others = {one.build for one in records if one.sound and one.series == series and one.config_id in configurations}
+    if others - {build}:
+        raise ConfigError(
+            f"series: {series} has cells of the build {min(others - {build})}, which say nothing about {build}; name "
+            "another series, or leave it empty"
+        )
+
+
+def child_run_id(sweep_id: str, planned: PlannedCell, build: str) -> str:
+    """Id of the run that measures a cell, the same each time the sweep is resumed.
+
+    Not after the build has changed: a run that is reset keeps the labels that it was triggered with.
+    """
+    return f"{sweep_id}__{planned.label}-{zlib.crc32(f'{planned.series} {build}'.encode()):08x}"
+
+
+def sweep_outcome(settings: Settings, run_id: str) -> str | None:
+    """Prints what the sweep of a run has decided; returns the note of the run. None where nothing was planned."""
+    from faultline.comparison.coverage import gap_of
+    from faultline.comparison.decisions import decisions_of, settled_in, tally
+    from faultline.records.index import Index
+    from faultline.reports.answer.allocation import decision_lines
+    from faultline.reports.headline import sweep_headline
+
+    # So that the first look at the results need not parse what the sweep has added.
+    index = Index(settings.results, settings.home)
+    index.refresh()
+    sweep_id = sweep_id_of(run_id)
+    plan = Manifests(settings.results).read(sweep_id)
+    if plan is None:
+        return None
+    entries = index.all()
+    decisions = decisions_of(plan, entries)
+    for line in decision_lines(plan, entries, decisions):
+        print(line)
+    missing = len(gap_of(plan, entries, settled_in(plan, entries)).missing)
+    return sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, tally(decisions))
