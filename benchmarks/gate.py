@@ -18,7 +18,7 @@ from benchmarks.verdicts import share
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.gate.verdict import DOUBTS, Finding, Pairs, looks
 from faultline.experiment.nightly_schedule import PAIRS
-from faultline.records.metrics import CPU_PER_MILLION, MACRO
+from faultline.records.catalogue import CPU_PER_MILLION, MACRO
 from faultline.system.text import Say
 
 SEASON, CONFIGURATIONS = 90, 2

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from faultline.comparison.statistics.sample import Floats, Sample
-from faultline.records.metrics import CPU_TOTAL, MACRO, value_of
+from faultline.records.catalogue import CPU_TOTAL, MACRO, value_of
 from faultline.records.store import Store
 from faultline.records.summary import Entry
 

@@ -22,7 +22,7 @@ from faultline.comparison.gate.verdict import CellVerdict, Paired, Pairs, judge_
 from faultline.comparison.statistics.pairs import Between
 from faultline.experiment.build import BUSY
 from faultline.experiment.matrices import MOST_MEASUREMENTS
-from faultline.records.metrics import CPU_PER_MILLION
+from faultline.records.catalogue import CPU_PER_MILLION
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.system.errors import InfrastructureError

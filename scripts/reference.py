@@ -21,7 +21,7 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.limits import limits
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.topology_rules import Rules
-from faultline.records.metrics import KNOWN
+from faultline.records.catalogue import KNOWN
 from faultline.system.text import counted
 
 # Which tables stand in which document, each between two lines that name it.

@@ -24,8 +24,8 @@ from benchmarks.neighbours.neighbour import KINDS, neighbour
 from faultline.cli.operations import bring_up
 from faultline.cli.run_one import run_single
 from faultline.experiment.matrices import MOST_MEASUREMENTS
+from faultline.records.catalogue import CPU_PER_MILLION, MACRO, value_of
 from faultline.records.judge.validity import UNMET
-from faultline.records.metrics import CPU_PER_MILLION, MACRO, value_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.system.errors import InfrastructureError

@@ -21,7 +21,7 @@ from faultline.experiment.sweep_id import sweep_id_of
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.records.metrics import named
+from faultline.records.catalogue import named
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.background import means, niceness_of, policies_of

@@ -14,10 +14,10 @@ from faultline.cli.sweeping import described, run_wanted
 from faultline.comparison.cells import Point, points_of
 from faultline.comparison.findings.nexmark import with_driver
 from faultline.experiment.workloads.registry import has_schedule
-from faultline.records.metrics import MACRO
+from faultline.records.catalogue import BY_KEY, MACRO, Sheet
 from faultline.records.record import Record
 from faultline.records.summary import Entry
-from faultline.reports.document.tables import Column, N, total
+from faultline.reports.document.tables import Column, N, column_of
 from faultline.system.marks import WORKERS
 from faultline.system.text import Say, natural
 
@@ -66,7 +66,7 @@ def _columns(*, broken: bool, own_pace: bool) -> list[Column]:
         _median("events/s/core", "rps_per_core"),
         *([Column("with driver", _with_driver)] if own_pace else []),
         *([_median("recovery s", MACRO, digits=1)] if broken else []),
-        *([] if own_pace else [total("audit.lost", "lost"), total("audit.wrong", "wrong")]),
+        *([] if own_pace else [*(column_of(BY_KEY[key], Sheet.AUDIT) for key in ("audit.lost", "audit.wrong"))]),
         _median("p50 ms", "latency_ms.p50"),
         _median("p99 ms", "latency_ms.p99"),
         _median("state MB", "state_bytes.checkpoint", scale=1e-6, digits=1),

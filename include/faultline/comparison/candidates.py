@@ -24,8 +24,8 @@ from faultline.comparison.statistics.intervals import SEED
 from faultline.comparison.statistics.pairs import Between
 from faultline.comparison.statistics.sample import Floats
 from faultline.experiment.named_settings import is_setting
+from faultline.records.catalogue import CPU_TOTAL, MACRO
 from faultline.records.format import broken
-from faultline.records.metrics import CPU_TOTAL, MACRO
 from faultline.system.text import sortable
 
 # All else is load, state, or what breaks, and given.

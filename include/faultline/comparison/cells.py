@@ -13,8 +13,8 @@ from faultline.experiment.common import INSTALLED
 from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, split_name, spread
 from faultline.experiment.workloads.registry import own_fields
+from faultline.records.catalogue import CENSORED_AT, MACRO, Metric, value_of
 from faultline.records.format import CONTROL, NONE, fault_of, plain
-from faultline.records.metrics import CENSORED_AT, MACRO, Metric, value_of
 from faultline.records.record import JUDGED
 from faultline.records.summary import Entry
 from faultline.system.text import sortable

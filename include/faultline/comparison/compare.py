@@ -18,9 +18,9 @@ from faultline.comparison.selection import Side, require_apart, side_of
 from faultline.comparison.statistics.comparison import Comparison, Verdict, between, compare
 from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.sample import Sample
+from faultline.records.catalogue import CENSORED_AT, COMPARABLE, LESS, MACRO, USUAL, Metric, value_of
 from faultline.records.format import FAULT_KEYS, NONE, WIDTH
 from faultline.records.index import Index
-from faultline.records.metrics import CENSORED_AT, COMPARABLE, LESS, MACRO, USUAL, Metric, value_of
 from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings

@@ -12,8 +12,8 @@ from faultline.comparison.cells import Axis
 from faultline.comparison.question import FIGURES, compared, steps_of
 from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.sequential import Judged, Method, Outcome, Pair, judge
+from faultline.records.catalogue import Metric, bounds_of
 from faultline.records.manifest import Manifest, Question
-from faultline.records.metrics import Metric, bounds_of
 from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
 

@@ -24,7 +24,7 @@ from faultline.comparison.statistics.comparison import ALPHA, NEGLIGIBLE
 from faultline.comparison.statistics.pairs import Between, Estimate, Row, estimate, needed_pairs, p_beyond
 from faultline.comparison.statistics.ranks import holm
 from faultline.experiment.workloads.registry import has_schedule
-from faultline.records.metrics import CPU_TOTAL, KNOWN, MACRO, Metric, bounds_of
+from faultline.records.catalogue import CPU_TOTAL, KNOWN, MACRO, Metric, bounds_of
 from faultline.records.summary import Entry
 from faultline.system.text import sortable
 

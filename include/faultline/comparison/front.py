@@ -11,7 +11,7 @@ from faultline.comparison.candidates import Candidate, draw
 from faultline.comparison.effects import P99
 from faultline.comparison.statistics import LEAST
 from faultline.comparison.statistics.sample import Floats
-from faultline.records.metrics import CPU_TOTAL, MACRO
+from faultline.records.catalogue import CPU_TOTAL, MACRO
 
 # In the order in which they are told.
 FRONT = (CPU_TOTAL, MACRO, P99)

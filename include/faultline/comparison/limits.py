@@ -13,8 +13,8 @@ from faultline.comparison.cells import axes_of, in_order, points_of
 from faultline.comparison.compare import sample_of
 from faultline.comparison.statistics.intervals import Interval, median_interval
 from faultline.comparison.statistics.sample import Sample
+from faultline.records.catalogue import COMPARABLE, MORE, Metric
 from faultline.records.format import CONTROL
-from faultline.records.metrics import COMPARABLE, MORE, Metric
 from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest

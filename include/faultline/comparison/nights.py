@@ -23,8 +23,8 @@ from faultline.comparison.statistics.changes import change_points
 from faultline.comparison.statistics.comparison import Verdict
 from faultline.comparison.statistics.intervals import Interval, median_interval
 from faultline.experiment.sweep_id import is_sweep_id
+from faultline.records.catalogue import Metric
 from faultline.records.manifest import BASELINE as BASELINE
-from faultline.records.metrics import Metric
 from faultline.records.summary import Entry
 
 

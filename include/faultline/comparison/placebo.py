@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from faultline.records.metrics import value_of
+from faultline.records.catalogue import value_of
 from faultline.records.summary import Entry
 
 # More controls than this share called unrecovered: the rule errs too often here.

@@ -10,6 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.experiment.workloads.registry import offered_rate, workload_of
+from faultline.records.catalogue import named
 from faultline.records.event_names import EDGES, label, split_name
 from faultline.records.format import (
     NONE,
@@ -23,7 +24,6 @@ from faultline.records.format import (
     share,
     signed,
 )
-from faultline.records.metrics import named
 from faultline.records.record import JUDGED, Record, RecoveryPart
 from faultline.reports.curves import FILE, curves_of
 from faultline.reports.disturbance import lost_text, reasons_of

@@ -22,7 +22,7 @@ from faultline.comparison.decisions import Decision
 from faultline.comparison.effects import Verdict, effects_along, repetitions_of
 from faultline.comparison.question import BESIDES_S, FIGURES
 from faultline.comparison.statistics.sequential import Outcome
-from faultline.records.metrics import MACRO
+from faultline.records.catalogue import MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.answer.allocation import allocation_json, allocation_lines, next_step

@@ -20,7 +20,7 @@ from faultline.comparison.cells import (
     names_of,
     points_of,
 )
-from faultline.records.metrics import KNOWN, MACRO
+from faultline.records.catalogue import KNOWN, MACRO
 from faultline.records.summary import Entry
 from tests.unit.pages_store import record
 from tests.unit.sample_records import CENSORED, RECOVERED

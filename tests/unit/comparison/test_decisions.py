@@ -26,8 +26,8 @@ from faultline.comparison.question import pose
 from faultline.comparison.statistics.sequential import Judged, Outcome
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrix import Matrix
+from faultline.records.catalogue import MACRO, bounds_of
 from faultline.records.manifest import Manifest, cells_of
-from faultline.records.metrics import MACRO, bounds_of
 from faultline.records.summary import Entry
 from faultline.reports.answer.allocation import decision_lines
 from tests.unit.sample_records import sample

@@ -9,7 +9,7 @@ import pytest
 
 from faultline.comparison.cells import axes_of, points_of
 from faultline.comparison.effects import Effect, Verdict, effects_along, interval_of
-from faultline.records.metrics import CPU_TOTAL, MACRO
+from faultline.records.catalogue import CPU_TOTAL, MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from tests.unit.pages_store import record

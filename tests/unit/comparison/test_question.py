@@ -14,8 +14,8 @@ from faultline.comparison.statistics.sequential import Method, bounds, fewest
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
+from faultline.records.catalogue import CPU_TOTAL, MACRO
 from faultline.records.manifest import Manifest, cells_of
-from faultline.records.metrics import CPU_TOTAL, MACRO
 from faultline.system.errors import ConfigError
 
 ASKED = Decide(CPU_TOTAL, "checkpoint_interval_s", 0.1, experiments=40)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.records import made_run, write_record
+from faultline.records.catalogue import MACRO, bounds_of
 from faultline.records.index import Index
-from faultline.records.metrics import MACRO, bounds_of
 from faultline.records.recoveries import Bounds, recoveries_of, value_of_run
 from faultline.records.summary import Entry
 from tests.unit.sample_records import CENSORED, RECOVERED, sample

@@ -20,11 +20,12 @@ from faultline.cli.judging import judge_sweep
 from faultline.comparison.findings.catalogue import CLAIMS
 from faultline.experiment.matrices import MATRICES
 from faultline.records.bundle import SUFFIX
+from faultline.records.catalogue import BY_KEY
 from faultline.records.find import read_saved
 from faultline.records.record import KeysPart, Record, WorkPart
 from faultline.reports.document.page import IMAGES, Page, grid, matrix_of, results_page, write_page
 from faultline.reports.document.svg import Line, Mark, Panel, draw
-from faultline.reports.document.tables import figures, words
+from faultline.reports.document.tables import column_of, words
 from faultline.system.errors import ConfigError
 from tests.support.choice import chosen
 from tests.unit.pages_store import put
@@ -233,7 +234,7 @@ def test_words_are_one_line_that_ends_no_cell(text: str) -> None:
 
 
 def test_a_spread_too_small_to_be_written_is_not() -> None:
-    (column,) = figures("gc_s")
+    column = column_of(BY_KEY["gc_s"])
     points, _ = grid(
         [
             one.model_copy(update={"metrics": one.metrics.model_copy(update={"gc_s": 0.5 + number / 1000})})

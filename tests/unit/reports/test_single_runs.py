@@ -10,7 +10,7 @@ import pytest
 from faultline.comparison.cells import axes_of, in_order, points_of
 from faultline.comparison.nights import Course
 from faultline.comparison.statistics.intervals import Interval
-from faultline.records.metrics import KNOWN
+from faultline.records.catalogue import KNOWN
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.document.svg import Line, Mark, Panel, draw

@@ -15,8 +15,8 @@ from faultline.comparison.limits import NOTHING_PROMISED, Promises
 from faultline.comparison.statistics.intervals import Interval
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration
+from faultline.records.catalogue import CPU_PER_MILLION, KNOWN
 from faultline.records.manifest import BASELINE, Baseline, Manifest, ManifestCell
-from faultline.records.metrics import CPU_PER_MILLION, KNOWN
 from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
 from faultline.system.text import finite

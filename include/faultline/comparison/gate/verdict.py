@@ -24,7 +24,7 @@ from scipy import stats
 from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.pairs import Between
 from faultline.comparison.statistics.sign_flips import least_p, mean_interval, p_above, spread, visible
-from faultline.records.metrics import MORE, Metric
+from faultline.records.catalogue import MORE, Metric
 
 # Shares of false discoveries: of a suspicion, which the next night must share, and of what is certain at once. A season
 # of 90 equal nights is red by mistake in 3 % of seasons: see docs/explanation/comparing.md.

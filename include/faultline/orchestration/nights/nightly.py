@@ -26,7 +26,7 @@ from faultline.orchestration.forms import label_param
 from faultline.orchestration.nights.night_plan import baseline_of_night, night_cells
 from faultline.orchestration.run_experiment import AGAIN
 from faultline.orchestration.sweep import aggregate, integer_param, measure, refused, require_success, sweep_run
-from faultline.records.metrics import USUAL
+from faultline.records.catalogue import USUAL
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 

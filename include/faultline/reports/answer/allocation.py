@@ -11,9 +11,9 @@ from faultline.comparison.cells import points_of
 from faultline.comparison.decisions import Decision, counted
 from faultline.comparison.statistics.components import Slope
 from faultline.comparison.statistics.intervals import Interval
+from faultline.records.catalogue import MACRO
 from faultline.records.format import signed
 from faultline.records.manifest import Manifest
-from faultline.records.metrics import MACRO
 from faultline.records.summary import Entry
 from faultline.system.text import finite
 

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from faultline.comparison.answer import Answer
 from faultline.comparison.front import Place
 from faultline.comparison.unsound import Unsound
+from faultline.records.catalogue import BY_KEY, value_of
 from faultline.records.format import title_of
-from faultline.records.metrics import KNOWN, Metric, value_of
 from faultline.records.summary import Entry
 from faultline.reports.answer.allocation import allocation_lines
 from faultline.reports.answer.others import unsound_text
@@ -38,7 +38,6 @@ MOST_NAMED = 12
 NEAR = 0.15
 # What the template shows of an answer, where there is one.
 _PARTS = ("trade", "advice", "steps", "undecided", "heads", "axis", "front", "plot", "scatter", "placebo")
-_METRICS: dict[str, Metric] = {metric.key: metric for metric in KNOWN}
 
 
 def answer_view(answer: Answer | None, unsound: Unsound | None, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
@@ -79,7 +78,7 @@ def front_figure(answer: Answer, unsound: Unsound | None = None) -> go.Figure | 
     front = answer.front
     if len(front.places) < 2 or len(front.keys) < 2:
         return None
-    x, y = (_METRICS[key] for key in front.keys[:2])
+    x, y = (BY_KEY[key] for key in front.keys[:2])
     figure = go.Figure()
     for name, colour, symbol, places in (
         ("no other beats it in all", SERIES_COLOURS[0], "circle", [p for p in front.places if p.beaten_by is None]),

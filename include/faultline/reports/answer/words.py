@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from faultline.comparison.advise import Advice
 from faultline.comparison.answer import Answer
@@ -16,16 +16,12 @@ from faultline.comparison.placebo import Placebo
 from faultline.comparison.statistics import LEAST
 from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.pairs import Estimate
+from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, Sheet, metrics_in
 from faultline.records.format import signed
-from faultline.records.metrics import CPU_TOTAL, KNOWN, MACRO, Metric
 from faultline.reports.answer.allocation import allocation_lines
 from faultline.system.text import counted
 
-_METRICS: Mapping[str, Metric] = {metric.key: metric for metric in KNOWN}
-SHORT = {
-    CPU_TOTAL: "CPU", "latency_ms.p50": "latency p50", "latency_ms.p99": "latency p99", MACRO: "recovery",
-    "throughput_rps": "throughput",
-}  # fmt: skip
+SHORT = {metric.key: metric.head(Sheet.ANSWER) for metric in metrics_in(Sheet.ANSWER)}
 _ASKED = {"cpu": "CPU", "recovery": "recovery", "latency": "latency p99", "latency_p50": "latency p50"}
 # From such a factor on a share is harder to read than the factor.
 _FACTOR = 1.6
@@ -234,7 +230,7 @@ def miss_text(advice: Advice) -> str:
 
 def unit_text(cost: str, value: float) -> str:
     """A cost with its unit."""
-    metric = _METRICS[COSTS[cost]]
+    metric = BY_KEY[COSTS[cost]]
     return f"{metric.text(value)} {metric.unit}"
 
 
@@ -281,7 +277,7 @@ def front_rows(answer: Answer) -> list[tuple[str, list[str], str, int]]:
     for place in answer.front.places:
         figures = []
         for key, value in zip(answer.front.keys, place.figures, strict=True):
-            metric = _METRICS[key]
+            metric = BY_KEY[key]
             infinite = math.isinf(value)
             shown = place.candidate.known_over(key) if infinite else value
             figures.append(f"{'> ' * infinite}{metric.text(shown)} {metric.unit}")

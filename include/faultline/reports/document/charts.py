@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from faultline.comparison.cells import FAULT, Axis, Point, in_order, label, seen_value
+from faultline.records.catalogue import BY_KEY
 from faultline.reports.document.svg import Line, Mark, Panel, draw
-from faultline.reports.document.tables import METRICS
 
 # More plots than this are not looked at; more lines cannot be told apart.
 MOST_CHARTS, MOST_LINES = 2, 8
@@ -72,7 +72,7 @@ def _named(axis: Axis, point: Point) -> str:
 
 def _panel(key: str, lines: Sequence[tuple[str, Sequence[Point]]], x: Axis, ticks: Sequence[str]) -> Panel:
     return Panel(
-        METRICS[key].title,
+        BY_KEY[key].title,
         tuple(
             Line(
                 name,

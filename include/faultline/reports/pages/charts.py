@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.comparison.cells import Axis, Figure, Point, apart, is_number, label, seen_value
-from faultline.records.metrics import MACRO, Metric
+from faultline.records.catalogue import MACRO, Metric
 from faultline.records.summary import Entry
 from faultline.reports.sweep_figures import SERIES_COLOURS, SERIES_SYMBOLS
 from faultline.reports.time_series import FAINT_COLOUR

@@ -16,12 +16,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from faultline.records.catalogue import KNOWN, Sheet, columns_in
 from faultline.records.summary import Entry
 
-_IDENTITY = (
-    "matrix", "config_id", "series", "build", "attempt", "repetition", "status", "sweep_id", "logical_date",
-    "measured_at",
-)  # fmt: skip
+_IDENTITY = {column.key: column for column in columns_in(Sheet.EXPORT)}
 # `spark_jobs/aggregate.py`, which imports nothing of ours, has the same two; a test holds one against the other.
 FORMULA = r"^(?:[\t\r\n]|\s*[=+\-@" "\uff1d\uff0b\uff0d\uff20])"
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(?![\s\S])"
@@ -70,10 +68,11 @@ def as_parquet(entries: Sequence[Entry]) -> bytes:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
+    computed = {one.key: value for one in KNOWN if one.read and (value := one.value(entry)) is not None}
     return {
-        **{name: getattr(entry, name) for name in _IDENTITY},
+        **{name: column.value(entry) for name, column in _IDENTITY.items()},
         **{f"config_{name}": _plain(value) for name, value in entry.config.items()},
-        **{name.replace(".", "_"): value for name, value in entry.metrics.items()},
+        **{name.replace(".", "_"): value for name, value in {**entry.metrics, **computed}.items()},
         "reasons": "; ".join(entry.reasons),
     }
 

@@ -22,9 +22,9 @@ from faultline.comparison.nights import (
 )
 from faultline.experiment.night_file import is_night
 from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.catalogue import Metric, by_group, metrics_of
 from faultline.records.format import NONE
 from faultline.records.manifest import Manifest, Manifests
-from faultline.records.metrics import Metric, by_group, metrics_of
 from faultline.records.summary import Entry
 from faultline.reports.pages.course import course_figure
 from faultline.reports.pages.site import Site, Unknown, paged, render

@@ -8,8 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.comparison.cells import FAULT, axes_of, label, points_of
+from faultline.records.catalogue import KNOWN, MACRO, Metric, by_group, value_of
 from faultline.records.format import NONE
-from faultline.records.metrics import KNOWN, MACRO, Metric, by_group, value_of
 from faultline.records.summary import Entry
 from faultline.reports.curves import curves_of
 from faultline.reports.overlay_figure import Course, overlay_figure

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from faultline.comparison.cells import Point, axes_of, groups_of, points_of
 from faultline.experiment.night_file import is_night
-from faultline.records.metrics import MACRO
+from faultline.records.catalogue import Sheet, metrics_in
 from faultline.records.summary import Entry
 from faultline.reports.pages.now import running
 from faultline.reports.pages.site import STATUSES, Site
@@ -15,7 +15,6 @@ from faultline.reports.pages.site import STATUSES, Site
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Of each matrix the newest sweep, and of it so many configurations.
 MOST_CONFIGURATIONS = 100
-FIGURES = ("latency_ms.p50", "latency_ms.p99", "throughput_rps", "cpu_cores.total", MACRO, "audit.lost")
 
 Sample = tuple[dict[str, str], float]
 
@@ -50,11 +49,11 @@ def _figures(site: Site, matrices: Iterable[str]) -> Iterator[Sample]:
             for group in groups_of(entries):
                 of = {"matrix": matrix, "sweep": sweep, "build": group}
                 for cell, point in _cells([entry for entry in entries if entry.group == group]):
-                    for key in FIGURES:
-                        figure = point.figure(key)
+                    for metric in metrics_in(Sheet.WATCHED):
+                        figure = point.figure(metric.key)
                         # A bound is no number.
                         if figure.median is not None and not figure.bound:
-                            yield {**of, "cell": cell, "figure": key}, figure.median
+                            yield {**of, "cell": cell, "figure": metric.key}, figure.median
 
 
 def _cells(entries: Sequence[Entry]) -> Iterator[tuple[str, Point]]:

@@ -14,8 +14,8 @@ from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_o
 from faultline.comparison.coverage import cell_text, gap_of
 from faultline.comparison.decisions import settled_in
 from faultline.comparison.selection import entries_of_sweep
+from faultline.records.catalogue import DEFAULT, TAIL, Metric, Sheet, by_group, metrics_in, metrics_of
 from faultline.records.manifest import BASELINE, Manifests
-from faultline.records.metrics import DEFAULT, MACRO, TAIL, Metric, by_group, metrics_of
 from faultline.records.summary import Entry
 from faultline.reports.disturbance import explained
 from faultline.reports.experiment_view import minute, period
@@ -25,9 +25,6 @@ from faultline.reports.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, att
 from faultline.reports.sweep_figures import SERIES_COLOURS
 from faultline.system.errors import ConfigError
 
-# Beside the metric that was chosen, where the sweep has them.
-COLUMNS = ("latency_ms.p50", TAIL, "throughput_rps", "recovery.reload_s", "recovery.replay_s", MACRO,
-           "audit.lost")  # fmt: skip
 # What advice can be asked for: the cost, what the form calls its limit, and its unit.
 ASKS = (
     ("recovery", "Recovery under", "s"), ("latency", "Latency p99 under", "ms"),
@@ -288,7 +285,7 @@ def _columns(metrics: Sequence[Metric], chosen: Metric | None) -> list[Metric]:
     """The columns of the table: the chosen metric first, then the usual ones that the records have. Beside the p99 what
     stands for it where there are few batches would say it again."""
     shown = {chosen.key, TAIL} if chosen and chosen.key == DEFAULT else {chosen.key if chosen else ""}
-    usual = [metric for key in COLUMNS for metric in metrics if metric.key == key and key not in shown]
+    usual = [metric for metric in metrics_in(Sheet.CELLS) if metric in metrics and metric.key not in shown]
     return [*([chosen] if chosen else []), *usual]
 
 

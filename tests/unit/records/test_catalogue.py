@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faultline.records.metrics import KNOWN, metrics_of, named
+from faultline.records.catalogue import KNOWN, metrics_of, named
 from faultline.records.summary import Entry
 from tests.unit.sample_records import RECOVERED, sample
 

@@ -1,0 +1,400 @@
+"""Catalogue of columns: everything that tables, pages, exports and comparisons show of a record, once.
+
+The key of a figure is its path in the record's metrics; a figure with a reader is computed from others. `heads` names
+the tables that a column stands in, with its heading there; tables have the order of the catalogue. Lists to
+choose from, exports and the page of an experiment show every figure that a record has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any
+
+from faultline.experiment.workloads.registry import has_schedule, workload_of
+from faultline.records.format import NONE, cores, count, few_batches, milliseconds, plain, seconds, share
+from faultline.records.summary import Entry
+from faultline.system.marks import ROLES
+
+Figures = Mapping[str, float | bool]
+LESS, MORE = "less", "more"
+_CPU, _NODES = "cpu_cores.", "cpu_nodes."
+CPU_TOTAL = f"{_CPU}total"
+CPU_PER_MILLION = "cpu_s_per_million.engine"
+MACRO = "recovery.macro_s"
+DEFAULT = P99 = "latency_ms.p99"
+# The p99, or the slowest batch where there are too few batches for a p99.
+TAIL = "latency_ms.tail"
+CENSORED_AT = "recovery.censored_at_s"
+
+
+class Sheet(Enum):
+    """The tables that columns name."""
+
+    RUNS = "a row for each run: terminal and report"
+    CELLS = "a row for each configuration of a sweep on its page"
+    COMPARED = "figures that comparisons and nightly runs take by default"
+    WATCHED = "figures for Prometheus"
+    ANSWER = "figures in the sentences of an answer"
+    EXPORT = "what identifies a record in CSV and Parquet"
+    # Sections of a page in Markdown.
+    RECOVERY = "Recovery"
+    LATENCY = "Latency and throughput"
+    STAGES = "Stages"
+    KEYS = "Keys"
+    RESOURCES = "CPU, memory and work"
+    AUDIT = "Audit"
+
+
+class Over(StrEnum):
+    """How a table of configurations sums up the repetitions of a figure."""
+
+    MEDIAN = "median, least and greatest"
+    TOTAL = "sum"
+    HELD = "in how many it is true"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its key, the group that it stands under, its name and its unit.
+
+    `read` returns its value of a record, None where it is unknown or does not apply.
+    """
+
+    key: str
+    group: str
+    name: str
+    unit: str = ""
+    heads: Mapping[Sheet, str] = field(default_factory=dict, hash=False)
+    read: Callable[[Entry], Any] | None = None
+    left: bool = False
+
+    @property
+    def title(self) -> str:
+        """Name and unit."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def head(self, table: Sheet) -> str:
+        """The heading in a table."""
+        return self.heads.get(table) or self.name
+
+    def value(self, entry: Entry) -> Any:
+        """The value of a record; None where it is unknown."""
+        return self.read(entry) if self.read else getattr(entry, self.key)
+
+    def text(self, value: Any) -> str:
+        """A value as a table shows it, without its unit."""
+        return NONE if value is None else plain(value)
+
+
+@dataclass(frozen=True)
+class Metric(Column):
+    """One figure, a number. `better`: whether less of it is better or more; None where neither is.
+
+    `listed`: whether lists to choose from offer it; else it is a bound, or a count of what a figure was made of.
+    """
+
+    better: str | None = None
+    over: Over = Over.MEDIAN
+    listed: bool = True
+
+    def value(self, entry: Entry) -> float | None:
+        """The figure of a record; a truth value as 1 or 0."""
+        value = self.read(entry) if self.read else entry.metrics.get(self.key)
+        return None if value is None else float(value)
+
+    def text(self, value: float | None, digits: int = 2) -> str:
+        """A value as it stands in a table, without its unit; seconds with `digits`."""
+        if value is None:
+            return NONE
+        match self.unit:
+            case "ms":
+                return milliseconds(value)
+            case "s":
+                return seconds(value, digits)
+            case "cores":
+                return cores(value)
+            case "share":
+                return share(value)
+        return count(value) if value == int(value) or abs(value) >= 1000 else f"{value:,.3g}"
+
+
+def _tail(entry: Entry) -> float | None:
+    few = few_batches(entry.metrics.get("latency_ms.batches"))
+    return entry.metrics.get("latency_ms.max" if few else P99)
+
+
+def _cpu_total(entry: Entry) -> float | None:
+    known = [value for name, value in entry.metrics.items() if name.startswith(_CPU)]
+    return float(sum(known)) if known else None
+
+
+def _query(entry: Entry) -> Any:
+    return entry.config.get("query") if "query" in workload_of(entry.config).parameters.model_fields else None
+
+
+def _state(entry: Entry) -> Any:
+    return entry.config.get("state_mb") if workload_of(entry.config).can("preloaded_state") else None
+
+
+def _interval(entry: Entry) -> Any:
+    # As fast as it can, a batch follows the one before it.
+    return entry.config.get("checkpoint_interval_s") if has_schedule(entry.config) else None
+
+
+def _in(name: str, *tables: Sheet) -> dict[Sheet, str]:
+    return dict.fromkeys(tables, name)
+
+
+_RUNS, _CELLS, _COMPARED, _WATCHED, _ANSWER = Sheet.RUNS, Sheet.CELLS, Sheet.COMPARED, Sheet.WATCHED, Sheet.ANSWER
+_LATENCY, _RECOVERY, _RESOURCES, _AUDIT = Sheet.LATENCY, Sheet.RECOVERY, Sheet.RESOURCES, Sheet.AUDIT
+_EXPORT = _in("", Sheet.EXPORT)
+# What identifies an experiment.
+IDENTITY = (
+    Column("number", "Experiment", "#", heads=_in("", _RUNS), read=lambda entry: None),
+    Column("matrix", "Experiment", "Matrix", heads=_EXPORT),
+    Column("query", "Experiment", "Query", heads=_in("", _RUNS), read=_query, left=True),
+    Column("state_mb", "Experiment", "State", "MB", _in("", _RUNS), read=_state),
+    Column("interval_s", "Experiment", "Interval", "s", _in("", _RUNS), read=_interval),
+    Column("fault", "Experiment", "Fault", heads=_in("", _RUNS), left=True),
+    Column("config_id", "Experiment", "Configuration", heads=_EXPORT),
+    Column("series", "Experiment", "Series", heads=_EXPORT),
+    Column("build", "Experiment", "Build", heads=_EXPORT),
+    Column("attempt", "Experiment", "Attempt", heads=_EXPORT),
+    Column("repetition", "Experiment", "Rep", heads=_in("", _RUNS, Sheet.EXPORT)),
+    Column("status", "", "Status", heads=_in("", _RUNS, Sheet.EXPORT), left=True),
+    Column("sweep_id", "Experiment", "Sweep", heads=_EXPORT),
+    Column("logical_date", "Experiment", "Logical date", heads=_EXPORT),
+    Column("measured_at", "Experiment", "Measured", heads=_EXPORT),
+)
+_ROLE_NAMES = {"python_workers": "Python workers", "kafka": "Kafka"}
+_PARTS_OF_LATENCY = (
+    ("latency_ms", ""), ("latency_during_ms", " during the fault"), ("latency_after_ms", " after the recovery"),
+)  # fmt: skip
+METRICS = (
+    Metric("latency_ms.p50", "Latency", "Latency p50", "ms",
+           _in("p50", _RUNS, _LATENCY, _CELLS, _COMPARED, _WATCHED) | _in("latency p50", _ANSWER), better=LESS),
+    Metric("latency_ms.p90", "Latency", "Latency p90", "ms", better=LESS),
+    Metric(P99, "Latency", "Latency p99", "ms",
+           _in("", _COMPARED, _WATCHED) | _in("latency p99", _ANSWER), better=LESS),
+    # Neither is better: of a side with more batches it is another figure.
+    Metric(TAIL, "Latency", "Latency p99, or of the slowest of few batches", "ms",
+           {_RUNS: "p99", _CELLS: "", _LATENCY: "p99 or slowest"}, read=_tail),
+    Metric("latency_ms.p999", "Latency", "Latency p99.9", "ms", better=LESS),
+    Metric("latency_ms.max", "Latency", "Latency maximum", "ms", better=LESS),
+    Metric("latency_ms.mean", "Latency", "Latency mean", "ms", _in("mean", _LATENCY), better=LESS),
+    Metric("non_compute_ms", "Latency", "Non-compute time", "ms", _in("non-compute", _LATENCY), better=LESS),
+    Metric("throughput_rps", "Throughput", "Throughput", "records/s",
+           {_RUNS: "Handled", _LATENCY: "throughput", _ANSWER: "throughput"} | _in("", _CELLS, _COMPARED, _WATCHED),
+           better=MORE),
+    Metric("rps_per_core", "Throughput", "Throughput per core", "records/s", _in("per core", _LATENCY), better=MORE),
+    Metric("source_rps", "Throughput", "Throughput at the source", "records/s", _in("at the source", _LATENCY)),
+    Metric("sustained", "Throughput", "Sustained", "1 = yes", _in("sustained", _LATENCY), better=MORE, over=Over.HELD),
+    Metric("effective_interval_s", "Throughput", "Time between commits", "s", _in("between commits", _LATENCY),
+           better=LESS),
+    Metric("realtime", "Others", "Realtime", heads=_in("real time", _LATENCY), over=Over.HELD, listed=False),
+    Metric(CPU_TOTAL, "CPU", "CPU, all roles", "cores", {_COMPARED: "", _WATCHED: "", _ANSWER: "CPU"},
+           read=_cpu_total, better=LESS),
+    *(
+        Metric(f"{_CPU}{role}", "CPU", f"CPU {role.replace('_', ' ')}", "cores",
+               {_RUNS: role.removesuffix("_workers"), _RESOURCES: _ROLE_NAMES.get(role, role)}, better=LESS)
+        for role in ROLES
+    ),
+    Metric(CPU_PER_MILLION, "CPU", "CPU per million records", "s", better=LESS),
+    Metric("cpu_s_per_million.workers", "CPU", "CPU per million records, without the driver", "s", better=LESS),
+    Metric("cpu_besides.others", "CPU", "CPU of other processes", "cores", _in("other processes", _RESOURCES)),
+    Metric("cpu_besides.services", "CPU", "CPU of Airflow and other services", "cores",
+           _in("of them Airflow and services", _RESOURCES)),
+    Metric("cpu_besides.recorder", "CPU", "CPU of the recorder", "cores", _in("recorder", _RESOURCES)),
+    Metric("cpu_besides.stolen", "CPU", "CPU stolen by the host", "cores", _in("stolen by the host", _RESOURCES)),
+    Metric("waited.others", "CPU", "CPU lost to other processes", "cores", _in("lost to others", _RESOURCES)),
+    Metric("waited.stolen", "CPU", "CPU lost to the host", "cores"),
+    Metric("waited.worst_5s", "CPU", "CPU lost in the worst 5 s", "cores", _in("lost in the worst 5 s", _RESOURCES)),
+    Metric("gc_s", "Memory and state", "Garbage collection", "s", _in("GC", _RESOURCES), better=LESS),
+    Metric("gc.driver_s", "Memory and state", "Garbage collection, driver", "s", better=LESS),
+    Metric("gc.longest_ms", "Memory and state", "Longest pause of collection", "ms", better=LESS),
+    # The same as gc_s where it is known, and how many pauses made it up.
+    Metric("gc.executors_s", "Memory and state", "Garbage collection, executors", "s", listed=False),
+    Metric("gc.pauses", "Memory and state", "Pauses of collection", listed=False),
+    Metric("warmup.waited_s", "Work", "Warm-up until steady, after its shortest", "s"),
+    Metric("warmup.steady", "Others", "Warmup · steady", listed=False),
+    Metric("warmup.bound_s", "Others", "Warmup · bound", "s", listed=False),
+    Metric("work.tasks", "Work", "Tasks", heads=_in("tasks", _RESOURCES)),
+    Metric("work.task_s", "Work", "Run time of tasks", "s", _in("run time of tasks", _RESOURCES), better=LESS),
+    Metric("work.batches", "Work", "Batches", heads=_in("batches", _RESOURCES)),
+    Metric("work.batch_s", "Work", "Execution time of batches", "s", _in("execution of batches", _RESOURCES),
+           better=LESS),
+    Metric("work.batch_us_per_record", "Work", "Execution time of batches per record", "µs",
+           _in("of them per record", _RESOURCES), better=LESS),
+    Metric("state_bytes.logical", "Memory and state", "State, logical", "bytes", _in("state", _RESOURCES)),
+    Metric("state_bytes.checkpoint", "Memory and state", "State in the checkpoint", "bytes",
+           _in("checkpoint", _RESOURCES), better=LESS),
+    *(
+        Metric(f"rss_mb.{role}", "Memory and state", f"Memory {role.replace('_', ' ')}", "MB", better=LESS)
+        for role in ROLES
+    ),
+    Metric("recovery.recovered", "Recovery", "Seen to recover", heads=_in("recovered", _RECOVERY), over=Over.HELD,
+           listed=False),
+    Metric("recovery.detection_s", "Recovery", "Detection", "s", _in("detection", _RECOVERY), better=LESS),
+    Metric("recovery.redeploy_s", "Recovery", "Redeploy", "s", _in("redeploy", _RECOVERY), better=LESS),
+    Metric("recovery.load_s", "Recovery", "Load", "s", _in("load", _RECOVERY), better=LESS),
+    Metric("recovery.reload_s", "Recovery", "Reload", "s",
+           _in("", _RUNS, _CELLS, _COMPARED) | _in("**reload**", _RECOVERY), better=LESS),
+    Metric("recovery.replay_s", "Recovery", "Replay", "s",
+           _in("", _RUNS, _CELLS, _COMPARED) | _in("replay", _RECOVERY), better=LESS),
+    Metric("recovery.catchup_s", "Recovery", "Catch-up", "s", _in("catch-up", _RECOVERY), better=LESS),
+    Metric(MACRO, "Recovery", "Macro recovery", "s",
+           {_RUNS: "Macro", _RECOVERY: "**macro**", _ANSWER: "recovery"} | _in("", _CELLS, _COMPARED, _WATCHED),
+           better=LESS),
+    Metric("injections.made", "Recovery", "Injections in one run", heads=_in("Faults", _RUNS)),
+    Metric("injections.planned", "Others", "Injections · planned", listed=False),
+    Metric("recovery.settled_s", "Recovery", "Settled", "s", _in("settled", _RECOVERY), better=LESS),
+    Metric("recovery.silence_s", "Recovery", "Longest silence", "s", _in("silence", _RECOVERY), better=LESS),
+    Metric("recovery.dip_depth", "Recovery", "Dip depth", "share", _in("dip", _RECOVERY), better=LESS),
+    Metric("recovery.replacement_up_s", "Recovery", "Replacement up", "s", _in("replacement up", _RECOVERY)),
+    Metric("recovery.plateau_ratio", "Recovery", "Tail after ÷ before the fault", better=LESS),
+    Metric("recovery.drift_since_first_s", "Recovery", "Macro less that by the first baseline", "s"),
+    Metric("placebo.macro_s", "Recovery", "Recovery from nothing, of a control", "s", better=LESS),
+    Metric("recovery.lag_area_record_s", "Recovery", "Lag area", "record·s", better=LESS),
+    Metric(CENSORED_AT, "Recovery", "Watched for", "s", listed=False),
+    Metric("recovery.resolution_s", "Recovery", "Known to", "s", listed=False),
+    Metric("recovery.recovered_within", "Recovery", "Recovered within", "share", listed=False),
+    Metric("recovery.latency_limit_ms", "Recovery", "Bound of the latency", "ms", listed=False),
+    Metric("recovery.lag_limit", "Recovery", "Bound of the lag", "records", listed=False),
+    Metric("recovery.hold_s", "Recovery", "Has to stay so for", "s", listed=False),
+    Metric("recovery.phase", "Recovery", "Place of the fault in the interval", "share", listed=False),
+    Metric("latency_during_ms.p50", "Latency", "Latency p50 during the fault", "ms", _in("p50 during", _RECOVERY),
+           better=LESS),
+    Metric("latency_during_ms.p99", "Latency", "Latency p99 during the fault", "ms", better=LESS),
+    Metric("latency_during_ms.max", "Latency", "Latency maximum during the fault", "ms",
+           _in("slowest during", _RECOVERY), better=LESS),
+    Metric("latency_after_ms.p50", "Latency", "Latency p50 after the recovery", "ms", _in("p50 after", _RECOVERY),
+           better=LESS),
+    Metric("latency_after_ms.p99", "Latency", "Latency p99 after the recovery", "ms", better=LESS),
+    Metric("latency_after_ms.max", "Latency", "Latency maximum after the recovery", "ms", better=LESS),
+    # What each latency is made of, and quantiles in between.
+    *(
+        Metric(f"{part}.{key}", "Latency", f"{name}{when}", unit, listed=False)
+        for part, when in _PARTS_OF_LATENCY
+        for key, name, unit in (
+            ("mean", "Latency mean", "ms"), ("p90", "Latency p90", "ms"), ("p999", "Latency p99.9", "ms"),
+            ("count", "Tuples measured", ""), ("batches", "Batches measured", ""),
+            ("negative", "Tuples that came before they were sent", ""),
+            ("unreflected", "Tuples never reflected", "tuples"), ("method", "How the latency was measured", ""),
+        )
+        if when or key in ("count", "batches", "negative", "method")
+    ),
+    Metric("audit.expected", "Audit", "Expected", "tuples", _in("expected", _AUDIT), over=Over.TOTAL),
+    *(
+        Metric(key, "Audit", name, unit, {_AUDIT: head} | heads, better=better, over=Over.TOTAL)
+        for key, name, unit, head, better, heads in (
+            ("audit.lost", "Lost", "tuples", "lost", LESS, _in("Lost", _RUNS, _CELLS, _WATCHED)),
+            ("audit.undrained", "Not processed", "offsets", "not processed", LESS, {_RUNS: "Undrained"}),
+            ("audit.overcounted", "Overcounted", "tuples", "overcounted", LESS, {_RUNS: ""}),
+            ("audit.wrong", "Wrong", "outputs", "wrong", LESS, {}),
+            ("audit.sums_differ", "Counted alike, but not the same", "keys", "sums differ", LESS, {}),
+            ("audit.reemitted", "Re-emitted", "outputs", "re-emitted", LESS, {}),
+            ("audit.unknown", "Sends unknown", "records", "sends unknown", LESS, {}),
+            ("latency_ms.unreflected", "Tuples never reflected", "tuples", "never reflected", LESS, {}),
+            ("late.sent", "Sent too late", "records", "sent too late", None, {}),
+            ("late.dropped_rows", "Left out as too late", "rows", "rows left out as late", None, {}),
+        )
+    ),
+    *(
+        Metric(f"stages.{key}", "Stages", name, unit, {Sheet.STAGES: head} if head else {}, better=better)
+        for key, name, unit, head, better in (
+            ("signals", "Signals to slow down", "", "signals", None),
+            ("failed", "Failed tuples", "tuples", "failed", LESS),
+            ("set_aside", "Tuples set aside", "tuples", "", LESS),
+            ("most_queued", "Longest queue", "tuples", "longest queue", LESS),
+            ("replacements", "Replaced stages", "", "replaced", None),
+            ("gap_s", "Longest pause of a replacement", "s", "longest pause", LESS),
+            ("batch_s", "Longest batch of a replaced stage", "s", "longest batch", None),
+            ("unstored", "Words not stored as acknowledged", "", "not stored", LESS),
+        )
+    ),
+    Metric("keys.requested", "Keys", "Zipf exponent, asked for", heads={Sheet.KEYS: "exponent asked for"}),
+    Metric("keys.measured", "Keys", "Zipf exponent, measured", heads={Sheet.KEYS: "measured"}),
+    Metric("keys.low", "Keys", "Zipf exponent, measured at least", listed=False),
+    Metric("keys.high", "Keys", "Zipf exponent, measured at most", listed=False),
+    Metric("keys.hottest_share", "Keys", "Share of the hottest key", "share", {Sheet.KEYS: "hottest key"}),
+    Metric("keys.distinct", "Keys", "Distinct keys", heads={Sheet.KEYS: "distinct keys"}),
+    Metric("schedule_lag_ms.p50", "Generator", "Schedule lag p50", "ms"),
+    Metric("schedule_lag_ms.p99", "Generator", "Schedule lag p99", "ms"),
+    Metric("schedule_lag_ms.max", "Generator", "Schedule lag maximum", "ms"),
+    Metric("recovery.lateness_ms", "Generator", "Largest lateness in a recovery", "ms"),
+)  # fmt: skip
+BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in METRICS}
+KNOWN = tuple(metric for metric in METRICS if metric.listed)
+# Of which less or more is better, so that one value may be compared with another.
+COMPARABLE = {metric.key: metric for metric in KNOWN if metric.better}
+# What no list offers, whatever its name.
+_ASIDE = ("placebo.", "injections.ended_early.")
+_UNITS = {"_ms": "ms", "_s": "s", "_rps": "records/s", "_mb": "MB", "_bytes": "bytes", "_cores": "cores"}
+
+
+def columns_in(table: Sheet) -> list[Column]:
+    """All columns of a table, in order."""
+    return [column for column in (*IDENTITY, *METRICS) if table in column.heads]
+
+
+def metrics_in(table: Sheet) -> list[Metric]:
+    """The figures of a table, in order."""
+    return [metric for metric in METRICS if table in metric.heads]
+
+
+# What a reader of a comparison wants to know first.
+USUAL = tuple(metric.key for metric in metrics_in(Sheet.COMPARED))
+
+
+def metrics_of(entries: Sequence[Entry], *, unsound: bool = False) -> list[Metric]:
+    """The metrics that at least one sound entry has, well-known ones first; others under their path in the record.
+
+    `unsound`: whether those of unsound entries are among them.
+    """
+    counted = [entry for entry in entries if entry.sound or unsound]
+    present = dict.fromkeys(key for entry in counted for key in entry.metrics)
+    computed = {one.key for one in KNOWN if one.read and any(one.value(entry) is not None for entry in counted)}
+    others = [named(key) for key in present if key not in BY_KEY and not key.startswith(_ASIDE)]
+    return [*(one for one in KNOWN if one.key in present or one.key in computed), *others]
+
+
+def value_of(entry: Entry, key: str) -> float | None:
+    """One figure of one record; a truth value as 1 or 0."""
+    return named(key).value(entry)
+
+
+def bounds_of(entry: Entry, key: str) -> tuple[float, float] | None:
+    """The least and the largest that a figure of one record may be: a recovery is known to its resolution, and one that
+    was not seen to end only from below. None where nothing is known of it."""
+    value = value_of(entry, key)
+    if key != MACRO:
+        return None if value is None else (value, value)
+    if value is None:
+        watched = value_of(entry, CENSORED_AT) if entry.metrics.get("recovery.recovered") is False else None
+        return None if watched is None else (watched, math.inf)
+    blur = value_of(entry, "recovery.resolution_s") or 0.0
+    # By schema 1 the bin in which it was seen may be the one before or after.
+    return max(0.0, value - blur), value + (blur if entry.schema == 1 else 0.0)
+
+
+def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
+    """The metrics under their headings, for a list to choose from."""
+    groups: dict[str, list[Metric]] = {}
+    for metric in metrics:
+        groups.setdefault(metric.group, []).append(metric)
+    return list(groups.items())
+
+
+def named(key: str) -> Metric:
+    """The metric of a path; of one that nobody has named in words made of the path."""
+    if key in BY_KEY:
+        return BY_KEY[key]
+    if key.startswith(_NODES):
+        return Metric(key, "CPU", f"CPU of node {key.removeprefix(_NODES)}", "cores")
+    place, _, leaf = key.rpartition(".")
+    suffix = next((suffix for part in (leaf, place) for suffix in _UNITS if part.endswith(suffix)), "")
+    words = " · ".join(part.removesuffix(suffix) for part in key.split(".")).replace("_", " ")
+    return Metric(key, "Others", words[:1].upper() + words[1:], _UNITS.get(suffix, ""))
