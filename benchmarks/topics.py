@@ -57,7 +57,7 @@ class Engine(Protocol):
 
 
 class WordCount:
-    """Counts words, and adds up the hashes of where they stand as `spark_jobs/hash_sums.py` does."""
+    """Counts words, and adds up the hashes of where they stand as `spark_jobs/word_count.py` does."""
 
     def __init__(self, partitions: int) -> None:
         self.counted = 0

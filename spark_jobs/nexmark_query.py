@@ -13,14 +13,12 @@ import argparse
 import json
 from pathlib import Path
 
-from nexmark.catalogue import Query, Streams, load, output, plain
+from nexmark.catalogue import Query, Streams, load, output, parsed, plain
 from nexmark.events import Events, Rules
-from nexmark.json_events import parsed
-from progress import ProgressLog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from running import Config, await_executors, milliseconds, newest_commit, run
+from running import Config, ProgressLog, await_executors, milliseconds, newest_commit, run
 
 POLL_S = 0.1
 RETAINED = "spark.sql.streaming.minBatchesToRetain"

@@ -9,8 +9,7 @@ contributed is none. The audit holds the last output of each key against that ba
 from __future__ import annotations
 
 from counts import number_alike
-from nexmark.catalogue import Query, load, output
-from nexmark.json_events import parsed
+from nexmark.catalogue import Query, load, output, parsed
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from running import Config

@@ -18,15 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from pi import pi
-from progress import ProgressLog
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
-from running import Config, Query
-from stock_events import POSITION, STOCK, TRANSACTION
-from stock_group_by import stock_group_by
-from stock_join import stock_join
+from running import Config, ProgressLog, Query
+from stock import POSITION, STOCK, TRANSACTION, stock_group_by, stock_join
 from word_count import word_count
 
 CONFIG: Config = {"python": False, "window_s": 10, "slide_s": 5, "watermark_s": 5}

@@ -11,7 +11,7 @@ from counts import batch_counts, count_sums, group_tuples, reflected
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from running import Config
-from stock_events import POSITION, STOCK, TRANSACTION, event_of, result_key, windows
+from stock import POSITION, STOCK, TRANSACTION, event_of, result_key, windows
 
 # The share of `late_ms` beyond which a record is late. Disorder is at most half of it: half of a watermark of at most
 # an hour. The rest is left for the primer, whose records are up to some minutes off the schedule.

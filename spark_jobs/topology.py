@@ -19,12 +19,9 @@ from dynamic.regulator import Regulator, Replacement
 from dynamic.replacement import ReplacementRules
 from dynamic.replay import EDEN
 from dynamic.source import StageSource
-from dynamic.stage import Plan, Stage
-from dynamic.stages import COUNT, PERSIST, SPLIT
-from dynamic.trail import FrontierLog
-from progress import Journal
+from dynamic.stage import COUNT, PERSIST, SPLIT, FrontierLog, Plan, Stage
 from pyspark.sql import SparkSession
-from running import POLL_S, await_executors
+from running import POLL_S, Journal, await_executors
 
 Config = dict[str, Any]
 # Stages whose tuples can fail, and be read again as lines.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from .files import put
 
 
 @dataclass(frozen=True)
@@ -93,3 +92,15 @@ def advance(start: Mapping[str, int], ends: Mapping[str, int], budget: int | Non
         taken[partition] = min(waiting[partition], left // (len(order) - position))
         left -= taken[partition]
     return {partition: at + taken[partition] for partition, at in start.items()}
+
+
+# Files that another process reads while they change: nothing or all of a text stands there.
+
+
+def put(path: Path, text: str, instant_ns: int | None = None) -> None:
+    """Writes beside and renames. `instant_ns`: the file's time, ns of the wall clock; else now. One writer a path."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    if instant_ns is not None:
+        os.utime(part, ns=(instant_ns, instant_ns))
+    os.replace(part, path)

@@ -13,16 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from progress import Journal
 from pyspark.sql.streaming.listener import StreamingQueryListener
+from running import Journal
 
-from .control import decode
 from .frontier import Frontier, covers
-from .kafka import TopicEnds, connection
+from .kafka import TopicEnds, connection, decode
 from .regulator import LOOK_EVERY_S, Regulator
 from .replay import EDEN, SPACES
-from .stage import Stage
-from .trail import FrontierLog, by_queue
+from .stage import FrontierLog, Stage, by_queue
 
 ANSWER_S = 10.0
 # At the end, what a store had not written before a crash may still be on its way to it.

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaException
 
-from .control import Message, encode
-from .kafka import control_sender, sender
+from .kafka import Message, control_sender, encode, sender
 
 FAILED, ASIDE = "failed", "set_aside"
 _MIX = np.uint64(0x9E3779B97F4A7C15)

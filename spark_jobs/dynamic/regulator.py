@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException
-from progress import Journal
+from running import Journal
 
-from .control import Message, encode
 from .failing import ASIDE, FAILED
-from .kafka import TopicEnds, control_sender
+from .kafka import Message, TopicEnds, control_sender, encode
 from .pressure import Act, PressureRules, Throttle, Watch
 from .replacement import ReplacementRules, Ring, task_of
 from .stage import Stage

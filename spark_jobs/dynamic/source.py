@@ -23,9 +23,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from .admission import Allowance, Orders, note_asked
+from .admission import Allowance, Orders, note_asked, put
 from .failing import Failing
-from .files import put
 from .kafka import Chunk, TopicEnds, read_range
 from .replacement import groups_of
 from .replay import EDEN, SPACES, Position, places, plan

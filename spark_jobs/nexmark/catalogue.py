@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from running import NEWEST
 
@@ -127,3 +127,68 @@ def _side_input(spark: SparkSession) -> None:
     """The bounded table of query 13, with a text for each key."""
     rows = spark.range(SIDE_ROWS).selectExpr("id AS key", "concat('value-', id) AS value")
     rows.createOrReplaceTempView("side_input")
+
+
+# Events as JSON records, as `generators/nexmark.py` sends them: one object with `n` and the fields of its kind.
+
+
+PERSON = (
+    "id BIGINT, name STRING, emailAddress STRING, creditCard STRING, city STRING, state STRING, dateTime TIMESTAMP, "
+    "extra STRING"
+)
+AUCTION = (
+    "id BIGINT, itemName STRING, description STRING, initialBid BIGINT, reserve BIGINT, dateTime TIMESTAMP, "
+    "expires TIMESTAMP, seller BIGINT, category BIGINT, extra STRING"
+)
+BID = "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, dateTime TIMESTAMP, extra STRING"
+SCHEMA = f"n BIGINT, person STRUCT<{PERSON}>, auction STRUCT<{AUCTION}>, bid STRUCT<{BID}>"
+
+
+def parsed(records: DataFrame) -> Streams:
+    """The three streams of records whose `value` is such a text; what is none is left out."""
+    events = records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("event"))
+    person, auction, bid = (
+        events.where(f"event.{kind} IS NOT NULL").select("event.n", f"event.{kind}.*")
+        for kind in ("person", "auction", "bid")
+    )
+    return Streams(person, auction, bid)
+
+
+# The winning bid of each auction, once the auction is over: what queries 4, 6 and 9 have in common.
+
+
+# The shortest time that Spark knows: a bid's session touches that of an auction only when it lies inside, since event
+# times are whole milliseconds.
+_INSTANT_S = 0.000001
+
+
+def winning_bids(streams: Streams, auction: tuple[str, ...], bid: tuple[str, ...]) -> DataFrame:
+    """One row for each auction that is over and got a bid: the columns `auction` and `bid` are structs with the fields
+    asked for, `newest` the number of the newest event in it. Of equal prices the earlier bid wins. Bids before the
+    auction begins or after it expires do not count.
+    """
+    seconds = F.col("expires").cast("double") - F.col("dateTime").cast("double")
+    opened = streams.auction.select(
+        # An instant longer, as if a bid came just as it ends: so an auction is over when it expires, bid or no bid.
+        F.col("id").alias("item"), F.col("dateTime").alias("at"), _length(seconds + _INSTANT_S),
+        F.struct(*auction).alias("auction"), F.lit(None).alias("bid"), "n",
+    )  # fmt: skip
+    # The largest of these is the winner: the price first, then who came first.
+    rank = [
+        F.col("price").alias("by_price"),
+        (-F.unix_micros("dateTime")).alias("by_time"),
+        (-F.col("n")).alias("by_n"),
+    ]
+    made = streams.bid.select(
+        F.col("auction").alias("item"), F.col("dateTime").alias("at"), _length(F.lit(_INSTANT_S)),
+        F.lit(None).alias("auction"), F.struct(*rank, *bid).alias("bid"), "n",
+    )  # fmt: skip
+    sessions = opened.unionByName(made).groupBy("item", F.session_window("at", F.col("length")))
+    # A session has one auction, and `max` passes over the nulls.
+    over = sessions.agg(F.max("auction").alias("auction"), F.max("bid").alias("bid"), F.max("n").alias("newest"))
+    return over.where("auction IS NOT NULL AND bid IS NOT NULL")
+
+
+def _length(seconds: Column) -> Column:
+    zero = F.lit(0)
+    return F.make_interval(zero, zero, zero, zero, zero, zero, seconds.cast("decimal(18,6)")).alias("length")

@@ -30,7 +30,7 @@ from generators.data_files import data_files
 from generators.journal import InputError
 
 # Programs in spark_jobs/ that are no part of a workload.
-READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "probe", "rehearsal")
+READERS = ("aggregate", "counts", "harvest", "nexmark_source", "probe", "query_counts", "rehearsal", "session")
 
 
 def describe(settings: Settings, config: Configuration, java: str, build: Build | None = None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The mean of the winning prices in each category.
 
-The winners come from one grouping (see winners.py). Their mean has no window, and Spark lets no such aggregation follow
-another one, so it is kept by `transformWithState`. Prices are whole, and so is their mean, as in the suite.
+The winners come from one grouping (see `winning_bids`). Their mean has no window, and Spark lets no such aggregation
+follow another one, so it is kept by `transformWithState`. Prices are whole, and so is their mean, as in the suite.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from nexmark.catalogue import Streams
-from nexmark.winners import winning_bids
+from nexmark.catalogue import Streams, winning_bids
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 

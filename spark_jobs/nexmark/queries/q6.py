@@ -2,8 +2,8 @@
 
 The suite writes it as a window of ten rows before the current one, in the order of the winning bids; Flink's SQL cannot
 run it. In a stream the order can only be that in which auctions end, as in Apache Beam's text of the query. Here the
-winners (see winners.py) go to `transformWithState`, which keeps eleven prices a seller. Sellers with neighbouring ids
-are kept together: a call of Python for each of some sellers costs more than all they have to compute.
+winners (see `winning_bids`) go to `transformWithState`, which keeps eleven prices a seller. Sellers with neighbouring
+ids are kept together: a call of Python for each of some sellers costs more than all they have to compute.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from nexmark.catalogue import Streams
-from nexmark.winners import winning_bids
+from nexmark.catalogue import Streams, winning_bids
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from nexmark.catalogue import Streams
+from nexmark.catalogue import Streams, winning_bids
 from nexmark.events import AUCTION
-from nexmark.winners import winning_bids
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 

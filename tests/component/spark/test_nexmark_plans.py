@@ -104,7 +104,7 @@ def test_the_sink_gets_every_column_of_a_running_stream(spark: SparkSession, tmp
 
 def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession, share: int) -> None:
     from nexmark import events as made
-    from nexmark.json_events import parsed
+    from nexmark.catalogue import parsed
 
     given = parse_configuration({"workload": "nexmark", "disorder": 0.3, "seed": 2**31 - 1}).input_source(1)["rules"]
     count = 30_000 // share
@@ -160,8 +160,7 @@ def sent(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.parametrize("query", chosen(QUERIES, CHOSEN))
 def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, sent: DataFrame, query: str) -> None:
-    from nexmark.catalogue import load, output
-    from nexmark.json_events import parsed
+    from nexmark.catalogue import load, output, parsed
     from nexmark_tuples import harvest_nexmark, prepare_state
 
     prepare_state(spark)
@@ -207,8 +206,7 @@ def test_events_beyond_the_last_commit_are_undrained_and_not_lost(
     spark: SparkSession, sent: DataFrame, query: str
 ) -> None:
     """Also where a batch that was not committed has put out what they change; a result of the others is lost."""
-    from nexmark.catalogue import load, output
-    from nexmark.json_events import parsed
+    from nexmark.catalogue import load, output, parsed
     from nexmark_tuples import harvest_nexmark, prepare_state
 
     prepare_state(spark)

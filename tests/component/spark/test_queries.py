@@ -28,11 +28,11 @@ from tests.support.planted import OPEN, OPENER, TIMES, leibniz
 from tests.support.spark_session import PROGRAMS
 
 from harvest import KINDS  # isort: skip  # a program's neighbour, like the next ones
-from hash_sums import halves, summed  # isort: skip
+from word_count import halves, summed  # isort: skip
 from pi import pi, series  # isort: skip
-from pi_tuples import CHUNK, sums  # isort: skip
-from stock_group_by import stock_group_by  # isort: skip
-from stock_join import stock_join  # isort: skip
+from counts import CHUNK, sums  # isort: skip
+from stock import stock_group_by  # isort: skip
+from stock import stock_join  # isort: skip
 from word_count import word_count  # isort: skip
 
 pytestmark = pytest.mark.timeout(900)

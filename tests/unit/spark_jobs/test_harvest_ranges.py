@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.batches import bucket_width, ranges_of
+from spark_jobs.harvest import bucket_width, ranges_of
 
 
 def batch(lineage: int, number: int, start: dict[str, int] | None = None, **ends: int) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.dynamic.admission import Allowance, Orders, advance, asked, asked_at, note_asked
-from spark_jobs.dynamic.control import Message, decode, encode
 from spark_jobs.dynamic.frontier import Frontier, Reached
+from spark_jobs.dynamic.kafka import Message, decode, encode
 from spark_jobs.dynamic.replacement import ReplacementRules, Ring, dispersion, groups_of, mean, task_of
 from spark_jobs.dynamic.replay import EDEN, SPACES, Position, places, plan
 

@@ -49,7 +49,7 @@ class StockGroupBy(Workload[StockParameters]):
     section = "Stock queries"
     parameters = StockParameters
     capabilities = frozenset({"skewed", "stateful", "event_time"})
-    program = "stock_group_by"
+    program = "stock"
     built_in_paths = MappingProxyType({"prices": BUILT_IN_PRICES})
     streams: tuple[str, ...] = ("TRANSACTION",)
     groups = "group"
@@ -100,7 +100,12 @@ class StockGroupBy(Workload[StockParameters]):
         return {"tuples": self.groups, "window_s": own.window_s, "slide_s": own.slide_s, "late_ms": LATE_MS}
 
     def program_configuration(self, attempt: Attempt, own: StockParameters, common: Common) -> dict[str, Any]:
-        return {"window_s": own.window_s, "slide_s": own.slide_s, "watermark_s": own.watermark_s}
+        return {
+            "query": self.groups,
+            "window_s": own.window_s,
+            "slide_s": own.slide_s,
+            "watermark_s": own.watermark_s,
+        }
 
 
 class StockJoin(StockGroupBy):
@@ -108,7 +113,6 @@ class StockJoin(StockGroupBy):
 
     name = "stock_join"
     order = 31
-    program = "stock_join"
     streams = ("STOCK", "POSITION")
     groups = "join"
     # Each batch of a join has twice the stages.
