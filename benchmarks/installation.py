@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from faultline.installation.airflow import DATABASE
 from faultline.installation.supervision import down
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import ConfigError
-from faultline.system.locks import taken
+from faultline.system.locks import FileLock
 from faultline.system.settings import DEFAULT_PORTS, Settings, choose_ports, load_settings
 from faultline.system.text import Say
 from faultline.system.waiting import wait_until
@@ -77,13 +76,10 @@ def alone(place: Path) -> Iterator[None]:
     """Keeps a place to this call; the lock lies beside it, since a disk may be mounted there. Raises ConfigError while
     another call has it."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(place.with_name(f"{place.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if not taken(lock, fcntl.LOCK_EX):
+    with FileLock(place.with_name(f"{place.name}.lock")).held(limit_s=0.0) as hold:
+        if hold.waited_s is None:
             raise ConfigError(f"{place}: another call of the same benchmark is at work there; begin when it has ended")
         yield
-    finally:
-        os.close(lock)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from faultline.installation.targets import kafka, spark
 from faultline.installation.targets.logins import write_target
 from faultline.installation.targets.look import look
 from faultline.installation.targets.said import Said
-from faultline.installation.targets.turn import Turn, holder_of
+from faultline.installation.targets.turn import TargetLock
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private
@@ -152,9 +152,9 @@ def test_a_port_that_is_no_brokers_is_told(settings: Settings) -> None:
 # Holds a target until its end, and says when it has it.
 HOLDER = """
 import pickle, select, sys
-from faultline.installation.targets.turn import Turn
+from faultline.installation.targets.turn import TargetLock
 broker, what = pickle.loads(bytes.fromhex(sys.argv[1]))
-turn = Turn(broker, what, session_s=6.0)
+turn = TargetLock(broker, what, session_s=6.0)
 turn.take(wait_s=60.0)
 print("has it", flush=True)
 while not select.select([sys.stdin], [], [], 0.2)[0]:
@@ -184,8 +184,8 @@ def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
     one = broker_of(taken_in(settings, broker.login()))
     with holding_target(one, "first") as first:
         assert first.stdout is not None and first.stdout.readline() == b"has it\n"
-        assert str(holder_of(one)).startswith("first of ")
-        late = Turn(one, "late", session_s=6.0)
+        assert str(TargetLock(one, "").holder()).startswith("first of ")
+        late = TargetLock(one, "late", session_s=6.0)
         try:
             with pytest.raises(InfrastructureError, match=r"^target: first of \S+@\S+ \(.*\) has it; wait for its end"):
                 late.take(wait_s=8.0)
@@ -193,7 +193,7 @@ def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
             late.take(wait_s=60.0)
         finally:
             late.leave()
-    assert holder_of(one) is None
+    assert TargetLock(one, "").holder() is None
     with holding_target(one, "one") as early, holding_target(one, "other") as other:
         assert early.stdout is not None and other.stdout is not None
         # Whichever came first, only one of them has it.

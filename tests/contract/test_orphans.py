@@ -20,14 +20,14 @@ from faultline.experiment.attempt import Attempt, unhealed_attempts, write_json
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.healing import as_line
 from faultline.lifecycle.hooks import PlainHooks
-from faultline.lifecycle.orphans import SETTLED_S, close_ownerless, sweep_orphans, this_process
+from faultline.lifecycle.orphans import SETTLED_S, close_ownerless, sweep_orphans
 from faultline.lifecycle.prepare import Order, describe_order
 from faultline.lifecycle.start import start_generator
 from faultline.lifecycle.teardown import close, refuse_closed
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Journal
-from faultline.system.processes import birth, end_ledger, process_of, read_ledger, spawn_detached
+from faultline.system.processes import birth, end_ledger, process_of, read_ledger, spawn_detached, this_process
 from faultline.system.settings import Settings
 from tests.support.decoys import NOBODY, only_root
 from tests.support.plain_hooks import context_of

@@ -35,7 +35,7 @@ from faultline.installation.spark import master_state, spark_home, spark_submit
 from faultline.installation.supervisord import Supervisor
 from faultline.records.find import find_record
 from faultline.system.journal import read_journal
-from faultline.system.locks import HOLDS, machine_holder, pretenders
+from faultline.system.locks import HOLDS, MachineLock, pretenders
 from faultline.system.secrets import FILE, HARNESS, USERS, jaas_file, login_file, read_secrets
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
@@ -136,7 +136,7 @@ def _tools(folder: Path) -> Path:
 
 
 def test_having_the_machine(site: Site) -> None:
-    holder = machine_holder(site.settings.machine)
+    holder = MachineLock(site.settings.machine).holder()
     assert holder is not None and holder.attempt == site.attempt.id
 
     def claim(pipe: Connection) -> None:
@@ -148,9 +148,9 @@ def test_having_the_machine(site: Site) -> None:
     with running_as_stranger(claim) as (pipe, pid):
         assert pipe.poll(120)
         assert any(line.startswith(f"pid {pid} of ") for line in pretenders()), "he is named"
-        assert machine_holder(site.settings.machine) == holder, "and nobody waits for him"
+        assert MachineLock(site.settings.machine).holder() == holder, "and nobody waits for him"
     kept_out(as_stranger(lambda: Path(f"/proc/{holder.pid}/comm").write_text("python")), DENIED)
-    assert machine_holder(site.settings.machine) == holder
+    assert MachineLock(site.settings.machine).holder() == holder
 
 
 # ---- Spark ----

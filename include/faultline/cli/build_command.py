@@ -33,11 +33,11 @@ def add(
     from faultline.engines.spark.distributions import distributions, examined, keep, read_conf
     from faultline.installation.supervisord import Supervisor
     from faultline.system.errors import ConfigError
-    from faultline.system.locks import machine_holder
+    from faultline.system.locks import MachineLock
     from faultline.system.settings import load_settings
 
     settings = load_settings()
-    if (holder := machine_holder(settings.machine)) and holder.own:
+    if (holder := MachineLock(settings.machine).holder()) and holder.own:
         raise ConfigError(f"{name}: an experiment is measured ({holder.text}); add it when that is over")
     told = {} if conf is None else read_conf(conf)
     check_settings(told, "--conf")
@@ -78,11 +78,11 @@ def remove(name: Annotated[str, typer.Argument(help="The build to forget; its fo
     from faultline.engines.spark.distributions import forget
     from faultline.installation.supervisord import Supervisor
     from faultline.system.errors import ConfigError
-    from faultline.system.locks import machine_holder
+    from faultline.system.locks import MachineLock
     from faultline.system.settings import load_settings
 
     settings = load_settings()
-    if (holder := machine_holder(settings.machine)) and holder.own:
+    if (holder := MachineLock(settings.machine).holder()) and holder.own:
         raise ConfigError(f"{name}: an experiment is measured ({holder.text}); remove it when that is over")
     gone = forget(settings, name)
     if Supervisor(settings).running():

@@ -150,7 +150,7 @@ def _here(order: Order, say: Say) -> Record:
     before = load_settings()
     if (elsewhere := target(before, order.config.target)) is not None:
         take_in(before, elsewhere)
-    with using(before) as alone:
+    with using(before, run=True) as alone:
         were_up = Supervisor(before).running()
         settings = bring_up(say, airflow=False, for_run=True)
         try:

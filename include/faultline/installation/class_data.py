@@ -7,7 +7,6 @@ one archive for each Java and each set of jars. A JVM that cannot use it does wi
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from faultline.engines.spark.settings import (
 from faultline.installation.java import Java, find_java
 from faultline.installation.spark import prepare_spark, spark_home, spark_submit
 from faultline.system.environment import clean_environment
+from faultline.system.locks import FileLock
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 
@@ -64,8 +64,7 @@ def make_archive(settings: Settings, say: Say = lambda text: None) -> None:
     path = archive_path(settings, find_java(settings.home / "java.json"))
     failed = path.with_suffix(FAILED)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(path.parent / "lock").held():
         if path.exists() or failed.exists():
             return
         say("spark: writing down its classes, so that it starts faster from now on (takes a minute)")

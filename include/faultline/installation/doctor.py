@@ -22,7 +22,7 @@ from faultline.installation.spark import master_state
 from faultline.installation.supervisord import Supervisor
 from faultline.system.background import means
 from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.locks import machine_holder, pretenders
+from faultline.system.locks import MachineLock, pretenders
 from faultline.system.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
 from faultline.system.target import targets, where
 
@@ -63,7 +63,7 @@ def examine() -> dict[str, Any]:
         },
         "ports": settings.ports,
         "ui": settings.endpoints.airflow,
-        "experiment": holder.text if (holder := machine_holder(settings.machine)) else None,
+        "experiment": holder.text if (holder := MachineLock(settings.machine).holder()) else None,
         "open": is_open(settings),
         "pretenders": pretenders(),
         "targets": known,

@@ -7,12 +7,11 @@ started it. So `down` finds what a crashed supervisor left behind, and nothing t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
 import xmlrpc.client
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,11 +26,12 @@ from faultline.installation.kafka import prepare_kafka
 from faultline.installation.services import control_services, data_services
 from faultline.installation.spark import prepare_spark
 from faultline.installation.supervisord import Service, Supervisor, write_configuration
-from faultline.installation.users import conductor_of
+from faultline.installation.users import conductor_of, runs
 from faultline.system.background import restore
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_json
+from faultline.system.locks import FileLock
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.processes import end_ledger, end_processes, is_marked, live_process
 from faultline.system.secrets import require_logins
@@ -48,13 +48,10 @@ CONDUCTOR_S = 90.0
 READY_S = 600.0
 
 
-@contextlib.contextmanager
-def _one_at_a_time(settings: Settings) -> Iterator[None]:
+def _one_at_a_time(settings: Settings) -> contextlib.AbstractContextManager[object]:
     """Two `up`, or an `up` and a `down`, of one installation go one after the other."""
     settings.home.mkdir(parents=True, exist_ok=True)
-    with (settings.home / "up.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return FileLock(settings.home / "up.lock").held()
 
 
 def up(
@@ -73,8 +70,9 @@ def up(
     Returns the settings with the ports that are really used. Raises InfrastructureError naming the
     service that did not come up, with the end of its log.
     """
-    with _one_at_a_time(settings):
-        return _up(settings, java, java_home, airflow, explicit_ports or {}, hosts, progress)
+    # Two installations that start at once choose other ports: each keeps its claims until its services listen.
+    with _one_at_a_time(settings), contextlib.ExitStack() as claims:
+        return _up(settings, java, java_home, airflow, explicit_ports or {}, hosts, progress, claims)
 
 
 def _up(
@@ -85,6 +83,7 @@ def _up(
     explicit_ports: dict[str, int],
     hosts: int | None,
     progress: Progress,
+    claims: contextlib.ExitStack,
 ) -> Settings:
     if airflow:
         _refuse_beside_conductor(settings)
@@ -96,7 +95,7 @@ def _up(
     else:
         _sweep(settings)
         settings = _claim_hosts(settings, hosts)
-        settings = _claim_ports(settings, explicit_ports, progress)
+        settings = _claim_ports(settings, explicit_ports, progress, claims)
         write_instance(settings)
         settings.make_place_for_sockets()
         prepare_services(settings, java)
@@ -168,10 +167,10 @@ def down(settings: Settings, progress: Progress = lambda text: None) -> list[int
 
 
 def _owners(settings: Settings) -> list[psutil.Process]:
-    """The live processes, but this one, that perform the steps of an experiment by themselves."""
+    """The live processes, but this one, that perform the steps of an experiment by themselves, or are about to."""
     told = [attempt.read().get("owner") for attempt in open_attempts(settings.attempts, settings.home)]
-    found = [live_process(**owner) for owner in told if owner]
-    return [process for process in found if process is not None and process.pid != os.getpid()]
+    found = [*runs(settings), *filter(None, (live_process(**owner) for owner in told if owner))]
+    return list({process.pid: process for process in found if process.pid != os.getpid()}.values())
 
 
 def _down(settings: Settings, progress: Progress) -> list[int]:
@@ -250,7 +249,9 @@ def _sweep(settings: Settings) -> list[int]:
     return end_processes(marked_processes(settings), grace_s=8.0)
 
 
-def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progress) -> Settings:
+def _claim_ports(
+    settings: Settings, explicit: dict[str, int], progress: Progress, claims: contextlib.ExitStack | None = None
+) -> Settings:
     for name in explicit:
         if name not in settings.ports:
             raise ConfigError(f"--port {name}: unknown service{suggest(name, settings.ports)}")
@@ -258,7 +259,7 @@ def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progres
     # Those of other builds come last, so that the usual ones stay where they were.
     of_builds = {f"{name}@{build.name}": (build, name) for build in builds for name in build.ports}
     wanted = {**settings.ports, **explicit, **{key: one.ports[name] for key, (one, name) in of_builds.items()}}
-    chosen = choose_ports(wanted, frozenset(explicit))
+    chosen = choose_ports(wanted, frozenset(explicit), claims)
     for name, port in chosen.items():
         if port != wanted[name]:
             progress(f"port {wanted[name]} of {name} is busy; using {port}")

@@ -11,7 +11,6 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -19,20 +18,11 @@ from faultline.experiment.attempt import Attempt, write_json
 from faultline.lifecycle.teardown import close
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.locks import beside_windows
-from faultline.system.processes import birth, live_process
+from faultline.system.processes import live_process
 from faultline.system.settings import Settings
 
 # A folder without `attempt.json` that is younger may be one that is just being made.
 SETTLED_S = 60.0
-
-Owner = dict[str, Any]
-
-
-def this_process() -> Owner:
-    """Who owns an attempt that this process measures by itself."""
-    process = psutil.Process()
-    ticks, boot = birth(process.pid)
-    return {"pid": process.pid, "create_time": process.create_time(), "start_ticks": ticks, "boot": boot}
 
 
 def sweep_orphans(

@@ -24,12 +24,12 @@ from faultline.installation.supervision import services_keeper
 from faultline.installation.targets.rules import check_target, not_measured, require_possible
 from faultline.lifecycle.builds import Build, build_of, check_build
 from faultline.lifecycle.environment import default_build, describe, job_hashes
-from faultline.lifecycle.orphans import this_process
 from faultline.lifecycle.teardown import refused_record
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.files import make_folder, sync_folder
+from faultline.system.processes import this_process
 from faultline.system.secrets import require_logins
 from faultline.system.settings import Settings, check_folders, free_port, instance, load_settings
 from faultline.system.ssh_hosts import ssh_hosts

@@ -16,7 +16,7 @@ from faultline.lifecycle.window.punctuality import Punctuality
 from faultline.records.format import title_of
 from faultline.system.errors import FaultlineError
 from faultline.system.journal import Line, events, last, read_journal
-from faultline.system.locks import machine_holder
+from faultline.system.locks import MachineLock
 from faultline.system.processes import option_of
 from faultline.system.settings import Settings
 from faultline.system.text import counted
@@ -122,7 +122,7 @@ def holder_text(settings: Settings) -> str | None:
 
     Of another installation it says whose it is, and where.
     """
-    holder = machine_holder(settings.machine)
+    holder = MachineLock(settings.machine).holder()
     if holder is None:
         return None
     if not holder.own or holder.folder.parent != settings.attempts:

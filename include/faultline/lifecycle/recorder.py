@@ -30,7 +30,7 @@ from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.journal import Journal
 from faultline.system.kafka import KafkaEndOffsets
-from faultline.system.locks import LEAST_WAIT_S, Claim, hold_machine, is_measured
+from faultline.system.locks import LEAST_WAIT_S, Claim, MachineLock, is_measured
 from faultline.system.marks import ROLES, SERVICES, instance_option
 from faultline.system.processes import birth, read_ledger
 
@@ -221,7 +221,7 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    waited_for = hold_machine(options.machine, wait_s=options.wait, over=stop.is_set)
+    waited_for = MachineLock(options.machine).take(wait_s=options.wait, over=stop.is_set)
     with target_held(attempt, options.wait, stop.is_set) as keep:
         run(attempt, stop, after=take_turn(options.turn, attempt, waited_for), keep=keep)
 

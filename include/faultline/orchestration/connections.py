@@ -18,7 +18,7 @@ from faultline.installation.targets.look import require_well
 from faultline.installation.targets.said import Said
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError
-from faultline.system.locks import machine_holder
+from faultline.system.locks import MachineLock
 from faultline.system.settings import Settings, check_folders
 from faultline.system.target import Target, target
 from faultline.system.text import Say
@@ -76,7 +76,7 @@ def look_ahead(settings: Settings, names: Iterable[str]) -> None:
 
 def at_work(settings: Settings) -> str | None:
     """The experiment that a look would disturb, in words: one of this machine, or of this installation's."""
-    if (holder := machine_holder(settings.machine)) is not None:
+    if (holder := MachineLock(settings.machine).holder()) is not None:
         return holder.text
     if services_keeper(settings) is None:
         # What is open then was cut off.

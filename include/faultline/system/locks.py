@@ -1,4 +1,4 @@
-"""Locks of the machine and of the measured window.
+"""Locks of the machine, and of files: the measured window's, the services' and their users'.
 
 **The machine**: one experiment at a time on one machine, whichever installation and user starts it.
 
@@ -10,16 +10,17 @@ can say anything, by a command line that looks like a recorder's: he is waited f
 Whoever wants the machine says that first and then looks around. It has the machine when nobody else says anything; one
 of two that see each other draws back. So of two, the one that spoke later has seen the other.
 
-**The window**: while it is measured, nothing of ours works beside it, and it does not open beside such work. The
-conductor holds the lock alone from before the gate to the end of its schedule. Whatever takes seconds of a core and is
-no part of an experiment, such as the tables over all results, shares it with its like. The system frees it when its
-holder dies.
+**A file**: held alone, or shared; the system frees it when its holder dies. While a window is measured, nothing of ours
+works beside it, and it does not open beside such work: the conductor holds the window's lock alone from before the gate
+to the end of its schedule. Whatever takes seconds of a core and is no part of an experiment, such as the tables over
+all results, shares it with its like.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import select
 import shlex
@@ -95,26 +96,74 @@ class Claim:
         return pairs.get(name, "")
 
 
-def hold_machine(machine: str, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> Claim | None:
-    """Takes the machine for this process's life, which must be a recorder's; returns which of this user's recorders had
-    it while it waited.
+@dataclass(frozen=True)
+class MachineLock:
+    """The machine that goes by a name. `TargetLock` of `installation.targets.turn` has the same `take` and `holder`."""
 
-    Waits `wait_s` seconds for its turn, of which OTHERS_HOLD_S for other users, or until `over` says that nobody wants
-    it any more. Raises InfrastructureError naming the holder when another experiment runs for longer.
-    """
-    usual = _called(os.getpid())
-    try:
-        before = _turn_of(machine, time.monotonic() + wait_s, over, usual)
-    except BaseException:
-        _call(usual)
-        raise
-    _call(HOLDS)
-    return before
+    name: str
 
+    def take(self, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> Claim | None:
+        """Takes the machine for this process's life, which must be a recorder's; returns which of this user's recorders
+        had it while it waited.
 
-def machine_holder(machine: str) -> Claim | None:
-    """The experiment that has the machine, of whichever installation and user; None when it is free."""
-    return _holder(one for one in _claims() if one.is_of(machine))
+        Waits `wait_s` seconds for its turn, of which OTHERS_HOLD_S for other users, or until `over` says that nobody
+        wants it any more. Raises InfrastructureError naming the holder when another experiment runs for longer.
+        """
+        usual = _called(os.getpid())
+        try:
+            before = self._await_turn(time.monotonic() + wait_s, over, usual)
+        except BaseException:
+            _call(usual)
+            raise
+        _call(HOLDS)
+        return before
+
+    def holder(self) -> Claim | None:
+        """The experiment that has the machine, of whichever installation and user; None when it is free."""
+        return _holder(one for one in _claims() if one.is_of(self.name))
+
+    def _await_turn(self, deadline: float, over: Callable[[], bool], usual: str) -> Claim | None:
+        """Returns when this process has said that it wants the machine, and nobody else says anything."""
+        before, told = None, False
+        hold_s, want_s = OTHERS_HOLD_S, OTHERS_WANT_S
+        while True:
+            _call(WANTS)
+            own, others = self._own_and_others()
+            minded = [one for one in others if one.own or one.holds or want_s > 0]
+            if not minded and (not others or self._nobody_takes()):
+                for one in others:
+                    say(f"machine: {one.text} wants it and does not take it; it is not waited for")
+                return before
+            ahead = [one for one in minded if one.holds or one.turn < own.turn]
+            if ahead:
+                _call(usual)
+            holder = _holder(ahead)
+            # What another user wrote is not where to look for what is done.
+            before = holder if holder is not None and holder.own else before
+            for line in () if told else pretenders():
+                say(f"machine: {line}; it is not waited for")
+            told, began = True, time.monotonic()
+            until = deadline if holder is None or holder.own else min(deadline, began + hold_s)
+            if minded and (over() or began >= until):
+                raise InfrastructureError(_refusal(holder or minded[0]))
+            _await_change(holder, until, over)
+            waited_s = time.monotonic() - began
+            if holder is not None:
+                hold_s -= 0.0 if holder.own else waited_s
+            elif not all(one.own for one in minded):
+                want_s -= waited_s
+
+    def _own_and_others(self) -> tuple[Claim, list[Claim]]:
+        claims = [one for one in _claims() if one.is_of(self.name)]
+        own = next((one for one in claims if one.pid == os.getpid()), None)
+        if own is None:
+            raise InfrastructureError("machine: /proc does not show this process as an experiment; mount it as usual")
+        return own, [one for one in claims if one.pid != own.pid]
+
+    def _nobody_takes(self) -> bool:
+        """Whether those who want the machine do nothing but say so. One that saw nobody takes it at once."""
+        time.sleep(LOOK_S)
+        return self.holder() is None
 
 
 def pretenders() -> list[str]:
@@ -127,51 +176,6 @@ def pretenders() -> list[str]:
     ]
 
 
-def _turn_of(machine: str, deadline: float, over: Callable[[], bool], usual: str) -> Claim | None:
-    """Returns when this process has said that it wants the machine, and nobody else says anything."""
-    before, told = None, False
-    hold_s, want_s = OTHERS_HOLD_S, OTHERS_WANT_S
-    while True:
-        _call(WANTS)
-        own, others = _own_and_others(machine)
-        minded = [one for one in others if one.own or one.holds or want_s > 0]
-        if not minded and (not others or _nobody_takes(machine)):
-            for one in others:
-                say(f"machine: {one.text} wants it and does not take it; it is not waited for")
-            return before
-        ahead = [one for one in minded if one.holds or one.turn < own.turn]
-        if ahead:
-            _call(usual)
-        holder = _holder(ahead)
-        # What another user wrote is not where to look for what is done.
-        before = holder if holder is not None and holder.own else before
-        told = told or _tell_pretenders()
-        began = time.monotonic()
-        until = deadline if holder is None or holder.own else min(deadline, began + hold_s)
-        if minded and (over() or began >= until):
-            raise InfrastructureError(_refusal(holder or minded[0]))
-        _await_change(holder, until, over)
-        waited_s = time.monotonic() - began
-        if holder is not None:
-            hold_s -= 0.0 if holder.own else waited_s
-        elif not all(one.own for one in minded):
-            want_s -= waited_s
-
-
-def _tell_pretenders() -> bool:
-    for line in pretenders():
-        say(f"machine: {line}; it is not waited for")
-    return True
-
-
-def _own_and_others(machine: str) -> tuple[Claim, list[Claim]]:
-    claims = [one for one in _claims() if one.is_of(machine)]
-    own = next((one for one in claims if one.pid == os.getpid()), None)
-    if own is None:
-        raise InfrastructureError("machine: /proc does not show this process as an experiment; mount it as usual")
-    return own, [one for one in claims if one.pid != own.pid]
-
-
 def _refusal(one: Claim) -> str:
     if one.own:
         rest = "is being measured; wait for it, or stop it" if one.holds else "wants it, too; measure again"
@@ -179,12 +183,6 @@ def _refusal(one: Claim) -> str:
         says = "says that it is being measured" if one.holds else "wants it, too"
         rest = f"{says}; only {one.user} or root can end it; measure again when it is over"
     return f"machine: {one.text} {rest}"
-
-
-def _nobody_takes(machine: str) -> bool:
-    """Whether those who want the machine do nothing but say so. One that saw nobody takes it at once."""
-    time.sleep(LOOK_S)
-    return machine_holder(machine) is None
 
 
 def _holder(claims: Iterable[Claim]) -> Claim | None:
@@ -239,11 +237,7 @@ def _claim(pid: int) -> Claim | None:
 
 
 def _called(pid: int) -> str:
-    descriptor = os.open(f"{_PROC}/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 64).decode(errors="replace").rstrip("\n")
-    finally:
-        os.close(descriptor)
+    return (_PROC / str(pid) / "comm").read_text(errors="replace").rstrip("\n")
 
 
 def _call(name: str) -> None:
@@ -256,25 +250,62 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in text[:_SHOWN])
 
 
-# ---- The window's lock ----
+# ---- Files ----
 
 POLL_S = 0.1
 # Tables over a great many results take minutes.
 LONGEST_WORK_S = 900.0
 
 
+@dataclass(frozen=True)
+class FileLock:
+    """A lock on a file, which is made where it is missing."""
+
+    path: Path
+
+    @contextlib.contextmanager
+    def held(self, *, shared: bool = False, limit_s: float = math.inf) -> Iterator[Hold]:
+        """The lock, while it lasts; without it after `limit_s` seconds."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            hold, began, waited_s = Hold(descriptor), time.monotonic(), 0.0
+            while not (got := hold.take(shared=shared)) and waited_s < limit_s:
+                time.sleep(POLL_S)
+                waited_s = time.monotonic() - began
+            hold.waited_s = waited_s if got else None
+            yield hold
+        finally:
+            os.close(descriptor)
+
+
+@dataclass
+class Hold:
+    """An open file whose lock was asked for. `waited_s`: how long that took; None where it was not to be had."""
+
+    descriptor: int
+    waited_s: float | None = None
+
+    def take(self, *, shared: bool = False) -> bool:
+        """Takes the lock, or changes how it is held, if nobody stands in the way; whether it did."""
+        try:
+            fcntl.flock(self.descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+
 @contextlib.contextmanager
 def window(path: Path, *, limit_s: float = LONGEST_WORK_S) -> Iterator[float]:
-    """Holds the lock alone; gives the seconds that it took to get it.
+    """Holds the window's lock alone; gives the seconds that it took to get it.
 
     Raises InfrastructureError when others work for longer than `limit_s`.
     """
-    with _held(path, fcntl.LOCK_EX, limit_s) as waited_s:
-        if waited_s is None:
+    with FileLock(path).held(limit_s=limit_s) as hold:
+        if hold.waited_s is None:
             raise InfrastructureError(
                 f"window: aggregate or another job works here for {limit_s:g} s already; measure again when it is done"
             )
-        yield waited_s
+        yield hold.waited_s
 
 
 @contextlib.contextmanager
@@ -283,35 +314,13 @@ def beside_windows(path: Path, *, limit_s: float = LONGEST_WORK_S) -> Iterator[f
 
     Gives the seconds waited, or None after `limit_s`: then the work is done all the same.
     """
-    with _held(path, fcntl.LOCK_SH, limit_s) as waited_s:
-        yield waited_s
+    with FileLock(path).held(shared=True, limit_s=limit_s) as hold:
+        yield hold.waited_s
 
 
 def is_measured(path: Path) -> bool:
     """Whether a window is measured now; none is where there is no place for the lock yet."""
     if not path.parent.exists():
         return False
-    with _held(path, fcntl.LOCK_SH, 0.0) as waited_s:
-        return waited_s is None
-
-
-@contextlib.contextmanager
-def _held(path: Path, how: int, limit_s: float) -> Iterator[float | None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        waited_s, began = 0.0, time.monotonic()
-        while not (got := taken(descriptor, how)) and waited_s < limit_s:
-            time.sleep(POLL_S)
-            waited_s = time.monotonic() - began
-        yield waited_s if got else None
-    finally:
-        os.close(descriptor)
-
-
-def taken(descriptor: int, how: int) -> bool:
-    """Takes the lock of an open file, as LOCK_EX or LOCK_SH, if nobody stands in the way; whether it did."""
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+    with FileLock(path).held(shared=True, limit_s=0.0) as hold:
+        return hold.waited_s is None

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -129,6 +130,13 @@ def live_process(pid: int, create_time: float, start_ticks: int | None = None, b
 def birth(pid: int) -> tuple[int, str]:
     """When a process began: clock ticks since the machine's start, and which start. Raises OSError for no process."""
     return start_ticks(pid), present_boot()
+
+
+def this_process() -> dict[str, Any]:
+    """This very process, as a file keeps it for `live_process`."""
+    own = psutil.Process()
+    ticks, boot = birth(own.pid)
+    return {"pid": own.pid, "create_time": own.create_time(), "start_ticks": ticks, "boot": boot}
 
 
 def present_boot() -> str:
@@ -241,19 +249,14 @@ def become(spec: dict[str, object]) -> None:
 
 def _present_entry(spec: dict[str, object]) -> Entry:
     """The ledger line of this very process, which is about to become the command."""
-    own = psutil.Process()
-    ticks, boot = birth(own.pid)
     return Entry(
-        pid=own.pid,
-        create_time=own.create_time(),
+        **this_process(),
         role=str(spec["role"]),
         command=list(spec["command"]),  # type: ignore[call-overload]
         attempt=str(spec["attempt"]),
         token=run_token(str(spec["attempt"])),
         wall_ns=time.time_ns(),
         mono_ns=time.monotonic_ns(),
-        start_ticks=ticks,
-        boot=boot,
     )
 
 

@@ -6,6 +6,7 @@ environment variable FAULTLINE_HOME) and the results (`results/`, FAULTLINE_RESU
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -313,17 +315,37 @@ def free_port() -> int:
             return port
 
 
-def choose_ports(wanted: dict[str, int], explicit: frozenset[str] = frozenset()) -> dict[str, int]:
+def _claim(port: int, claims: ExitStack) -> bool:
+    """Whether no other installation that starts now has chosen the port."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        # An abstract name: no file, the same for all users, and gone with this process. Linux only.
+        claim.bind(f"\0faultline-port-{port}")
+    except OSError as error:
+        claim.close()
+        return error.errno != errno.EADDRINUSE
+    claims.enter_context(claim)
+    return True
+
+
+def choose_ports(
+    wanted: dict[str, int], explicit: frozenset[str] = frozenset(), claims: ExitStack | None = None
+) -> dict[str, int]:
     """Keeps each wanted port when it is free, else takes the next free one above it.
 
-    A port in `explicit` was asked for by name, so a busy one is refused (ConfigError), not replaced.
+    A port in `explicit` was asked for by name, so a busy one is refused (ConfigError), not replaced. `claims`: as long
+    as it is open, no other call with claims chooses the same ports, which nothing listens on yet.
     """
     chosen: dict[str, int] = {}
     for name, port in wanted.items():
         if not 1024 <= port <= 65535:
             raise ConfigError(f"port {name}={port}: outside 1024..65535; choose another")
         candidate = port
-        while candidate in chosen.values() or not port_is_free(candidate):
+        while (
+            candidate in chosen.values()
+            or not port_is_free(candidate)
+            or not (claims is None or _claim(candidate, claims))
+        ):
             if name in explicit:
                 raise ConfigError(f"port {name}={port}: busy; stop what listens there or choose another with --port")
             candidate += 1

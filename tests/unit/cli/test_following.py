@@ -27,9 +27,9 @@ BEGAN_S = 1_795_241_000.0
 # Takes the machine for an attempt, as its recorder does, and keeps it until its input ends.
 HOLDER = """
 import sys
-from faultline.system.locks import hold_machine
+from faultline.system.locks import MachineLock
 
-hold_machine(sys.argv[-1])
+MachineLock(sys.argv[-1]).take()
 print("held", flush=True)
 sys.stdin.read()
 """

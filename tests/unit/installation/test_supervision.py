@@ -18,7 +18,8 @@ from faultline.experiment.attempt import Attempt, write_json
 from faultline.installation import kafka as kafka
 from faultline.installation import supervision
 from faultline.installation.kafka import prepare_kafka
-from faultline.installation.supervision import _start_daemon, provision_airflow
+from faultline.installation.supervision import _start_daemon, down, provision_airflow
+from faultline.installation.users import using
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.settings import ROOT, Settings
@@ -77,3 +78,31 @@ def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(tmp_path: Pat
     finally:
         sleeping.kill()
         sleeping.wait()
+
+
+RUN = """\
+import sys, time
+from pathlib import Path
+from faultline.installation.users import using
+from faultline.system.settings import Settings
+
+home = Path(sys.argv[1])
+with using(Settings(home, home, home / "results"), run=True):
+    print("uses", flush=True)
+    time.sleep(900)
+"""
+
+
+def test_down_ends_a_run_that_has_no_attempt_yet(tmp_path: Path) -> None:
+    given, said = Settings(tmp_path, tmp_path, tmp_path / "results"), list[str]()
+    command = [sys.executable, "-c", RUN, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None and run.stdout.readline() == "uses\n"
+        try:
+            down(given, said.append)
+            run.wait(120)
+        finally:
+            run.kill()
+    assert said == ["stopping what is measured without Airflow"] and supervision._owners(given) == []
+    with using(given, run=True), using(given):
+        assert supervision._owners(given) == [], "not the process that asks"

@@ -18,10 +18,9 @@ from faultline.system.locks import (
     HOLDS,
     RECORDER,
     WANTS,
+    MachineLock,
     beside_windows,
-    hold_machine,
     is_measured,
-    machine_holder,
     pretenders,
     window,
 )
@@ -42,7 +41,7 @@ told = False
 machine_lock.OTHERS_HOLD_S = float(os.environ["OTHERS_HOLD_S"])
 machine_lock.OTHERS_WANT_S = float(os.environ["OTHERS_WANT_S"])
 try:
-    before = machine_lock.hold_machine(sys.argv[-1], wait_s=float(sys.argv[1]), over=over)
+    before = machine_lock.MachineLock(sys.argv[-1]).take(wait_s=float(sys.argv[1]), over=over)
     print("after", before and before.attempt, flush=True)
 except FaultlineError as error:
     print(error, flush=True)
@@ -51,9 +50,9 @@ sys.stdin.read()
 # Takes the machine and gives it back, over and over; a file that is there already means that two had it.
 ROUNDS = """
 import os, sys, time
-from faultline.system.locks import hold_machine
+from faultline.system.locks import MachineLock
 
-hold_machine(sys.argv[-1], wait_s=60)
+MachineLock(sys.argv[-1]).take(wait_s=60)
 left, alone = int(sys.argv[2]), sys.argv[-1] + "/alone"
 os.close(os.open(alone, os.O_CREAT | os.O_EXCL))
 time.sleep(0.002)
@@ -118,20 +117,20 @@ def said(process: subprocess.Popen[str]) -> str:
 def test_whoever_waits_gets_the_machine_when_it_is_free_and_learns_whose_it_was(machine: str) -> None:
     with recording(machine, "a1") as first:
         assert said(first) == "after None"
-        holder = machine_holder(machine)
+        holder = MachineLock(machine).holder()
         assert holder is not None and (holder.attempt, holder.pid) == ("a1", first.pid)
         assert holder.folder == Path("/srv/results/attempts/a1")
         with recording(machine, "a0", wait_s=0) as refused, recording(machine, "a2") as second:
             assert said(refused) == said(second) == "waits"
             assert said(refused) == f"machine: {holder.text} is being measured; wait for it, or stop it"
             assert holder.text == f"a1 of {os.environ.get('USER') or 'root'} (pid {first.pid}, /srv/results)"
-            still = machine_holder(machine)
+            still = MachineLock(machine).holder()
             assert still == holder, "who waits does not hold"
             first.kill()  # not buried yet: dead all the same
             assert said(second) == "after a1"
-            after = machine_holder(machine)
+            after = MachineLock(machine).holder()
             assert after is not None and after.attempt == "a2"
-    assert machine_holder(machine) is None
+    assert MachineLock(machine).holder() is None
 
 
 def test_waiting_for_the_machine_ends_when_nobody_wants_it_any_more(machine: str) -> None:
@@ -161,7 +160,7 @@ def test_machines_of_other_names_do_not_see_each_other(machine: str) -> None:
 def test_who_claims_the_machine_and_is_no_experiment_is_named_and_not_waited_for(machine: str) -> None:
     with started(["sh", "-c", SAY.format(HOLDS), "\x1b[2J"]) as liar:
         assert said(liar) == "said"
-        assert machine_holder(machine) is None
+        assert MachineLock(machine).holder() is None
         (named,) = (line for line in pretenders() if line.startswith(f"pid {liar.pid} of "))
         assert "is no experiment: sh -c" in named and named.isprintable()
         with recording(machine, "a1", wait_s=0) as mine:
@@ -172,7 +171,7 @@ def test_only_a_recorder_takes_the_machine(machine: str) -> None:
     """It could not be told from one that lies."""
     before = Path("/proc/self/comm").read_text()
     with pytest.raises(InfrastructureError, match="does not show this process as an experiment"):
-        hold_machine(machine, wait_s=0)
+        MachineLock(machine).take(wait_s=0)
     assert Path("/proc/self/comm").read_text() == before
 
 
@@ -190,7 +189,7 @@ def test_another_users_experiment_has_the_machine_and_says_whose_it_is(machine: 
             hush = ["sh", "-c", f"printf x > /proc/{mine.pid}/comm && echo done || echo refused"]
             with started(hush, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as quiet:
                 assert said(quiet) == "refused"
-            holder = machine_holder(machine)
+            holder = MachineLock(machine).holder()
             assert holder is not None and holder.attempt == "a3"
 
 
@@ -199,7 +198,7 @@ def test_another_user_is_waited_for_so_long_in_all_and_then_named(machine: str) 
     with recording(machine, "a1") as first:
         assert said(first) == "after None"
         with another_user(machine, "b1", HOLDS) as other, recording(machine, "a2", others_s=(0.5, 60)) as mine:
-            holder = machine_holder(machine)
+            holder = MachineLock(machine).holder()
             assert holder is not None and holder.attempt == "a1", "no word of his hides whose it is"
             assert said(mine) == "waits"
             time.sleep(1)

@@ -25,39 +25,42 @@ SESSION_S = 30.0
 LOOK_S = 0.25
 
 
-class Turn:
-    """A member of the group. `what`: the attempt, as others are told whom they wait for."""
+class TargetLock:
+    """A target's lock: `take` and `holder` as of `system.locks.MachineLock`, and the target is lost to who is silent.
+
+    `what`: the attempt, as others are told whom they wait for.
+    """
 
     def __init__(self, broker: Broker, what: str, *, session_s: float = SESSION_S) -> None:
-        from confluent_kafka import Consumer
-
-        self._broker, self._held, self._lost = broker, False, False
-        _make_topic(broker)
-        self._consumer = Consumer(
-            broker.settings(
-                {
-                    "group.id": TURN,
-                    "client.id": f"{what} of {getpass.getuser()}@{socket.gethostname()}",
-                    "partition.assignment.strategy": "cooperative-sticky",
-                    "session.timeout.ms": round(session_s * 1000),
-                    "heartbeat.interval.ms": round(session_s * 1000 / 10),
-                    "enable.auto.commit": False,
-                }
-            )
-        )
-        self._consumer.subscribe([TURN], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        self._broker, self._what, self._session_s = broker, what, session_s
+        self._consumer: Any = None
+        self._held = self._lost = False
 
     def take(self, *, wait_s: float, over: Callable[[], bool] = bool) -> None:
         """Waits for it, until `over` says that nobody wants it any more. Raises InfrastructureError naming who has it
         when the wait runs out."""
         deadline = time.monotonic() + wait_s
+        self._consumer = self._consumer or self._join()
         while not self._held and not over():
             self._poll(LOOK_S)
             if not self._held and time.monotonic() > deadline:
-                holder = holder_of(self._broker) or "nobody who can be named"
+                holder = self.holder() or "nobody who can be named"
                 raise InfrastructureError(
                     f"target: {holder} has it; wait for its end, or stop it (Connection {self._broker.connection})"
                 )
+
+    def holder(self) -> str | None:
+        """Which experiment has the target, and whose it is; None when it is free, or nobody says."""
+        from confluent_kafka import KafkaException
+
+        admin: Any = importlib.import_module("confluent_kafka.admin")
+        # Held on to: what a client that is gone was asked is never answered.
+        client = admin.AdminClient(self._broker.settings())
+        try:
+            members = client.describe_consumer_groups([TURN], request_timeout=ASK_S)[TURN].result().members
+        except KafkaException:
+            return None
+        return next((f"{one.client_id} ({one.host})" for one in members if one.assignment.topic_partitions), None)
 
     def keep(self) -> None:
         """To be called each few seconds. Raises InfrastructureError when the broker has given it to somebody else."""
@@ -71,7 +74,27 @@ class Turn:
     def leave(self) -> None:
         """Gives it back."""
         self._held = False
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _join(self) -> Any:
+        from confluent_kafka import Consumer
+
+        _make_topic(self._broker)
+        consumer = Consumer(
+            self._broker.settings(
+                {
+                    "group.id": TURN,
+                    "client.id": f"{self._what} of {getpass.getuser()}@{socket.gethostname()}",
+                    "partition.assignment.strategy": "cooperative-sticky",
+                    "session.timeout.ms": round(self._session_s * 1000),
+                    "heartbeat.interval.ms": round(self._session_s * 1000 / 10),
+                    "enable.auto.commit": False,
+                }
+            )
+        )
+        consumer.subscribe([TURN], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        return consumer
 
     def _poll(self, seconds: float) -> None:
         from confluent_kafka import KafkaError
@@ -93,28 +116,14 @@ class Turn:
 
 
 @contextlib.contextmanager
-def held(broker: Broker, what: str, *, wait_s: float, over: Callable[[], bool] = bool) -> Iterator[Turn]:
+def held(broker: Broker, what: str, *, wait_s: float, over: Callable[[], bool] = bool) -> Iterator[TargetLock]:
     """The target, while it lasts."""
-    turn = Turn(broker, what)
+    lock = TargetLock(broker, what)
     try:
-        turn.take(wait_s=wait_s, over=over)
-        yield turn
+        lock.take(wait_s=wait_s, over=over)
+        yield lock
     finally:
-        turn.leave()
-
-
-def holder_of(broker: Broker) -> str | None:
-    """Which experiment has the target, and whose it is; None when it is free, or nobody says."""
-    from confluent_kafka import KafkaException
-
-    admin: Any = importlib.import_module("confluent_kafka.admin")
-    # Held on to: what a client that is gone was asked is never answered.
-    client = admin.AdminClient(broker.settings())
-    try:
-        members = client.describe_consumer_groups([TURN], request_timeout=ASK_S)[TURN].result().members
-    except KafkaException:
-        return None
-    return next((f"{one.client_id} ({one.host})" for one in members if one.assignment.topic_partitions), None)
+        lock.leave()
 
 
 def _make_topic(broker: Broker) -> None:
