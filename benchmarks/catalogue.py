@@ -104,6 +104,7 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "crash": _module("crash"),
     "power_cut": _module("power.power_cut"),
     "sweep": _module("long_sweep"),
+    "calibration": _module("calibration"),
     "verdicts": _module("verdicts"),
     "decide": _module("decide"),
     "levels": _module("truth.levels"),

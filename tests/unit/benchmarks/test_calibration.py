@@ -1,0 +1,60 @@
+"""The calibration of the statistics: its methods against scipy's, and what decides between them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks import calibration
+from benchmarks.calibration import TWO_SIDES, Floats, apart, paired, rank_sums, run, signed_ranks
+
+
+def known(values: Floats) -> tuple[Floats, Floats]:
+    """Run values of two sides, (draw, side, run), as recoveries that were seen to end."""
+    return values[..., None], values[..., None]
+
+
+def test_closed_forms_are_those_of_scipy() -> None:
+    rng = np.random.default_rng(3)
+    values = rng.standard_normal((20, 2, 6))
+    by_pairs, by_samples = paired(*known(values), rng), apart(*known(values), rng)
+    for number, (before, after) in enumerate(values):
+        pairs = stats.ttest_rel(after, before).confidence_interval(0.95)
+        samples = stats.ttest_ind(after, before).confidence_interval(0.95)
+        assert by_pairs[number, :2] == pytest.approx([pairs.low, pairs.high])
+        assert by_samples[number, :2] == pytest.approx([samples.low, samples.high])
+        asked = stats.mannwhitneyu(after, before, method="asymptotic").pvalue
+        assert rank_sums(values[number : number + 1], values[number : number + 1])[0, 2] == pytest.approx(asked)
+
+
+def test_an_end_that_was_not_seen_leaves_the_interval_open_where_it_may_be() -> None:
+    low = np.arange(10.0).reshape(1, 2, 5)
+    high = low.copy()
+    high[0, 1, 4] = math.inf
+    for method in (paired, apart):
+        found = method(low[..., None], high[..., None], np.random.default_rng(1))
+        assert found[0, 0] > 0 and found[0, 2] < 0.05
+    assert signed_ranks(low[..., None], high[..., None], np.random.default_rng(1))[0, :2].tolist() == [
+        -math.inf,
+        math.inf,
+    ]
+
+
+def test_every_question_is_answered_and_the_methods_of_the_product_keep_their_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(calibration, "RUNS", (2, 5))
+    monkeypatch.setattr(calibration, "CORRELATIONS", (0.4,))
+    figures = run(said.append, True)
+    assert len(said) == 6
+    assert {f"two_sides_{name}_error_normal_5" for name in TWO_SIDES} <= figures.keys()
+    for name in ("paired", "apart"):
+        errors = [one["value"] for key, one in figures.items() if key.startswith(f"two_sides_{name}_error")]
+        assert np.mean(errors) < 0.07
+    assert figures["two_sides_pooled_error_normal_5"]["value"] > 0.07, "recoveries of one run are no runs"
+    assert all(0 <= one["low"] <= one["value"] <= one["high"] <= 1 for one in figures.values())
+    assert calibration.standard("skewed", (100_000,), np.random.default_rng(1)).std() == pytest.approx(1.0, abs=0.03)
