@@ -16,29 +16,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
 from benchmarks.figure import Figure
+from benchmarks.two_sides import ALPHA, RESAMPLES, Floats, standard, two_sides
 from benchmarks.verdicts import share
 from faultline.system.text import Say
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-
-RUNS, RECOVERIES, CORRELATIONS = (2, 3, 5, 10), (1, 3, 5), (0.0, 0.4, 0.8)
-NOISES, OPEN = ("normal", "heavy"), (0.0, 0.1)
-# Of two sides, in standard deviations of one recovery.
-PLANTED = 1.0
 DRAWS, QUICK_DRAWS = 1000, 40
-# What is drawn anew takes so much longer that only every tenth draw is judged by it.
-EVERY, RESAMPLES, ORDERS = 10, 400, 999
-ALPHA, NEGLIGIBLE = 0.05, 0.05
+NEGLIGIBLE = 0.05
 SEED = 2046
 
 
@@ -56,260 +47,6 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
         say("\n".join(f"{name}: {figure.value:.1%}" for name, figure in figures.items()))
         found |= figures
     return {name: asdict(figure) for name, figure in found.items()}
-
-
-def standard(noise: str, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Values of mean 0 and variance 1: normal, heavy-tailed (t with 3 degrees of freedom) or skewed (log-normal)."""
-    if noise == "normal":
-        return rng.standard_normal(shape)
-    if noise == "skewed":
-        return np.asarray((rng.lognormal(0.0, 0.5, shape) - math.exp(0.125)) / 0.604)
-    return rng.standard_t(3, shape) / math.sqrt(3.0)
-
-
-# Two sides
-
-
-def two_sides(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
-    """Both sides with equally many runs; a run's recoveries share a part of their scatter."""
-    found: dict[str, Figure] = {}
-    for noise, open_share, runs in itertools.product(NOISES, OPEN, RUNS):
-        said: dict[str, list[tuple[float, float, float]]] = {}
-        for correlation, recoveries in itertools.product(CORRELATIONS, RECOVERIES):
-            between = standard(noise, (draws, 2, runs, 1), rng)
-            within = standard(noise, (draws, 2, runs, recoveries), rng)
-            values = math.sqrt(correlation) * between + math.sqrt(1 - correlation) * within
-            watched = float(np.quantile(values, 1 - open_share)) if open_share else math.inf
-            equal, other = _watched(values, watched, 0.0), _watched(values, watched, PLANTED)
-            for name, (method, every) in TWO_SIDES.items():
-                none, one = (method(low[::every], high[::every], rng) for low, high in (equal, other))
-                said.setdefault(name, []).append(_shares(none, one))
-        case = f"{noise}{'_open' if open_share else ''}_{runs}"
-        for name, shares in said.items():
-            for column, what in enumerate(("error", "covers", "sees")):
-                each = [one[column] for one in shares]
-                if not math.isnan(each[0]):
-                    count = draws * len(each) // TWO_SIDES[name][1]
-                    mean = float(np.mean(each))
-                    found[f"two_sides_{name}_{what}_{case}"] = Figure(mean, "share", min(each), max(each), count)
-    return found
-
-
-def _watched(values: Floats, watched: float, planted: float) -> tuple[Floats, Floats]:
-    """Both ends of the recoveries, as they are known when those that take longer are not seen to end."""
-    values = values.copy()
-    values[:, 1] += planted
-    return np.minimum(values, watched), np.where(values > watched, math.inf, values)
-
-
-def _shares(none: Floats, one: Floats) -> tuple[float, float, float]:
-    """Error, coverage and power of what a method gave: lower end, upper end and p, of which some are not known."""
-
-    def claims(found: Floats) -> Bools:
-        beyond: Bools = (found[:, 0] > 0) | (found[:, 1] < 0)
-        return np.where(np.isnan(found[:, 2]), beyond, found[:, 2] <= ALPHA)
-
-    covers = math.nan if np.isnan(one[:, 1]).all() else ((one[:, 0] <= PLANTED) & (one[:, 1] >= PLANTED)).mean()
-    return float(claims(none).mean()), float(covers), float(claims(one).mean())
-
-
-def of_runs(low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """The value of each run: the medians of both ends of its recoveries."""
-    return np.median(low, axis=3), np.median(high, axis=3)
-
-
-def paired(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Student's t of the differences between run values; where one has no end, rank sums of both sides."""
-    low, high = of_runs(low, high)
-    differences = low[:, 1] - low[:, 0]
-    mean, deviation, runs = differences.mean(axis=1), differences.std(axis=1, ddof=1), low.shape[2]
-    found = _around(mean, deviation / math.sqrt(runs), np.full(len(mean), runs - 1.0))
-    is_open = np.isinf(high).any(axis=(1, 2))
-    found[is_open] = rank_sums(low[is_open], high[is_open])
-    return found
-
-
-def apart(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Student's t of two samples of run values; where one has no end, rank sums."""
-    low, high = of_runs(low, high)
-    runs = low.shape[2]
-    error = np.sqrt(low.var(axis=2, ddof=1).sum(axis=1) / runs)
-    found = _around(low[:, 1].mean(axis=1) - low[:, 0].mean(axis=1), error, np.full(len(low), 2.0 * runs - 2))
-    is_open = np.isinf(high).any(axis=(1, 2))
-    found[is_open] = rank_sums(low[is_open], high[is_open])
-    return found
-
-
-def rank_sums(low: Floats, high: Floats) -> Floats:
-    """Mann and Whitney's test and the shifts that it does not refuse, with all values at their lower ends and with all
-    at their upper ends; equal values, and two without an end, count half. By the normal distribution."""
-    runs = low.shape[2]
-    equal = np.isinf(high).sum(axis=(1, 2))
-    variance = runs * runs / 12 * (2 * runs + 1 - (equal**3 - equal) / (2 * runs * (2 * runs - 1)))
-    reach = stats.norm.ppf(1 - ALPHA / 2) * np.sqrt(runs * runs * (2 * runs + 1) / 12) + 0.5
-    ends, z = [], []
-    for values in (low, high):
-        with np.errstate(invalid="ignore"):
-            differences = (values[:, 1, :, None] - values[:, 0, None]).reshape(len(low), runs * runs)
-        unknown = np.isnan(differences)
-        votes = (differences > 0).sum(axis=1) + ((differences == 0) | unknown).sum(axis=1) / 2 - runs * runs / 2
-        z.append(np.sign(votes) * np.maximum(0.0, np.abs(votes) - 0.5) / np.sqrt(np.maximum(variance, 1e-9)))
-        k = np.ceil(runs * runs / 2 - reach - unknown.sum(axis=1) / 2).astype(int)
-        for sign in (1, -1):
-            ordered = np.sort(np.where(unknown, np.inf, sign * differences), axis=1)
-            at = np.take_along_axis(ordered, np.maximum(k - 1, 0)[:, None], axis=1)[:, 0]
-            ends.append(sign * np.where(k < 1, -math.inf, at))
-    tails = np.maximum(stats.norm.sf(z[0]), stats.norm.sf(z[1])), np.maximum(stats.norm.cdf(z[0]), stats.norm.cdf(z[1]))
-    p = np.minimum(1.0, 2 * np.minimum(*tails))
-    return np.stack((np.minimum(ends[0], ends[2]), np.maximum(ends[1], ends[3]), p), axis=1)
-
-
-def signed_ranks(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Student's t of the differences between run values; where one has no end, Wilcoxon's signed ranks, for what holds
-    with all values at their lower ends and with all at their upper ends."""
-    found = paired(low, high, rng)
-    low, high = of_runs(low, high)
-    is_open = np.isinf(high).any(axis=(1, 2))
-    first, second = np.triu_indices(low.shape[2])
-    k = int((np.cumsum(_rank_chances(low.shape[2])) <= ALPHA / 2 + 1e-12).sum())
-    ends = []
-    for values in (low[is_open], high[is_open]):
-        with np.errstate(invalid="ignore"):
-            pairs = values[:, 1] - values[:, 0]
-            averages = (pairs[:, first] + pairs[:, second]) / 2
-        for sign in (1, -1):
-            ordered = np.sort(np.where(np.isnan(averages), -math.inf, sign * averages), axis=1)
-            ends.append(sign * (ordered[:, k - 1] if k else np.full(len(ordered), -math.inf)))
-    found[is_open] = _interval(np.minimum(ends[0], ends[2]), np.maximum(ends[1], ends[3]))
-    return found
-
-
-def signs(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Sign flips of the differences between run values, those without an end as large as the largest; a p alone."""
-    low, high = of_runs(low, high)
-    with np.errstate(invalid="ignore"):
-        ends = (low[:, 1] - high[:, 0], high[:, 1] - low[:, 0])
-    runs = low.shape[2]
-    flips = np.array(list(itertools.product((-1.0, 1.0), repeat=runs))).T
-    tails = []
-    for sign, values in zip((1, -1), ends, strict=True):
-        finite = np.where(np.isfinite(values), np.abs(values), 0.0).max(axis=1, keepdims=True)
-        values = sign * np.where(np.isfinite(values), values, np.copysign(np.maximum(finite, 0.7), values))
-        tails.append((values @ flips >= values.sum(axis=1, keepdims=True) - 1e-9).mean(axis=1))
-    return _p(np.minimum(1.0, 2 * np.minimum(*tails)))
-
-
-def gehan(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Gehan's permutation of all runs, of which one that was not seen to end is the longer one; a p alone."""
-    low, high = of_runs(low, high)
-    runs = low.shape[2]
-    at, is_open = low.reshape(len(low), -1), np.isinf(high).reshape(len(low), -1)
-    longer = ~is_open[:, None, :] & (
-        (at[:, :, None] > at[:, None, :]) | (is_open[:, :, None] & (at[:, :, None] >= at[:, None, :]))
-    )
-    score = longer.sum(axis=2, dtype=np.float64) - longer.sum(axis=1)
-    if runs <= 5:
-        sides = [list(one) for one in itertools.combinations(range(2 * runs), runs)]
-    else:
-        sides = [rng.permutation(2 * runs)[:runs].tolist() for _ in range(ORDERS)]
-        sides.append(list(range(runs)))
-    chosen = np.zeros((2 * runs, len(sides)))
-    for column, one in enumerate(sides):
-        chosen[one, column] = 1.0
-    sums, mine = np.abs(score @ chosen), np.abs(score[:, :runs].sum(axis=1, keepdims=True))
-    return _p((sums >= mine - 1e-9).mean(axis=1))
-
-
-def bca(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Bias-corrected bootstrap of the difference of medians of run values; plain percentiles where some have no end."""
-    low, high = of_runs(low, high)
-    draws, _, runs = low.shape
-    value = np.where(np.isinf(high), np.inf, low)
-    rows = rng.integers(0, runs, (2, RESAMPLES, runs))
-    medians = [np.median(value[:, side][:, rows[side]], axis=2) for side in range(2)]
-    with np.errstate(invalid="ignore"):
-        drawn = np.sort(np.where(np.isnan(found := medians[1] - medians[0]), np.inf, found), axis=1)
-        mine = np.median(value[:, 1], axis=1) - np.median(value[:, 0], axis=1)
-        left = [np.stack([np.median(np.delete(value[:, side], one, axis=1), axis=1) for one in range(runs)], axis=1)
-                for side in range(2)]  # fmt: skip
-        bias = stats.norm.ppf(np.clip((drawn < mine[:, None]).mean(axis=1), 1 / RESAMPLES, 1 - 1 / RESAMPLES))
-        off = np.concatenate([left[0] - left[0].mean(axis=1, keepdims=True),
-                              left[1].mean(axis=1, keepdims=True) - left[1]], axis=1)  # fmt: skip
-        speed = np.nan_to_num((off**3).sum(axis=1) / (6 * (off**2).sum(axis=1) ** 1.5 + 1e-300))
-    bias = np.where(np.isinf(value).any(axis=(1, 2)), 0.0, bias)
-    z = stats.norm.ppf([ALPHA / 2, 1 - ALPHA / 2])
-    moved = bias[:, None] + z
-    at = stats.norm.cdf(bias[:, None] + moved / (1 - speed[:, None] * moved))
-    places = np.clip((at * RESAMPLES).astype(int), 0, RESAMPLES - 1)
-    return _interval(*drawn[np.arange(draws)[:, None], places].T)
-
-
-def resampled(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Percentiles of the mean difference of run values, runs drawn anew and then recoveries within each."""
-    draws, _, runs, recoveries = low.shape
-    chosen = rng.integers(0, runs, (RESAMPLES, 1, runs, 1))
-    within = rng.integers(0, recoveries, (RESAMPLES, 2, runs, recoveries))
-    side, found = np.arange(2).reshape(1, 2, 1, 1), np.empty((draws, 2))
-    for number in range(draws):
-        with np.errstate(invalid="ignore"):
-            values = [np.median(one[number][side, chosen, within], axis=3) for one in (low, high)]
-            drawn = [(one[:, 1] - one[:, 0]).mean(axis=1) for one in values]
-        found[number, 0] = min(np.quantile(np.where(np.isnan(one), -np.inf, one), ALPHA / 2, method="lower")
-                               for one in drawn)  # fmt: skip
-        found[number, 1] = max(np.quantile(np.where(np.isnan(one), np.inf, one), 1 - ALPHA / 2, method="higher")
-                               for one in drawn)  # fmt: skip
-    return _interval(*found.T)
-
-
-def pooled(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Recoveries taken for runs, as though they were independent."""
-    shape = (len(low), 2, low.shape[2] * low.shape[3], 1)
-    return paired(low.reshape(shape), high.reshape(shape), rng)
-
-
-Method = Callable[[Floats, Floats, np.random.Generator], Floats]
-# Those of the product first; by how many draws each is tried.
-TWO_SIDES: Mapping[str, tuple[Method, int]] = {
-    "paired": (paired, 1), "apart": (apart, 1), "signed_ranks": (signed_ranks, 1),
-    "signs": (signs, 1), "gehan": (gehan, 1), "bca": (bca, EVERY),
-    "resampled": (resampled, EVERY), "pooled": (pooled, 1),
-}  # fmt: skip
-
-
-def _around(mean: Floats, error: Floats, freedom: Floats) -> Floats:
-    reach = stats.t.ppf(1 - ALPHA / 2, freedom) * error
-    return _interval(mean - reach, mean + reach)
-
-
-def _interval(low: Floats, high: Floats) -> Floats:
-    return np.stack((low, high, np.full(len(low), math.nan)), axis=1)
-
-
-def _p(values: Floats) -> Floats:
-    return np.stack((*[np.full(len(values), math.nan)] * 2, values), axis=1)
-
-
-def _rank_chances(runs: int) -> Floats:
-    """Chances of each sum of ranks of the positive ones among so many differences."""
-    chances = np.ones(1)
-    for rank in range(1, runs + 1):
-        chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
-    return chances
-
-
-def _votes(*sizes: int) -> Floats:
-    """Chances of each number of pairs that rise, over groups in a row that differ in nothing."""
-    chances, before = np.ones(1), 0
-    for size in sizes:
-        counts = np.ones(1)
-        for step in range(1, size + 1):  # Gaussian binomial coefficients
-            grown = np.pad(counts, (0, before + step)) - np.pad(counts, (before + step, 0))
-            for at in range(step, len(grown)):
-                grown[at] += grown[at - step]
-            counts = grown[: before * step + 1]
-        chances = np.convolve(chances, counts / counts.sum())
-        before += size
-    return chances
 
 
 # One night against many
@@ -333,6 +70,22 @@ def uneven_sides(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
 
 # Claims
 
+
+def votes_of(*sizes: int) -> Floats:
+    """Chances of each number of pairs that rise, over groups in a row that differ in nothing."""
+    chances, before = np.ones(1), 0
+    for size in sizes:
+        counts = np.ones(1)
+        for step in range(1, size + 1):  # Gaussian binomial coefficients
+            grown = np.pad(counts, (0, before + step)) - np.pad(counts, (before + step, 0))
+            for at in range(step, len(grown)):
+                grown[at] += grown[at - step]
+            counts = grown[: before * step + 1]
+        chances = np.convolve(chances, counts / counts.sum())
+        before += size
+    return chances
+
+
 DIRECTIONS: Mapping[str, Floats] = {
     "flat": np.array([0.0, 0.0, 0.0]), "line": np.array([0.0, 1.0, 2.0]), "late": np.array([0.0, 0.0, 2.0])
 }  # fmt: skip
@@ -353,7 +106,7 @@ def direction(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
         one_scatter = np.abs(slope) > stats.t.ppf(1 - ALPHA / 2, 3 * (runs - 1)) * np.sqrt(each.mean(axis=1) * 2)
         rising = sum((values[:, b][:, None] > values[:, a][:, :, None]).sum(axis=(1, 2)) for a, b in
                      itertools.combinations(range(3), 2))  # fmt: skip
-        beyond = np.cumsum(_votes(runs, runs, runs)[::-1])[::-1]
+        beyond = np.cumsum(votes_of(runs, runs, runs)[::-1])[::-1]
         votes = 2 * beyond[np.maximum(rising, 3 * runs * runs - rising)] <= ALPHA
         what = "error" if shape == "flat" else f"sees_{shape}"
         for method, said in (("own_scatter", contrast), ("one_scatter", one_scatter), ("votes", votes)):
