@@ -1,65 +1,104 @@
-"""Sweeps whose every part is killed: what Faultline promises of them, held against real processes.
+"""Sweeps whose every part is killed: what Faultline promises of them, compared with real processes.
 
 A sweep of short experiments with known truth runs under the real scheduler, and while it runs SIGKILL hits the
 scheduler, a running task, the API server, Kafka, the recorder, the generator or the workload's supervisor, at each
-step boundary and at random instants. Each kill is noted as it happens, so a benchmark that was interrupted goes on
-with the next.
+step boundary and at random instants.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import psutil
 
-from benchmarks.broken_sweeps import (
-    Sweep,
-    await_noted,
-    calm,
-    counted,
-    left_behind,
-    new_series,
-    require_none,
-    sums,
-    total,
-    trigger,
-)
-from benchmarks.diary import Diary
+from benchmarks.broken_sweeps import BrokenSweeps, Diary, asked, require_none, sums, total
 from benchmarks.figure import Figure
-from benchmarks.installation import MATRIX, await_run, own_services
-from benchmarks.kills import SERVICES, Kill, find_victim, is_due, plan_kills
+from benchmarks.installation import own_services
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.installation.airflow import airflow_health
 from faultline.installation.kafka import kafka_ready
+from faultline.installation.start import TITLE
+from faultline.installation.supervision import marked_processes
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.system.errors import InfrastructureError
+from faultline.system.processes import read_ledger, victim_of
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 from faultline.system.waiting import wait_until
 
 # Address of an empty PostgreSQL that Airflow's tables lie in, instead of SQLite.
 BENCH_DATABASE = "FAULTLINE_BENCH_DATABASE"
-KILLS_PER_SWEEP = 6
 QUICK_KILLS = 6
-# A sweep that ends red is triggered again, as its user would; more often means that it does not heal.
-MOST_TRIGGERS = 4
 _POLL_S, _ASK_S = 0.25, 2.0
 _RECOVERY_S = 180.0
 # A boundary that a sweep does not reach is waited for no longer.
 _BOUNDARY_S = 300.0
 
+# The tasks of an experiment, in order.
+STEPS = (
+    "prepare",
+    "provision_topics",
+    "start_recorder",
+    "start_generator",
+    "submit_workload",
+    "inject_fault",
+    "await_end",
+    "harvest",
+    "judge",
+    "teardown",
+)
+SERVICES = {"scheduler": "airflow-scheduler", "api_server": "airflow-api-server", "kafka": "kafka"}
+TASK = "task"
+# Processes of an attempt, and the boundaries at which each of them lives.
+ROLES: Mapping[str, Sequence[str]] = {
+    "recorder": STEPS[2:6],
+    "generator": STEPS[3:6],
+    "supervisor": STEPS[4:6],
+}
+VICTIMS = (*SERVICES, TASK, *ROLES)
+RANDOM_KILLS = 55
+# As long as an experiment with known truth takes, so that a random instant falls anywhere in it.
+LONGEST_WAIT_S = 40.0
+# A worker that waits for a task, or the supervising half of one at work.
+_WORKER = f"{TITLE}LocalExecutor"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One SIGKILL: whom, and after which step; without a step, `wait_s` seconds after the last one was survived."""
+
+    number: int
+    victim: str
+    after: str | None
+    wait_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.victim} {'after ' + self.after if self.after else f'at {self.wait_s:.1f} s'}"
+
+
+def plan_kills(seed: int = 1, randoms: int = RANDOM_KILLS) -> list[Kill]:
+    """Every victim at each step boundary at which it lives, and `randoms` random ones, in random order."""
+    chance = random.Random(seed)
+    kills: list[tuple[str, str | None, float]] = [(victim, step, 0.0) for victim in (*SERVICES, TASK) for step in STEPS]
+    kills += [(role, step, 0.0) for role, steps in ROLES.items() for step in steps]
+    kills += [(chance.choice(VICTIMS), None, chance.uniform(0.0, LONGEST_WAIT_S)) for _ in range(randoms)]
+    chance.shuffle(kills)
+    return [Kill(number, *kill) for number, kill in enumerate(kills)]
+
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
-    """Kills and counts: all planned kills, or six when `quick`. Figures: what was killed, what became of the cells,
-    what was left behind, and the wall time.
+    """Kill and count: all planned kills, or six when `quick`. Figures: what was killed, what became of the cells, what
+    was left behind, and the wall time.
 
     Raises InfrastructureError naming what was lost, measured twice or left behind.
     """
@@ -67,118 +106,61 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     database = os.environ.get(BENCH_DATABASE, "")
     with own_services("crash_postgresql" if database else "crash", say, database) as settings:
         # The quick kills are the first ones of all: a journal of their own keeps them from counting as done.
-        journal = Diary(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl"), "kill")
-        api = AirflowApi(settings)
-        for former in api.runs(MATRIX, "queued", "running"):
-            say(f"{former['dag_run_id']}: goes on from an interrupted call")
-            await_run(api, former["dag_run_id"])
-        for begun in journal.unfinished:
-            sweep = _again(settings, begun, journal)
-            say(f"{sweep.series}: {sweep.outcome}, from an interrupted call")
-        while left := [kill for kill in kills if kill.number not in journal.done]:
-            say(f"{len(kills) - len(left)} of {len(kills)} kills done")
-            sweep = _sweep(settings, left[:KILLS_PER_SWEEP], journal, say)
-            if not sweep.acts:
-                raise InfrastructureError(f"crash: the moment of kill {left[0].number} ({left[0]}) never came")
-            say(f"{sweep.series}: {sweep.outcome} in {sweep.seconds:.0f} s")
-        calm(settings, say)
-        leftovers = left_behind(settings, say)
-    found = {**figures(journal.sweeps, journal.acts), **leftovers}
-    journal.move_aside()  # all kills are done: the next call measures anew
+        diary = Diary(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl"), "kill")
+        leftovers = Kills(settings, diary, say).go_through(kills)
+    found = {**figures(diary.sweeps, diary.acts), **leftovers}
+    diary.move_aside()  # all kills are done: the next call measures again
     require_none("crash", found)
     return {name: asdict(figure) for name, figure in found.items()}
 
 
 def figures(sweeps: Sequence[dict[str, Any]], kills: Sequence[dict[str, Any]]) -> dict[str, Figure]:
-    """Whom the kills hit, and sums over all sweeps."""
-    found = {
-        f"kills_{victim}": total([float(kill["victim"] == victim) for kill in kills]) for victim in _victims(kills)
-    }
+    """Count the kills by victim, and sum over all sweeps."""
+    victims = sorted({kill["victim"] for kill in kills})
+    found = {f"kills_{victim}": total([float(kill["victim"] == victim) for kill in kills]) for victim in victims}
     found["kills"] = total([1.0 for _ in kills])
     found["kills_at_boundaries"] = total([float(kill["after"] is not None) for kill in kills])
     return found | sums(sweeps)
 
 
-def _victims(kills: Sequence[dict[str, Any]]) -> list[str]:
-    return sorted({kill["victim"] for kill in kills})
+class Kills(BrokenSweeps[Kill]):
+    """Sweeps that lose processes."""
 
+    name = "crash"
+    per_sweep = 6
+    triggers = 4
 
-def _sweep(settings: Settings, kills: Sequence[Kill], journal: Diary, say: Say) -> Sweep:
-    """Triggers a sweep, delivers kills while it runs, and triggers it again till it ends green."""
-    api, began = AirflowApi(settings), time.monotonic()
-    series = new_series("crash")
-    waiting, state = list(kills), ""
-    runs: list[str] = []
-    while state != "success":
-        if len(runs) == MOST_TRIGGERS:
-            raise InfrastructureError(
-                f"{series}: not green after {MOST_TRIGGERS} triggers; see {settings.airflow_home}"
-            )
-        runs.append(trigger(api, series, len(runs), journal))
-        while waiting and _state(api, runs[-1]) not in FINISHED:
-            if _deliver(settings, api, waiting[0], runs[-1], journal, say):
-                waiting.pop(0)
-        state = await_run(api, runs[-1])
-    return counted(settings, series, runs, len(kills) - len(waiting), time.monotonic() - began, state, journal)
-
-
-def _again(settings: Settings, begun: dict[str, Any], journal: Diary) -> Sweep:
-    """Brings a sweep of an interrupted call to its end, without further kills, so that its cells are counted, too."""
-    api, series, runs = AirflowApi(settings), str(begun["series"]), list(begun["runs"])
-    start = time.monotonic()
-    state = await_noted(api, series, runs[-1])
-    while len(runs) < MOST_TRIGGERS and state != "success":
-        runs.append(trigger(api, series, len(runs), journal))
-        state = await_run(api, runs[-1])
-    kills = sum(line["run_id"] in begun["runs"] for line in journal.acts)
-    return counted(settings, series, runs, kills, time.monotonic() - start, state, journal)
-
-
-def _deliver(settings: Settings, api: AirflowApi, kill: Kill, run_id: str, journal: Diary, say: Say) -> bool:
-    """Waits for the kill's moment, and kills; False when the sweep ended, or its moment never came."""
-    began, since, asked = time.monotonic(), datetime.now(UTC), 0.0
-    while True:
-        # Each question costs the API server, and its database, what the experiment would have.
-        if time.monotonic() - asked >= _ASK_S:
-            asked = time.monotonic()
-            if _state(api, run_id) in FINISHED or asked - began > _BOUNDARY_S:
-                return False
-        due = time.monotonic() - began >= kill.wait_s if kill.after is None else _reached(api, kill.after, since)
-        process = find_victim(settings, kill.victim, current_attempt(settings, sweep_id_of(run_id))) if due else None
-        if process is not None:
-            break
-        time.sleep(_POLL_S)
-    try:
-        created = process.create_time()
-        process.kill()
-    except psutil.NoSuchProcess:
-        return False
-    say(f"kill {kill.number}: {kill}, pid {process.pid}")
-    journal.note(
-        "kill", **asdict(kill), run_id=run_id, pid=process.pid, create_time=created, at=datetime.now(UTC).isoformat()
-    )
-    _survived(settings, kill, process)
-    return True
-
-
-def _state(api: AirflowApi, run_id: str) -> str:
-    """The run's state, also while the API server starts again."""
-    return str(wait_until(lambda: _ask(lambda: api.run_state(MATRIX, run_id)), timeout_s=_RECOVERY_S, what="airflow"))
+    def deliver(self, kill: Kill, run_id: str) -> bool:
+        began, since, last_asked = time.monotonic(), datetime.now(UTC), 0.0
+        while True:
+            # Each question costs the API server, and its database, what the experiment would have.
+            if time.monotonic() - last_asked >= _ASK_S:
+                last_asked = time.monotonic()
+                if self.state_of(run_id) in FINISHED or last_asked - began > _BOUNDARY_S:
+                    return False
+            waited = time.monotonic() - began >= kill.wait_s
+            due = waited if kill.after is None else _reached(self.api, kill.after, since)
+            attempt = current_attempt(self.settings, sweep_id_of(run_id)) if due else None
+            process = find_victim(self.settings, kill.victim, attempt) if due else None
+            if process is not None:
+                break
+            time.sleep(_POLL_S)
+        try:
+            created = process.create_time()
+            process.kill()
+        except psutil.NoSuchProcess:
+            return False
+        self.say(f"kill {kill.number}: {kill}, pid {process.pid}")
+        self.note(kill, run_id, pid=process.pid, create_time=created, at=datetime.now(UTC).isoformat())
+        _survived(self.settings, kill, process)
+        return True
 
 
 def _reached(api: AirflowApi, after: str, since: datetime) -> bool:
     """Whether the running experiment stands right behind the step `after`, which ended since then."""
-    runs = _ask(lambda: api.runs(EXPERIMENT, "running", *(("success", "failed") if after == "teardown" else ()))) or []
-    tasks = _ask(lambda: api.tasks(EXPERIMENT, runs[0]["dag_run_id"])) if runs else None
+    runs = asked(lambda: api.runs(EXPERIMENT, "running", *(("success", "failed") if after == "teardown" else ()))) or []
+    tasks = asked(lambda: api.tasks(EXPERIMENT, runs[0]["dag_run_id"])) if runs else None
     return bool(tasks) and is_due(tasks or [], after, since)
-
-
-def _ask(question: Callable[[], Any]) -> Any:
-    """The answer, or None while nobody answers."""
-    try:
-        return question()
-    except InfrastructureError:
-        return None
 
 
 def _survived(settings: Settings, kill: Kill, process: psutil.Process) -> None:
@@ -196,3 +178,42 @@ def _survived(settings: Settings, kill: Kill, process: psutil.Process) -> None:
         return bool(airflow_health(settings))
 
     wait_until(back, timeout_s=_RECOVERY_S, every_s=0.5, what=f"{name}: back after a kill")
+
+
+def is_due(tasks: Sequence[Mapping[str, Any]], after: str, since: datetime) -> bool:
+    """Whether the step `after` has ended since then, well or not, and the next one has not. `tasks` are Airflow's
+    instances. A judge fails whatever is not valid: to wait for a good one keeps a busy machine busy."""
+    by_id = {task["task_id"]: task for task in tasks}
+    ended = by_id.get(after, {})
+    if ended.get("state") not in ("success", "failed") or datetime.fromisoformat(ended["end_date"]) < since:
+        return False
+    following = STEPS[STEPS.index(after) + 1 :][:1]
+    return not following or by_id.get(following[0], {}).get("state") in (None, "scheduled", "queued", "running")
+
+
+def find_victim(settings: Settings, victim: str, attempt: Attempt | None) -> psutil.Process | None:
+    """The live process that `victim` means now, of these services or of this attempt; None while there is none."""
+    if victim in SERVICES:
+        pid = Supervisor(settings).pids().get(SERVICES[victim])
+        return None if pid is None else _process(pid)
+    if victim == TASK:
+        running = [process for process in marked_processes(settings) if _runs_task(process)]
+        return max(running, key=psutil.Process.create_time, default=None)
+    if attempt is None:
+        return None
+    alive = [victim_of(entry) for entry in read_ledger(attempt.ledger) if entry.role == victim]
+    return next((process for process in alive if process is not None), None)
+
+
+def _runs_task(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        words = process.cmdline()
+        alive = process.status() != psutil.STATUS_ZOMBIE
+        return bool(words) and words[0].startswith(TITLE) and not words[0].startswith(_WORKER) and alive
+    return False
+
+
+def _process(pid: int) -> psutil.Process | None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid)
+    return None

@@ -6,17 +6,16 @@ The sweep runs under Airflow and SQLite of its own. When it is interrupted, the 
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.broken_sweeps import Diary, new_series
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import MATRIX, form, own_services
 from benchmarks.leftovers import attempts_of, series_tally, sweep_of
@@ -47,13 +46,13 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     """
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     with own_services("sweep", say) as settings:
-        state = settings.home / f"sweep-{repetitions}.json"
-        series, runs = _begun(state)
+        diary = Diary(settings.home / f"sweep-{repetitions}.jsonl", "run")
+        series, runs = next(iter(diary.unfinished.items()), (new_series("long"), list[str]()))
         api = AirflowApi(settings)
         # A run that goes on by itself is followed; a second one beside it would measure the same cells.
         if not (runs and runs[-1] in [run["dag_run_id"] for run in api.runs(MATRIX, "queued", "running")]):
             runs.append(f"{series}-{len(runs)}")
-            state.write_text(json.dumps({"series": series, "runs": runs}), encoding="utf-8")
+            diary.note("run", series=series, run_id=runs[-1])
             api.trigger(MATRIX, form(series, RATES, repetitions), run_id=runs[-1])
         began = time.monotonic()
         samples = _follow(settings, runs[-1], say)
@@ -65,7 +64,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
         locked = lines_with(LOCKED, [settings.logs, settings.airflow_home / "logs"])
     say(f"{series}: {outcome}")
     if outcome.once == outcome.planned:
-        state.unlink()  # the next call measures anew
+        diary.move_aside()  # the next call measures again
     found = {name: summarise([value], "1") for name, value in asdict(outcome).items()}
     found |= {"lock_errors": summarise([locked], "1"), "seconds": summarise([seconds], "s")}
     found |= fixed_cost(starts, measured_s=10.0) | growth(samples)
@@ -135,12 +134,3 @@ def _follow(settings: Settings, run_id: str, say: Say) -> list[Sample]:
 
     wait_until(ended, timeout_s=_TIMEOUT_S, every_s=SAMPLE_S, what=f"{MATRIX}: the end of the run {run_id}")
     return samples
-
-
-def _begun(state: Path) -> tuple[str, list[str]]:
-    """The series and the runs of a sweep that was interrupted; a new series when there is none."""
-    try:
-        found = json.loads(state.read_text(encoding="utf-8"))
-        return str(found["series"]), list(found["runs"])
-    except (OSError, ValueError, KeyError):
-        return f"long-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", []

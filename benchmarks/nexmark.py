@@ -1,20 +1,31 @@
-"""How many events a second Nexmark's queries handle, per core and of the whole machine."""
+"""How many events a second Nexmark's queries handle, per core and of the whole machine, and what making them costs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from benchmarks import nexmark_source
 from benchmarks.figure import Figure, summarise
+from benchmarks.speed.spark_job import run_job, submit_command
 from faultline.cli.nexmark_sweep import wanted_of
 from faultline.cli.sweeping import run_wanted
 from faultline.comparison.findings.nexmark import per_core, per_machine
+from faultline.engines.spark.settings import NEXMARK_SETTINGS
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.workloads.nexmark_events import QUERIES, reads
 from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError
-from faultline.system.settings import load_settings
+from faultline.system.settings import Settings, load_settings
 from faultline.system.text import Say
+
+EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
+# Each choice of kinds that some query makes.
+READ = tuple(dict.fromkeys(map(reads, QUERIES)))
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
@@ -31,7 +42,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     if not found:
         raise InfrastructureError("bench nexmark: nothing valid; see the failed runs in the UI")
     say("nexmark: the events by themselves")
-    found |= nexmark_source.figures(nexmark_source.per_core(load_settings(), quick), per_core(records))
+    found |= source_figures(source_per_core(load_settings(), quick), per_core(records))
     return {name: asdict(figure) for name, figure in found.items()}
 
 
@@ -45,3 +56,46 @@ def figures(records: Sequence[Record]) -> dict[str, Figure]:
     return {
         f"{name}_{query}": summarise(values, unit) for name, unit, found in kinds for query, values in found.items()
     }
+
+
+def source_per_core(settings: Settings, quick: bool) -> dict[tuple[str, ...], list[float]]:
+    """Events of the generator per CPU second, by the streams that are read of them; one value a repetition.
+
+    All events are made in any case; those of a stream that is read are also handed on.
+    """
+    events = QUICK_EVENTS if quick else EVENTS
+    config = parse_configuration({"workload": "nexmark", "query": "q0"})
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        target, told = folder / "found.json", folder / "config.json"
+        what = {
+            "rules": {**config.input_source()["rules"], "curve": []},
+            "events": events,
+            "repetitions": REPETITIONS,
+            "warm_ups": WARM_UPS,
+        }
+        told.write_text(json.dumps({**what, "reads": READ, "target": str(target)}))
+        command = submit_command(settings, "nexmark_source", ["--config", str(told)], large=True)
+        own = [part for key, value in NEXMARK_SETTINGS.items() for part in ("--conf", f"{key}={value}")]
+        run_job(settings, [command[0], *own, *command[1:]], folder)
+        found: dict[tuple[str, ...], list[float]] = {}
+        for one in json.loads(target.read_text()):
+            found.setdefault(tuple(one["reads"]), []).append(events / one["cpu_s"])
+    return found
+
+
+def source_figures(
+    source: Mapping[tuple[str, ...], Sequence[float]], queries: Mapping[str, Sequence[float]]
+) -> dict[str, Figure]:
+    """source_events_per_s_per_core_READ, and source_share_QUERY: CPU time of its events ÷ CPU time of the query.
+
+    `queries`: events per second and core of each, as `per_core` gives them.
+    """
+    found = {
+        f"source_events_per_s_per_core_{'_'.join(names)}": summarise(values, "events/s/core")
+        for names, values in source.items()
+    }
+    for query, values in queries.items():
+        alone = statistics.median(source[reads(query)])
+        found[f"source_share_{query}"] = summarise([value / alone for value in values], "1")
+    return found

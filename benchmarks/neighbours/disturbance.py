@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarks.diary import Diary
+from benchmarks.broken_sweeps import Diary
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import alone
 from benchmarks.neighbours.neighbour import KINDS, neighbour

@@ -19,26 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchmarks.broken_sweeps import (
-    Sweep,
-    await_noted,
-    calm,
-    counted,
-    left_behind,
-    new_series,
-    require_none,
-    sums,
-    total,
-    trigger,
-)
-from benchmarks.diary import Diary
+from benchmarks.broken_sweeps import BrokenSweeps, Diary, require_none, sums, total
+from benchmarks.crash import LONGEST_WAIT_S
 from benchmarks.figure import Figure, summarise
-from benchmarks.installation import MATRIX, await_run, own_services, place_of
-from benchmarks.kills import LONGEST_WAIT_S
+from benchmarks.installation import MATRIX, own_services, place_of
 from benchmarks.leftovers import attempts_of, sweep_of
 from benchmarks.power.disk import Disk, own_boots, own_disk
-from benchmarks.power.everybody import Everybody
-from benchmarks.power.kept import Kept, broken_databases, broken_tables, index_differences, look_at_index
+from benchmarks.power.kept import Everybody, Kept, broken_databases, broken_tables, index_differences, look_at_index
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.installation.airflow import installation_environment
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
@@ -49,7 +36,6 @@ from faultline.system.waiting import wait_until
 
 NAME = "power_cut"
 CUTS, QUICK_CUTS = 30, 3
-CUTS_PER_SWEEP = 3
 # Of the disk, most of which is never written.
 SIZE_MB = 2048
 _POLL_S = 0.5
@@ -95,25 +81,14 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def cut_through(cuts: Sequence[Cut], diary_name: str, say: Say) -> dict[str, Figure]:
-    """Delivers the cuts that the diary of this name does not have yet; raises as `run` does."""
+    """Deliver the cuts that the diary of this name does not have yet; raise as `run` does."""
     home = place_of(NAME)
     boot = home.with_name(f"{NAME}.boot")
     with own_disk(home, SIZE_MB) as disk, own_boots(boot) as start_anew, own_services(NAME, say) as settings:
-        power = Power(disk, start_anew)
         diary = Diary(home.with_name(diary_name), "cut")
-        for begun in diary.unfinished:
-            sweep = _again(settings, begun, diary)
-            say(f"{sweep.series}: {sweep.outcome}, from an interrupted call")
-        while left := [cut for cut in cuts if cut.number not in diary.done]:
-            say(f"{len(cuts) - len(left)} of {len(cuts)} cuts done")
-            sweep = _sweep(settings, power, left[:CUTS_PER_SWEEP], diary, say)
-            if not sweep.acts:
-                raise InfrastructureError(f"{NAME}: the moment of cut {left[0].number} never came")
-            say(f"{sweep.series}: {sweep.outcome} in {sweep.seconds:.0f} s")
-        settings = _as_it_is(settings)
-        calm(settings, say)
-        found = {**figures(diary.sweeps, diary.acts), **left_behind(settings, say)}
-    diary.move_aside()  # all cuts are done: the next call measures anew
+        leftovers = PowerCuts(settings, diary, say, Power(disk, start_anew)).go_through(cuts)
+        found = {**figures(diary.sweeps, diary.acts), **leftovers}
+    diary.move_aside()  # all cuts are done: the next call measures again
     require_none(NAME, found, ("red_sweeps", *_NEVER))
     return found
 
@@ -129,25 +104,23 @@ def figures(sweeps: Sequence[dict[str, Any]], cuts: Sequence[dict[str, Any]]) ->
     return found
 
 
-def _sweep(settings: Settings, power: Power, cuts: Sequence[Cut], diary: Diary, say: Say) -> Sweep:
-    """Triggers a sweep once, and cuts the power while it runs."""
-    settings = _as_it_is(settings)
-    series, began = new_series("power"), time.monotonic()
-    run_id, waiting = trigger(AirflowApi(settings), series, 0, diary), list(cuts)
-    while waiting and _await_moment(settings, waiting[0], run_id):
-        facts = _cut(settings, power, waiting[0], run_id, say)
-        diary.note("cut", **asdict(waiting.pop(0)), run_id=run_id, **facts)
-        settings = _as_it_is(settings)
-    state = await_run(AirflowApi(settings), run_id, timeout_s=_END_S)
-    return counted(settings, series, [run_id], len(cuts) - len(waiting), time.monotonic() - began, state, diary)
+class PowerCuts(BrokenSweeps[Cut]):
+    """Sweeps whose installation loses its power; each is triggered once."""
 
+    name = "power"
+    per_sweep = 3
+    end_s = _END_S
 
-def _again(settings: Settings, begun: dict[str, Any], diary: Diary) -> Sweep:
-    """Waits for the sweep of an interrupted call, so that its cells are counted, too."""
-    api, series, (run_id, *_), start = AirflowApi(settings), str(begun["series"]), begun["runs"], time.monotonic()
-    state = await_noted(api, series, run_id, timeout_s=_END_S)
-    cuts = sum(line["run_id"] == run_id for line in diary.acts)
-    return counted(settings, series, [run_id], cuts, time.monotonic() - start, state, diary)
+    def __init__(self, settings: Settings, diary: Diary, say: Say, power: Power) -> None:
+        super().__init__(_as_it_is(settings), diary, say)
+        self._power = power
+
+    def deliver(self, cut: Cut, run_id: str) -> bool:
+        if not _await_moment(self.settings, cut, run_id):
+            return False
+        self.note(cut, run_id, **_cut(self.settings, self._power, cut, run_id, self.say))
+        self.settings = _as_it_is(self.settings)
+        return True
 
 
 def _await_moment(settings: Settings, cut: Cut, run_id: str) -> bool:

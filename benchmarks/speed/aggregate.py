@@ -18,8 +18,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.records import made_record, write_record
-from benchmarks.speed.growth import HUGE, QUICK_SIZES, REPETITIONS, SIZES, Size, growth_figures, huge_figures
-from benchmarks.speed.spark_job import Cost, run_job, submit_command
+from benchmarks.speed.spark_job import (
+    HUGE,
+    QUICK_SIZES,
+    REPETITIONS,
+    SIZES,
+    Cost,
+    Size,
+    growth_figures,
+    huge_figures,
+    run_job,
+    submit_command,
+)
 from faultline.cli.operations import require
 from faultline.experiment.attempt import write_json
 from faultline.installation.spark import prepare_spark

@@ -17,8 +17,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.figure import Figure
-from benchmarks.speed.growth import HUGE, QUICK_SIZES, REPETITIONS, SIZES, Size, growth_figures, huge_figures
-from benchmarks.speed.spark_job import Cost, run_job, submit_command
+from benchmarks.speed.spark_job import (
+    HUGE,
+    QUICK_SIZES,
+    REPETITIONS,
+    SIZES,
+    Cost,
+    Size,
+    growth_figures,
+    huge_figures,
+    run_job,
+    submit_command,
+)
 from benchmarks.topics import Filled, fill, fresh_topics
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import Configuration, parse_configuration

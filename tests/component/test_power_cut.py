@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.power.disk import Disk, own_disk
-from benchmarks.power.everybody import Everybody
-from benchmarks.power.kept import Kept, broken_databases, broken_tables, index_differences
+from benchmarks.power.kept import Everybody, Kept, broken_databases, broken_tables, index_differences
 from faultline.experiment.attempt import write_json
 from faultline.installation.java import find_java
 from faultline.installation.kafka import prepare_kafka

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.nexmark_source import READ, REPETITIONS, per_core
+from benchmarks.nexmark import READ, REPETITIONS, source_per_core
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
@@ -41,5 +41,5 @@ def test_a_query_is_measured_with_its_state_filled(shared_installation: Installa
 
 def test_the_events_by_themselves_are_measured(shared_installation: Installation) -> None:
     assert shared_installation.run("up", "--no-airflow").returncode == 0
-    found = per_core(shared_installation.settings, quick=True)
+    found = source_per_core(shared_installation.settings, quick=True)
     assert set(found) == set(READ) and all(len(values) == REPETITIONS and min(values) > 0 for values in found.values())

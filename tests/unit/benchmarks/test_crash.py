@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from benchmarks import crash
-from benchmarks.broken_sweeps import require_none, total
-from benchmarks.crash import figures
-from benchmarks.diary import Diary
+from benchmarks.broken_sweeps import Diary, require_none, total
+from benchmarks.crash import RANDOM_KILLS, ROLES, STEPS, VICTIMS, Kills, figures, is_due, plan_kills
 from benchmarks.figure import Figure
-from benchmarks.kills import RANDOM_KILLS, ROLES, STEPS, VICTIMS, is_due, plan_kills
 from benchmarks.leftovers import tally
 from benchmarks.long_sweep import LOCKED, fixed_cost, growth, lines_with
 from faultline.records.manifest import ManifestCell
@@ -131,14 +129,14 @@ def test_a_sweep_of_an_interrupted_call_is_brought_to_its_end(
 ) -> None:
     """The call may have ended between the note of a run and its trigger."""
     airflow, settings = Airflow(known, states), Settings(ROOT, tmp_path / "home", tmp_path / "results")
-    monkeypatch.setattr(crash, "AirflowApi", lambda _: airflow)
+    monkeypatch.setattr("benchmarks.broken_sweeps.AirflowApi", lambda _: airflow)
     monkeypatch.setattr("benchmarks.broken_sweeps.series_tally", lambda *_: tally([], "b1", [], []))
     diary = Diary(tmp_path / "crash.jsonl", "kill")
     diary.note("run", series="crash-1", run_id="crash-1-0")
-    (begun,) = diary.unfinished
-    sweep = crash._again(settings, begun, diary)
+    ((series, runs),) = diary.unfinished.items()
+    sweep = Kills(settings, diary, print).finish(series, runs)
     assert (airflow.triggered, sweep.state) == (triggered, "success")
-    assert sweep.triggers == len(airflow.known) and diary.unfinished == []
+    assert sweep.triggers == len(airflow.known) and not diary.unfinished
 
 
 def test_figures_are_sums_over_sweeps() -> None:
@@ -171,7 +169,7 @@ def test_the_diary_survives_a_crash_amid_a_line_and_knows_older_ones(tmp_path: P
     again = Diary(path, "kill")
     again.note("sweep", series="s1")
     assert (Diary(path, "kill").done, [line["series"] for line in Diary(path, "kill").sweeps]) == ({3}, ["s1"])
-    assert Diary(path, "kill").unfinished == [{"series": "s0", "runs": ["s0-0"]}]
+    assert Diary(path, "kill").unfinished == {"s0": ["s0-0"]}
     again.move_aside()
     assert not path.exists() and Diary(path, "kill").acts == []
 

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks.diary import Diary
+from benchmarks.broken_sweeps import Diary
 from benchmarks.neighbours import disturbance
 from benchmarks.neighbours.disturbance import (
     AGAIN,

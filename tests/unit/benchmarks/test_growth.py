@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.speed import aggregate
-from benchmarks.speed.growth import Size, exponent, growth_figures, power
 from benchmarks.speed.harvest import SUBJECTS, wrong
-from benchmarks.speed.spark_job import Cost, submit_command
+from benchmarks.speed.spark_job import Cost, Size, exponent, growth_figures, power, submit_command
 from benchmarks.topics import Filled, StockJoin, WordCount, batch_bounds, committed, emission_instants
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.experiment.config import parse_configuration

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.kills import LONGEST_WAIT_S
+from benchmarks.crash import LONGEST_WAIT_S
 from benchmarks.power.disk import own_disk
 from benchmarks.power.power_cut import CUTS, figures, plan_cuts
 from faultline.system.errors import ConfigError

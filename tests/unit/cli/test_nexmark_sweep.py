@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.nexmark import figures
-from benchmarks.nexmark_source import figures as source_figures
+from benchmarks.nexmark import figures, source_figures
 from faultline.cli.nexmark_sweep import describe, print_queries, wanted_of
 from faultline.comparison.findings.nexmark import Kind, per_core, per_machine, silent, table_of
 from faultline.experiment.config import Configuration, parse_configuration
