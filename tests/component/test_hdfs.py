@@ -18,7 +18,7 @@ import pytest
 from faultline.engines.spark.checkpoint import committed_batches, latest_offsets, state_document
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
 from faultline.engines.spark.progress import CheckpointProgress
-from faultline.installation.targets.storage import looked_at
+from faultline.installation.targets.machines import looked_at
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private

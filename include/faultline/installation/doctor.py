@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -25,6 +26,25 @@ from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.locks import MachineLock, pretenders
 from faultline.system.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
 from faultline.system.target import targets, where
+
+
+@dataclass(frozen=True)
+class Check:
+    """One look, at this installation or at a target. `look` gives what it found, or raises FaultlineError; `good`: what
+    is said in its place. `slow`: takes seconds, or makes something."""
+
+    name: str
+    look: Callable[[], object]
+    good: str | None = None
+    slow: bool = False
+
+    def found(self) -> tuple[dict[str, Any], FaultlineError | None]:
+        """{"name", "ok", "detail"}, and what is wrong."""
+        try:
+            found = self.look()
+            return {"name": self.name, "ok": True, "detail": self.good or str(found)}, None
+        except FaultlineError as error:
+            return {"name": self.name, "ok": False, "detail": str(error)}, error
 
 
 def examine() -> dict[str, Any]:
@@ -133,9 +153,4 @@ def print_examination(findings: dict[str, Any]) -> None:
 
 
 def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:
-    """One finding: `good`, or what `look` returns, unless it raises."""
-    try:
-        found = look()
-        return {"name": name, "ok": True, "detail": good or str(found)}
-    except FaultlineError as error:
-        return {"name": name, "ok": False, "detail": str(error)}
+    return Check(name, look, good).found()[0]

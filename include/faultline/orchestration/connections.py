@@ -13,9 +13,9 @@ from faultline.experiment.attempt import open_attempts
 from faultline.installation.airflow import airflow_environment, choose_database, write_airflow_home
 from faultline.installation.supervision import services_keeper
 from faultline.installation.supervisord import Supervisor
-from faultline.installation.targets.logins import check_said, write_target
+from faultline.installation.targets.logins import write_target
 from faultline.installation.targets.look import require_well
-from faultline.installation.targets.said import Said
+from faultline.installation.targets.said import Said, check_said
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError
 from faultline.system.locks import MachineLock

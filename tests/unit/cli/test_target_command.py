@@ -41,7 +41,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         monkeypatch.setattr(f"{where}.open_attempts", lambda *_: [Open(folder)])
     monkeypatch.setattr("faultline.system.settings.load_settings", lambda: made)
     monkeypatch.setattr("faultline.cli.operations.require", lambda _: None)
-    monkeypatch.setattr(connections, "machine_holder", lambda _: None)
+    monkeypatch.setattr(connections.MachineLock, "holder", lambda _: None)
     run(monkeypatch, KEEPER)
     return made
 
@@ -63,7 +63,7 @@ def test_it_is_not_looked_at_while_an_experiment_is_at_work(
     with pytest.raises(InfrastructureError, match="^machine: another's is at work"):
         target_command.check("lab")
     assert looked == []
-    monkeypatch.setattr(connections, "machine_holder", lambda _: None)
+    monkeypatch.setattr(connections.MachineLock, "holder", lambda _: None)
     run(monkeypatch, None)
     target_command.check("lab")
     assert looked == [1, 2], "what is open without services was cut off"

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurv
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from faultline.installation.targets.ssh import greeted
+from faultline.installation.targets.machines import greeted
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from tests.support.acceptor import LOCAL, accepting
 

@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from faultline.installation.targets import kafka
-from faultline.installation.targets.clock import Clock
 from faultline.installation.targets.java_kafka import KEYSTORE
 from faultline.installation.targets.kafka import Broker, _clock, logged_in, reached
+from faultline.installation.targets.machines import Clock
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.secrets import HARNESS, login_file
 from tests.support.acceptor import LOCAL, accepting

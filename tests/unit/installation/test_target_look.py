@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from faultline.experiment.config import parse_configuration
-from faultline.installation.targets import look, rules, spark, storage
+from faultline.installation.targets import look, machines, rules, spark
 from faultline.installation.targets.rules import check_target, not_measured, require_storage, require_victims
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
@@ -40,7 +40,7 @@ def endpoints(page: str = "http://127.0.0.1:1", **more: Any) -> Endpoints:
 
 LOOKS = {
     "kafka": "kafka.reached", "kafka login": "kafka.logged_in", "kafka rights": "kafka.worked",
-    "kafka topics": "kafka.others_topics", "storage": "storage.looked_at", "host a": "ssh.greeted",
+    "kafka topics": "kafka.others_topics", "storage": "machines.looked_at", "host a": "machines.greeted",
     "spark": "spark.alive", "spark version": "spark.versions", "spark login and storage": "spark.probed",
 }  # fmt: skip
 AT_ONCE = ["kafka", "kafka login", "storage", "host a", "spark", "spark version"]
@@ -209,12 +209,12 @@ def test_storage_that_executors_do_not_share_is_told_by_host() -> None:
 
 def test_a_storage_whose_clock_is_off_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = replace(endpoints(), storage=str(tmp_path))
-    assert storage.looked_at(told, "t").startswith(f"{tmp_path} can be written, its clock is ")
+    assert machines.looked_at(told, "t").startswith(f"{tmp_path} can be written, its clock is ")
     assert list(tmp_path.iterdir()) == []
-    now = storage.time.time
-    monkeypatch.setattr(storage.time, "time", lambda: now() - 60)
+    now = machines.time.time
+    monkeypatch.setattr(machines.time, "time", lambda: now() - 60)
     with pytest.raises(ConfigError, match=r"^Connection t: extra: path: the clock of .* is \+60\d\d\d ms off this"):
-        storage.looked_at(told, "t")
+        machines.looked_at(told, "t")
     assert list(tmp_path.iterdir()) == []
 
 

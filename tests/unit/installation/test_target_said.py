@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from faultline.engines.spark.settings import properties_file
-from faultline.installation.targets.logins import check_said, write_target
-from faultline.installation.targets.said import Said, digest, host_of, kafka_of, spark_of, storage_of
+from faultline.installation.targets.logins import write_target
+from faultline.installation.targets.said import Said, check_said, digest, host_of, kafka_of, spark_of, storage_of
 from faultline.orchestration import connections
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
@@ -119,7 +119,7 @@ def test_a_changed_password_is_noticed() -> None:
          "extra: ssl.ca.location: /no/file: No such file"),
         (spark_of, Said("k", "spark", "local[2]"), "host: local[2] is no master"),
         (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"deploy-mode": "cluster"}),
-         "extra: deploy-mode: cluster cannot run a Python program here"),
+         "extra: deploy-mode: Input should be 'client'"),
         (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, password="two\nlines"),
          "password: holds a line break"),
         (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"conf": {"spark.authenticate.secret": "x"}}),
@@ -168,7 +168,7 @@ def test_masters_are_read_as_the_provider_of_spark_reads_them() -> None:
     ]  # fmt: skip
     assert {spark_of(one).master for one in told} == {"spark://127.0.0.1:7077"}
     yarn = spark_of(Said("k", "spark", "yarn", extra={"driver-host": "10.0.0.9"}))
-    assert (yarn.master, yarn.ui, yarn.here, yarn.standalone) == ("yarn", "", "10.0.0.9", False)
+    assert (yarn.master, yarn.ui, yarn.here) == ("yarn", "", "10.0.0.9")
 
 
 def test_the_key_of_a_host_is_kept_in_a_file_of_this_user(settings: Settings, tmp_path: Path) -> None:

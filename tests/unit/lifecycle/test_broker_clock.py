@@ -14,7 +14,7 @@ import pytest
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import resolve
-from faultline.installation.targets.clock import Clock
+from faultline.installation.targets.machines import Clock
 from faultline.lifecycle import recorder
 from faultline.lifecycle.collect import broker_ahead_ms
 from faultline.lifecycle.hosts import broker_clock

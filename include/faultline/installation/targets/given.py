@@ -9,8 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from faultline.installation.targets.logins import check_said
-from faultline.installation.targets.said import FILES, Said
+from faultline.installation.targets.said import FILES, Said, check_said
 from faultline.system.errors import ConfigError
 from faultline.system.secrets import require_private
 from faultline.system.ssh_hosts import SSH_KEYS, check_ssh_host

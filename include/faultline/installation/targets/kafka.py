@@ -17,15 +17,13 @@ from typing import Any
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from faultline.installation.targets.clock import Clock, clock_of, clock_of_all
 from faultline.installation.targets.java_kafka import KEYSTORE
+from faultline.installation.targets.machines import PREFIX, PROBE, Clock, clock_of, clock_of_all
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.kafka import kafka_client
 from faultline.system.text import counted, one_line
 from faultline.system.waiting import wait_until
 
-PREFIX = "faultline-"
-PROBE = f"{PREFIX}probe-"
 # The topic, and the group, by which experiments take turns.
 TURN = f"{PREFIX}turn"
 CONNECT_S, LOGIN_S, ASK_S, HEARD_S = 5.0, 15.0, 15.0, 10.0

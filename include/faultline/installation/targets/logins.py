@@ -7,13 +7,12 @@ whose cluster it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from faultline.engines.spark.settings import NOTHING_BY_PAGE, properties_file
-from faultline.installation.targets.java_kafka import CA, KEYSTORE, JavaKafka, translated
-from faultline.installation.targets.said import Said, SparkSaid, digest, host_of, kafka_of, spark_of, storage_of
+from faultline.installation.targets.java_kafka import CA, KEYSTORE, JavaKafka
+from faultline.installation.targets.said import Said, SparkSaid, digest, host_of, login_of, spark_of, storage_of
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
@@ -59,30 +58,6 @@ def write_target(settings: Settings, target: Target, said: Mapping[str, Said]) -
     write_endpoints(settings, endpoints)
     _forget_others(folder, java, hosts)
     return endpoints
-
-
-def check_said(target: Target, said: Mapping[str, Said]) -> None:
-    """Looks at what those of its Connections say that are given, as far as that needs neither files of ours nor the
-    network. Raises ConfigError as `write_target`."""
-    # Where the master's name leads to is asked when it is taken in: it may not be known here yet.
-    looks: dict[str, Callable[[Said], object]] = {
-        target.kafka: login_of, target.storage: storage_of, target.spark: partial(spark_of, route=lambda host: host),
-    }  # fmt: skip
-    for conn_id, one in said.items():
-        if conn_id in looks:
-            looks[conn_id](one)
-        elif "private_key" not in one.extra:
-            check_ssh_host(f"Connection {conn_id}", host_of(one))
-
-
-def login_of(said: Said) -> tuple[str, dict[str, str], JavaKafka]:
-    """The broker's address, and how to log in there for librdkafka and for Java. Raises ConfigError naming the key."""
-    login = kafka_of(said)
-    bootstrap = login.pop("bootstrap.servers")
-    try:
-        return bootstrap, login, translated(login)
-    except ConfigError as error:
-        raise said.refuse(f"extra: {error}") from None
 
 
 def _require_one_login(settings: Settings, target: Target, bootstrap: str) -> None:

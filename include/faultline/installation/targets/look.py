@@ -1,41 +1,38 @@
-"""One look at a target after another, each told in a line: what would stop an experiment is found before it starts."""
+"""The checks of a target, each told in a line: what would stop an experiment is found before it starts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
+from faultline.installation.doctor import Check
 from faultline.installation.java import find_java
-from faultline.installation.targets import kafka, spark, ssh, storage
+from faultline.installation.targets import kafka, machines, spark
 from faultline.installation.targets.logins import FOUND_WELL, SAID
+from faultline.installation.targets.machines import PREFIX
 from faultline.system.errors import FaultlineError
 from faultline.system.files import write_private
 from faultline.system.settings import Settings
 from faultline.system.target import Target, endpoints_at
 from faultline.system.text import Say
 
-Look = tuple[str, Callable[[], object]]
-_OF_ATTEMPT = re.compile(rf"{kafka.PREFIX}(\d{{8}}T\d{{6}}Z-[0-9a-f]{{6}})-.*")
+_OF_ATTEMPT = re.compile(rf"{PREFIX}(\d{{8}}T\d{{6}}Z-[0-9a-f]{{6}})-.*")
 
 
 def look(settings: Settings, target: Target, say: Say) -> FaultlineError | None:
-    """Looks at everything, and says a line for each; what hangs on something that failed is left out.
+    """Makes every check, and says a line for each; what hangs on something that failed is left out.
 
     Returns the first failure; None when all is well, which is noted.
     """
     first: FaultlineError | None = None
     here = settings.at(endpoints_at(settings, target.name))
-    hosts = ([one] for one in _at_hosts(here, target))
-    for looks in (_at_kafka(here, target), _at_storage(here, target), *hosts, _at_spark(here, target)):
-        for what, one in looks:
-            try:
-                say(f"{what}: {one()}")
-            except FaultlineError as error:
-                say(f"{what}: NO: {error}")
+    for checks in checks_of(here, target):
+        for check in checks:
+            found, error = check.found()
+            say(f"{check.name}: {'' if error is None else 'NO: '}{found['detail']}")
+            if error is not None:
                 first = first or error
                 break
     if first is None:
@@ -52,8 +49,10 @@ def require_well(settings: Settings, target: Target, say: Say) -> None:
         if error := look(settings, target, say):
             raise error
         return
-    for _, one in _quick(here, target):
-        one()
+    for checks in checks_of(here, target):
+        for check in checks:
+            if not check.slow:
+                check.look()
 
 
 def _looked_at(here: Settings) -> str:
@@ -61,52 +60,44 @@ def _looked_at(here: Settings) -> str:
     return f"{(here.logins / SAID).read_text()} {version('pyspark')}"
 
 
-def _quick(here: Settings, target: Target) -> Iterator[Look]:
-    """What may change between two experiments, and is seen at once."""
-    yield from list(_at_kafka(here, target))[:2]
-    yield from _at_storage(here, target)
-    yield from _at_hosts(here, target)
-    *quick, _ = _at_spark(here, target)
-    yield from quick
-
-
-def _at_kafka(here: Settings, target: Target) -> Iterator[Look]:
+def checks_of(here: Settings, target: Target) -> list[list[Check]]:
+    """In groups, in each of which a check hangs on those before it."""
     broker = kafka.Broker(here.endpoints.kafka, here.logins, target.kafka)
-    yield "kafka", lambda: kafka.reached(broker)
-    yield "kafka login", lambda: kafka.logged_in(broker)
-    yield "kafka rights", lambda: f"a topic was made, described, filled, read and deleted; {kafka.worked(broker)}"
-    yield "kafka topics", lambda: kafka.others_topics(broker, lambda name: _is_own(here, name))
-
-
-def _is_own(here: Settings, topic: str) -> bool:
-    match = _OF_ATTEMPT.fullmatch(topic)
-    return match is not None and (here.attempts / match.group(1)).exists()
-
-
-def _at_storage(here: Settings, target: Target) -> Iterator[Look]:
-    yield "storage", lambda: storage.looked_at(here.endpoints, target.storage)
-
-
-def _at_hosts(here: Settings, target: Target) -> Iterator[Look]:
-    for name, host in here.endpoints.hosts.items():
-        yield f"host {name}", partial(ssh.greeted, host, target.host(name))
-
-
-def _at_spark(here: Settings, target: Target) -> Iterator[Look]:
     connection, installed = target.spark, version("pyspark")
     state: dict[str, Any] = {}
+
+    def rights() -> str:
+        return f"a topic was made, described, filled, read and deleted; {kafka.worked(broker)}"
 
     def master() -> str:
         state.update(spark.alive(here, connection))
         return f"{here.endpoints.engine} has {len(spark.workers_of(state))} living workers"
 
     def probe() -> str:
-        java: Path = find_java(here.home / "java.json").home
+        java = find_java(here.home / "java.json").home
         return spark.probed(here, connection, target.storage, java, max(1, len(spark.workers_of(state))))
 
-    if here.endpoints.engine_ui:
-        yield "spark", master
-        yield "spark version", lambda: spark.versions(here, connection, state, installed)
-    else:
-        yield "spark", lambda: f"{here.endpoints.engine} has no page that tells its workers and versions: not known"
-    yield "spark login and storage", probe
+    of_spark = [
+        Check("spark", master), Check("spark version", lambda: spark.versions(here, connection, state, installed)),
+    ]  # fmt: skip
+    if not here.endpoints.engine_ui:
+        of_spark = [Check("spark", str, f"{here.endpoints.engine} has no page that tells its workers and versions")]
+    return [
+        [
+            Check("kafka", lambda: kafka.reached(broker)),
+            Check("kafka login", lambda: kafka.logged_in(broker)),
+            Check("kafka rights", rights, slow=True),
+            Check("kafka topics", lambda: kafka.others_topics(broker, lambda name: _is_own(here, name)), slow=True),
+        ],
+        [Check("storage", lambda: machines.looked_at(here.endpoints, target.storage))],
+        *(
+            [Check(f"host {name}", partial(machines.greeted, host, target.host(name)))]
+            for name, host in here.endpoints.hosts.items()
+        ),
+        [*of_spark, Check("spark login and storage", probe, slow=True)],
+    ]
+
+
+def _is_own(here: Settings, topic: str) -> bool:
+    match = _OF_ATTEMPT.fullmatch(topic)
+    return match is not None and (here.attempts / match.group(1)).exists()

@@ -9,31 +9,31 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from faultline.engines.spark.hdfs import SCHEME
+from faultline.installation.targets.java_kafka import JavaKafka, translated
 from faultline.system.errors import ConfigError
+from faultline.system.ssh_hosts import check_ssh_host
+from faultline.system.target import Target
 
 # Where the documentation of librdkafka has a file, a Connection can also hold its content.
 FILES = {"ssl.ca.location": "ssl.ca.pem", "ssl.certificate.location": "ssl.certificate.pem",
           "ssl.key.location": "ssl.key.pem"}  # fmt: skip
 _MASTER = re.compile(r"spark://([A-Za-z0-9._-]+:\d+)(,[A-Za-z0-9._-]+:\d+)*")
 _HDFS = re.compile(r"hdfs://([A-Za-z0-9._-]+):\d+(?:/[A-Za-z0-9._-]+)+")
-_PAGE = re.compile(r"https?://[^\s/]+(?:/\S*)?")
-_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
-_WEB = re.compile(r"http://[A-Za-z0-9._-]+:\d+")
-# Of a name node, where nothing else is said.
-WEB_PORT = 9870
+# Of a name node, and of the page that a standalone master has beside its port, where nothing else is said.
+WEB_PORT, UI_PORT = 9870, 8080
 # Why a checkpoint cannot lie there.
 _UNKNOWN = "only a checkpoint's own files tell when it was written"
 _REFUSED = dict.fromkeys(("s3", "s3a", "s3n"), "its files' times are of whole seconds, which is too coarse")
 # What follows from the Connection itself.
 _GIVEN = ("spark.master", "spark.submit.deployMode", "spark.driver.host", "spark.driver.bindAddress")
 _ENCRYPTED = "spark.network.crypto.enabled"
-# Of the page that a standalone master has beside its port.
-UI_PORT = 8080
-CLIENT = "client"
 # The type of a Connection whose host may be a whole address of a master.
 OF_SPARK = "spark"
 
@@ -63,27 +63,58 @@ class Said:
         return ConfigError(f"Connection {self.id}: {why}")
 
 
-@dataclass(frozen=True)
-class SparkSaid:
-    """`ui`: the master's page, empty where it has none of the standalone kind. `secret`: that every process of the
-    cluster shares, empty where none is asked for. `conf`: settings that the cluster asks for. `here`: the address at
-    which executors reach this machine."""
-
-    master: str
-    ui: str
-    secret: str
-    conf: Mapping[str, str]
-    here: str
-
-    @property
-    def standalone(self) -> bool:
-        return self.master.startswith("spark://")
-
-
 def digest(said: Mapping[str, Said]) -> str:
     """Tells whether any of them was changed since."""
     content = {name: {**asdict(one), "extra": dict(one.extra)} for name, one in said.items()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def check_said(target: Target, said: Mapping[str, Said]) -> None:
+    """Looks at what those of its Connections say that are given, as far as that needs neither files of ours nor the
+    network. Raises ConfigError naming Connection and key."""
+    # Where the master's name leads to is asked when it is taken in: it may not be known here yet.
+    looks: dict[str, Callable[[Said], object]] = {
+        target.kafka: login_of, target.storage: storage_of, target.spark: partial(spark_of, route=lambda host: host),
+    }  # fmt: skip
+    for conn_id, one in said.items():
+        if conn_id in looks:
+            looks[conn_id](one)
+        elif "private_key" not in one.extra:
+            check_ssh_host(f"Connection {conn_id}", host_of(one))
+
+
+class _Extra(BaseModel):
+    """What a Connection says beyond host, port and login; other keys are nobody's business."""
+
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
+
+    @classmethod
+    def of(cls, said: Said, **more: object) -> Self:
+        """Of a Connection. Raises ConfigError naming the key."""
+        try:
+            return cls.model_validate({**said.extra, **more})
+        except ValidationError as error:
+            first = error.errors()[0]
+            why = first["ctx"]["error"] if first["type"] == "value_error" else f"{first['msg']}; mend it"
+            raise said.refuse(f"extra: {first['loc'][0]}: {why}") from None
+
+
+def _fits(pattern: str, why: str) -> AfterValidator:
+    """Refuses a text of another form; an empty one is none."""
+
+    def check(value: str) -> str:
+        if value and not re.fullmatch(pattern, value):
+            raise ValueError(f"{value!r} {why}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _without_slash(value: str) -> str:
+    return value.rstrip("/")
+
+
+# ---- Kafka ----
 
 
 def kafka_of(said: Said) -> dict[str, str]:
@@ -110,6 +141,76 @@ def kafka_of(said: Said) -> dict[str, str]:
     return found
 
 
+def login_of(said: Said) -> tuple[str, dict[str, str], JavaKafka]:
+    """The broker's address, and how to log in there for librdkafka and for Java. Raises ConfigError naming the key."""
+    login = kafka_of(said)
+    bootstrap = login.pop("bootstrap.servers")
+    try:
+        return bootstrap, login, translated(login)
+    except ConfigError as error:
+        raise said.refuse(f"extra: {error}") from None
+
+
+# ---- Spark ----
+
+
+def _setting(name: str) -> str:
+    if not name.startswith("spark."):
+        raise ValueError(f"{name} is no setting of Spark's; give names such as {_ENCRYPTED}")
+    if name.startswith("spark.authenticate"):
+        raise ValueError(f"{name} follows from the secret, the Connection's password; leave it out")
+    if name in _GIVEN:
+        raise ValueError(f"{name} follows from the Connection; leave it out")
+    return name
+
+
+class _SparkExtra(_Extra):
+    # What is in Python runs where it is started.
+    deploy_mode: Literal["client"] = Field("client", alias="deploy-mode")
+    ui: Annotated[
+        str,
+        AfterValidator(_without_slash),
+        _fits(r"https?://[^\s/]+(?:/\S*)?", "is no address of a page; give http://HOST:PORT"),
+    ] = ""
+    conf: dict[Annotated[str, AfterValidator(_setting)], str] = Field(default_factory=dict)
+    driver_host: Annotated[
+        str, _fits(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", "is no host; give its name or address")
+    ] = Field("", alias="driver-host")
+
+
+@dataclass(frozen=True)
+class SparkSaid:
+    """`ui`: the master's page, empty where it has none of the standalone kind. `secret`: that every process of the
+    cluster shares, empty where none is asked for. `conf`: settings that the cluster asks for. `here`: the address at
+    which executors reach this machine."""
+
+    master: str
+    ui: str
+    secret: str
+    conf: Mapping[str, str]
+    here: str
+
+
+def spark_of(said: Said, route: Callable[[str], str | None] | None = None) -> SparkSaid:
+    """Raises ConfigError naming the key. `route`: tells the address of this machine by which a host is reached."""
+    master, extra, secret = _master(said), _SparkExtra.of(said), said.password or ""
+    standalone = _MASTER.fullmatch(master)
+    if standalone is None and master != "yarn" and not master.startswith("k8s://"):
+        raise said.refuse(f"host: {master} is no master; give spark://HOST:PORT, yarn or k8s://ADDRESS")
+    if not secret.isprintable() or secret != secret.strip():
+        raise said.refuse("password: holds a line break, or a space at an end; choose another secret")
+    if not secret and extra.conf.get(_ENCRYPTED, "").lower() == "true":
+        raise said.refuse(f"password: missing, and conf has {_ENCRYPTED}, which takes a secret; give the cluster's")
+    first = standalone.group(1).rpartition(":")[0] if standalone else ""
+    here = extra.driver_host or ((route or route_to)(first) if first else "")
+    if not here and first:
+        raise said.refuse(f"host: {first} has no address that is known here; mend the name, or look at /etc/hosts")
+    if not here:
+        raise said.refuse("extra: driver-host: missing; give the address at which executors reach this machine")
+    ui = extra.ui or (f"http://{first}:{UI_PORT}" if first else "")
+    return SparkSaid(master, ui, secret, extra.conf, here)
+
+
 def route_to(host: str) -> str | None:
     """The address of this machine by which a host is reached; None for a host that has no address. Sends nothing."""
     try:
@@ -121,55 +222,6 @@ def route_to(host: str) -> str | None:
         return None
 
 
-def spark_of(said: Said, route: Callable[[str], str | None] = route_to) -> SparkSaid:
-    """Raises ConfigError naming the key. `route`: tells the address of this machine by which a host is reached."""
-    master = _master(said)
-    extra = said.extra
-    if extra.get("deploy-mode", CLIENT) != CLIENT:
-        raise said.refuse(f"extra: deploy-mode: {extra['deploy-mode']} cannot run a Python program here; use client")
-    standalone = _MASTER.fullmatch(master)
-    if standalone is None and master != "yarn" and not master.startswith("k8s://"):
-        raise said.refuse(f"host: {master} is no master; give spark://HOST:PORT, yarn or k8s://ADDRESS")
-    secret = said.password or ""
-    if not secret.isprintable() or secret != secret.strip():
-        raise said.refuse("password: holds a line break, or a space at an end; choose another secret")
-    conf = _conf(said, secret)
-    first = standalone.group(1).rpartition(":")[0] if standalone else ""
-    ui = str(extra.get("ui") or (f"http://{first}:{UI_PORT}" if first else "")).rstrip("/")
-    if ui and not _PAGE.fullmatch(ui):
-        raise said.refuse(f"extra: ui: {ui!r} is no address of a page; give http://HOST:PORT")
-    return SparkSaid(master, ui, secret, conf, _here(said, first, route))
-
-
-def _conf(said: Said, secret: str) -> dict[str, str]:
-    """Settings that the cluster asks for, but for those that follow from the Connection."""
-    conf = said.extra.get("conf", {})
-    if not isinstance(conf, dict) or not all(str(name).startswith("spark.") for name in conf):
-        raise said.refuse('extra: conf: is no object of settings, such as {"spark.network.crypto.enabled": "true"}')
-    found = {str(name): str(value) for name, value in conf.items()}
-    for name in found:
-        if name.startswith("spark.authenticate"):
-            raise said.refuse(f"extra: conf: {name} follows from the secret, the Connection's password; leave it out")
-        if name in _GIVEN:
-            raise said.refuse(f"extra: conf: {name} follows from the Connection; leave it out")
-    if not secret and found.get(_ENCRYPTED, "").lower() == "true":
-        raise said.refuse(f"password: missing, and conf has {_ENCRYPTED}, which takes a secret; give the cluster's")
-    return found
-
-
-def _here(said: Said, first: str, route: Callable[[str], str | None]) -> str:
-    """The address of this machine for executors. `first`: the first host of the masters, empty where none is named."""
-    given = said.extra.get("driver-host")
-    if given and not _HOST.fullmatch(str(given)):
-        raise said.refuse(f"extra: driver-host: {given!r} is no host; give its name or address")
-    here = given or (route(first) if first else None)
-    if not here and first:
-        raise said.refuse(f"host: {first} has no address that is known here; mend the name, or look at /etc/hosts")
-    if not here:
-        raise said.refuse("extra: driver-host: missing; give the address at which executors reach this machine")
-    return str(here)
-
-
 def _master(said: Said) -> str:
     """As the Spark provider puts it together."""
     host = said.host or ""
@@ -178,31 +230,36 @@ def _master(said: Said) -> str:
     return f"{master}:{said.port}" if said.port else master
 
 
+# ---- Storage, and hosts ----
+
+
+def _folder(path: str) -> str:
+    kind, _, _ = path.partition("://")
+    if path.startswith(SCHEME):
+        if _HDFS.fullmatch(path.rstrip("/")) is None:
+            raise ValueError(f"{path!r} is no folder in HDFS; give hdfs://HOST:PORT/PATH")
+    elif kind not in (path, "file"):
+        raise ValueError(f"{kind} is refused: {_REFUSED.get(kind, _UNKNOWN)}; give a folder, or hdfs://")
+    elif not re.fullmatch("/.*[^/].*", path.removeprefix("file://")):
+        raise ValueError(f"{path!r} is no path of a folder; give one that begins with / and that all hosts share")
+    return path.removeprefix("file://").rstrip("/")
+
+
+class _StorageExtra(_Extra):
+    path: Annotated[str, AfterValidator(_folder)]
+    web: Annotated[
+        str,
+        AfterValidator(_without_slash),
+        _fits(r"http://[A-Za-z0-9._-]+:\d+", "is no address of WebHDFS; give http://HOST:PORT"),
+    ] = ""
+
+
 def storage_of(said: Said) -> tuple[str, str]:
     """The folder that all hosts share, and where WebHDFS answers for it if it lies in HDFS. Raises ConfigError naming
     the key."""
-    path = str(said.extra.get("path") or said.host or "")
-    if path.startswith(SCHEME):
-        return _in_hdfs(said, path.rstrip("/"))
-    if "://" in path and not path.startswith("file://"):
-        kind = path.partition("://")[0]
-        raise said.refuse(f"extra: path: {kind} is refused: {_REFUSED.get(kind, _UNKNOWN)}; give a folder, or hdfs://")
-    path = path.removeprefix("file://")
-    if not path.startswith("/") or path == "/":
-        raise said.refuse(
-            f"extra: path: {path!r} is no path of a folder; give one that begins with / and that all hosts share"
-        )
-    return path.rstrip("/"), ""
-
-
-def _in_hdfs(said: Said, path: str) -> tuple[str, str]:
-    match = _HDFS.fullmatch(path)
-    if match is None:
-        raise said.refuse(f"extra: path: {path!r} is no folder in HDFS; give hdfs://HOST:PORT/PATH")
-    web = str(said.extra.get("web") or f"http://{match.group(1)}:{WEB_PORT}").rstrip("/")
-    if not _WEB.fullmatch(web):
-        raise said.refuse(f"extra: web: {web!r} is no address of WebHDFS; give http://HOST:PORT")
-    return path, web
+    extra = _StorageExtra.of(said, path=str(said.extra.get("path") or said.host or ""))
+    match = _HDFS.fullmatch(extra.path)
+    return extra.path, "" if match is None else extra.web or f"http://{match.group(1)}:{WEB_PORT}"
 
 
 def host_of(said: Said) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from faultline.engines.spark.settings import (
     spark_environment,
 )
 from faultline.installation.spark import LOG4J_SPARK, spark_submit
-from faultline.installation.targets.storage import require_folder
+from faultline.installation.targets.machines import require_folder
 from faultline.system.endpoints import Endpoints
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError

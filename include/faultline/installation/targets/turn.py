@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from faultline.installation.targets.kafka import ASK_S, PREFIX, TURN, Broker
+from faultline.installation.targets.kafka import ASK_S, TURN, Broker
+from faultline.installation.targets.machines import PREFIX
 from faultline.system.errors import InfrastructureError
 from faultline.system.text import one_line
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from faultline.installation.targets.logins import check_said, write_target
+from faultline.installation.targets.logins import write_target
 from faultline.installation.targets.look import require_well
-from faultline.installation.targets.said import Said
+from faultline.installation.targets.said import Said, check_said
 from faultline.orchestration.connections import at_work, look_ahead, take_in
 from faultline.orchestration.guest.guest_run import is_guest_run
 from faultline.system.errors import InfrastructureError
