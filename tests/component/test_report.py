@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Page, Route
 
 from faultline.records.judge.judge import judge
 from faultline.records.record import Record
+from faultline.reports.figures.attempt import FAULT_COLOUR
 from faultline.reports.report import write_report
-from faultline.reports.time_series import FAULT_COLOUR
 from tests.unit.sample_records import CENSORED, matrix, sample
 from tests.unit.synthetic import Scenario, Synthetic
 

@@ -21,8 +21,8 @@ from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.manifest import BASELINE
 from faultline.records.record import JUDGED, Record
 from faultline.records.store import Store
-from faultline.reports.narrative import ended_early
-from faultline.reports.recovery_words import recovery_lines
+from faultline.reports.views.faults import ended_early
+from faultline.reports.views.recoveries import recovery_lines
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.journal import JournalCache
 from faultline.system.settings import Settings

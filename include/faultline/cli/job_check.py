@@ -10,7 +10,7 @@ from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, QUERY, JobF
 from faultline.experiment.workloads.program import ProgramParameters
 from faultline.records.format import milliseconds
 from faultline.records.record import Record
-from faultline.reports.narrative import not_measured
+from faultline.reports.views.faults import not_measured
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
 from faultline.system.text import Say, counted

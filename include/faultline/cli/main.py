@@ -171,7 +171,7 @@ def run(
     """
     from faultline.cli.run_one import describe_faults, page_of, run_single
     from faultline.experiment.workloads.registry import workload_of
-    from faultline.reports.table import print_table
+    from faultline.reports.terminal import print_table
 
     given = {one.partition("=")[0] for one in parameters or []}
     whole = workload_of({"workload": workload}).whole
@@ -252,7 +252,7 @@ def results(
     if as_json:
         print(json.dumps([record.as_dict() for record in records], indent=2))
         return
-    from faultline.reports.table import print_table
+    from faultline.reports.terminal import print_table
 
     if not records:
         found = "no record matches; what a sweep did not measure again, since it was there, is under the sweep that did"

@@ -236,7 +236,7 @@ def print_outcome(records: list[Record]) -> None:
     from faultline.comparison.unsound import unsound_of
     from faultline.records.summary import Entry
     from faultline.reports.answer.output import print_answer
-    from faultline.reports.table import print_table
+    from faultline.reports.terminal import print_table
 
     entries = [Entry.of(record) for record in records]
     print_answer(answer_of(entries), unsound_of(entries))
@@ -245,7 +245,7 @@ def print_outcome(records: list[Record]) -> None:
 
 def say_times(settings: Settings, records: Sequence[Record], since: datetime, say: Say) -> None:
     """Where the time of each experiment went that was measured `since`."""
-    from faultline.reports.table import name_of
+    from faultline.reports.views.runs import name_of
 
     for record in records:
         split = split_of(Attempt(settings.attempts / record.attempt))

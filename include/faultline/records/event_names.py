@@ -6,9 +6,9 @@ Events of the first fault have plain names, those of fault n end in `#n`, such a
 from __future__ import annotations
 
 # Events of the attempt, which belong to no fault.
-EDGES = {"gate": "T0 gate opened", "measured_from": "measuring begins", "measured_until": "measuring ends"}
+EDGES = frozenset({"gate", "measured_from", "measured_until"})
 
-# Short names, for tables and legends, in the order in which events usually happen.
+# Short names, for legends, in the order in which events usually happen.
 LABELS = {
     "t0": "t0 signal delivered",
     "t1": "t1 last output",
@@ -54,10 +54,3 @@ def split_name(name: str) -> tuple[str, int]:
     """The plain name, and the number of the fault from 1; a name without a number belongs to the first."""
     plain, separator, number = name.rpartition("#")
     return (plain, int(number)) if separator and number.isascii() and number.isdigit() else (name, 1)
-
-
-def label(name: str) -> str:
-    """The short name; unknown names as they are."""
-    plain, number = split_name(name)
-    shown = EDGES.get(plain) or LABELS.get(plain) or plain
-    return shown if number == 1 else f"{shown} (fault {number})"

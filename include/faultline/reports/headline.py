@@ -14,7 +14,7 @@ from faultline.experiment.config import Configuration
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
 from faultline.records.record import JUDGED, Record
 from faultline.reports.pages import UI_PAGE
-from faultline.reports.table import name_of
+from faultline.reports.views.runs import name_of
 from faultline.system.errors import ConfigError
 from faultline.system.text import counted
 

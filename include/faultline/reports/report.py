@@ -24,15 +24,17 @@ from faultline import __version__
 from faultline.comparison.answer import answer_of
 from faultline.comparison.exactness import miscounts, tells_tuples
 from faultline.comparison.unsound import unsound_of
+from faultline.records.catalogue import Column, Sheet
 from faultline.records.format import count
 from faultline.records.record import JUDGED, Record
 from faultline.records.summary import Entry
 from faultline.reports.answer.view import answer_view
-from faultline.reports.experiment_view import Pairs, as_text, period, section_of
+from faultline.reports.figures.parts import parts_figure
 from faultline.reports.html import environment, figures_json, own_text
-from faultline.reports.parts_figure import parts_figure
 from faultline.reports.sweep_figures import overview_figures
-from faultline.reports.table import Column, columns_of, ordered, plain_rows
+from faultline.reports.views.run import OVERSUBSCRIBED, as_text, period, run_view
+from faultline.reports.views.runs import columns_of, ordered, plain_rows
+from faultline.reports.views.story import Pairs
 from faultline.system.text import counted
 
 _ENGINES = {"pyspark": "Spark", "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow"}
@@ -68,9 +70,8 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
     rows = plain_rows(records)
     columns = columns_of(rows)
     figures: dict[str, go.Figure] = {}
-    experiments = [
-        section_of(row["number"], record, results, figures) for row, record in zip(rows, ordered(records), strict=True)
-    ]
+    experiments = [run_view(record, results, row["number"]) for row, record in zip(rows, ordered(records), strict=True)]
+    figures |= {view.plot: view.figure for view in experiments if view.figure is not None}
     overview = []
     for index, (axis, figure) in enumerate(overview_figures(records)):
         figures[f"overview-{index}"] = figure
@@ -88,6 +89,7 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
             lead=_lead(records),
             facts=_facts(records, sweep),
             groups=_groups(columns),
+            runs=Sheet.RUNS,
             column_count=len(columns),
             rows=rows,
             answer=answer,
@@ -173,7 +175,7 @@ def _facts(records: Sequence[Record], sweep: Mapping[str, Any] | None) -> Pairs:
     facts = [
         ("Measured", _period(times)),
         ("Machine", _distinct(machines)),
-        ("Oversubscribed", "yes: the executors ask for more cores than there are" if warned else "no"),
+        ("Oversubscribed", OVERSUBSCRIBED if warned else "no"),
         ("Software", _distinct(engines)),
         ("Build", _distinct(record.build for record in records)),
         ("Faultline", _distinct(_faultline(record) for record in records)),

@@ -11,9 +11,9 @@ import plotly.graph_objects as go
 
 from faultline.records.format import CONTROL, fault_of, milliseconds, plain, seconds
 from faultline.records.record import JUDGED, Record, RecoveryPart
-from faultline.reports.recovery_words import number_of, repeated_parts
-from faultline.reports.table import name_of, ordered
-from faultline.reports.time_series import FAINT_COLOUR
+from faultline.reports.figures.attempt import FAINT_COLOUR
+from faultline.reports.views.recoveries import number_of, repeated_parts
+from faultline.reports.views.runs import name_of, ordered
 
 SERIES_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 SERIES_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")

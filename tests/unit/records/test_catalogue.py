@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faultline.records.catalogue import KNOWN, metrics_of, named
+from faultline.records.catalogue import metrics_of, named
 from faultline.records.summary import Entry
 from tests.unit.sample_records import RECOVERED, sample
 
@@ -27,5 +27,5 @@ def test_a_path_has_a_name_in_words_and_its_unit_once(key: str, title: str, grou
 
 def test_no_list_to_choose_from_shows_a_path() -> None:
     listed = metrics_of([Entry.of(sample(recovery=RECOVERED))])
-    assert len(listed) > 20 and set(listed) - set(KNOWN), "also what is no column of its own"
+    assert len(listed) > 20
     assert [metric.title for metric in listed if "_" in metric.title or " · " in metric.title] == []

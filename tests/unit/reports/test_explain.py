@@ -13,12 +13,15 @@ import pytest
 from rich.console import Console
 
 from faultline.experiment.config import parse_configuration
-from faultline.records.event_names import LABELS, WORDS, label, split_name
+from faultline.records.event_names import EDGES, LABELS, WORDS, split_name
 from faultline.records.judge.recovery.timeline import CHAIN
 from faultline.records.record import Record
-from faultline.reports.explain import BAR_WIDTH, again, bar_text, explain, explain_json, render_story
-from faultline.reports.narrative import Span, tell
-from faultline.reports.time_series import MARKS
+from faultline.reports.explain import explain, explain_json
+from faultline.reports.figures.attempt import MARKS
+from faultline.reports.terminal import BAR_WIDTH, bar_text, render_run
+from faultline.reports.views.run import run_view
+from faultline.reports.views.runs import again
+from faultline.reports.views.story import Span
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
 from tests.unit.sample_records import CENSORED, GATE_NS, NS, RECOVERED, sample
@@ -107,13 +110,13 @@ def test_a_kill_is_told_from_plan_to_recovery(settings: Settings) -> None:
         "Fault 1: executor kill at T0 + 41 s",
         "Recovered in 13.84 s (± 2.0 s, one bin)",
         "victim: executor 0 (pid 200)",
-        "planned for T0 + 41.000 s, +0.40 ms off",
+        "planned: T0 + 41.000 s, +0.40 ms off",
         "outcome: effective: executor 0 gone within 0.004 s",
-        "dip depth 100 % of the usual throughput",
-        "longest silence 7.81 s",
-        "lag area 12,346 record·s",
-        "snapshot 3.0 s old at the fault",
-        "396,357 expected · 0 lost, 12,345 overcounted, 0 wrong · 7 re-emitted, 0 sends unknown",
+        "dip: 100 % of the usual throughput",
+        "longest silence: 7.81 s",
+        "lag area: 12,346 record·s",
+        "snapshot: 3.0 s old at the fault",
+        "396,357 expected · 0 lost · 12,345 overcounted · 0 wrong · 7 re-emitted · 0 sends unknown",
         "the Spark Master: an executor",
     ):
         assert said in text, said
@@ -135,10 +138,10 @@ def test_every_event_has_its_instants_its_words_and_its_evidence(settings: Setti
 
 @pytest.mark.parametrize("width", [60, 80, 109, 110, 200])
 def test_nothing_is_cut_off_at_any_width(settings: Settings, width: int) -> None:
-    story = tell(kill(settings), settings.results)
+    view = run_view(kill(settings), settings.results)
     console = Console(width=width, no_color=True)
     with console.capture() as capture:
-        console.print(render_story(story, width))
+        console.print(render_run(view, width))
     text = capture.get()
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
@@ -149,7 +152,7 @@ def test_nothing_is_cut_off_at_any_width(settings: Settings, width: int) -> None
 
 def test_the_parts_are_bars_one_after_another(settings: Settings) -> None:
     record = kill(settings)
-    (fault,) = tell(record, settings.results).faults
+    (fault,) = run_view(record, settings.results).story.faults
     names = ["detection", "redeploy", "load", "replay", "catch-up", "until all normal"]
     assert [span.name for span in fault.spans] == names
     for before, after in zip(fault.spans, fault.spans[1:], strict=False):
@@ -182,7 +185,7 @@ def test_censored_is_said_plainly(settings: Settings) -> None:
     text = text_of(settings)
     assert "Not seen to recover: not over 33.9 s after the fault (censored)" in text
     assert "ecovered in" not in text
-    (fault,) = tell(record, settings.results).faults
+    (fault,) = run_view(record, settings.results).story.faults
     assert fault.spans[-1].name == "watched on"
     assert not fault.spans[-1].seen
     assert fault.spans[-1].start_s + fault.spans[-1].length_s == pytest.approx(33.94)
@@ -190,7 +193,7 @@ def test_censored_is_said_plainly(settings: Settings) -> None:
 
 def test_a_gap_ends_the_chain_of_bars(settings: Settings) -> None:
     recovery = {**CENSORED, "redeploy_s": None, "load_s": None, "replay_s": None}
-    (fault,) = tell(stored(settings, sample(recovery=recovery)), settings.results).faults
+    (fault,) = run_view(stored(settings, sample(recovery=recovery)), settings.results).story.faults
     assert [span.name for span in fault.spans] == ["detection", "watched on"]
 
 
@@ -225,7 +228,7 @@ def test_an_act_without_effect_says_so(settings: Settings) -> None:
     text = text_of(settings)
     assert "No recovery: it had no effect" in text
     assert "outcome: no-effect: was idle" in text
-    assert "planned for T0 + 41.000 s" in text
+    assert "planned: T0 + 41.000 s" in text
 
 
 PLAN = {
@@ -275,7 +278,7 @@ def test_several_faults_are_told_one_by_one(settings: Settings) -> None:
     assert "driver (pid 300 on node1)" in first
     assert "Fault 2: kafka delay of 150 ms for 5 s at T0 + 71 s" in second
     assert "Not seen to recover: not over 33.9 s after the fault (censored)" in second
-    assert "planned for T0 + 71.000 s, +1.30 ms off" in second
+    assert "planned: T0 + 71.000 s, +1.30 ms off" in second
     assert "undone: heal the proxy 5.00 s after the fault, but failed: healing by x failed" in second
     assert "71.500 +0.500 t2 the loss is detected" in second, "seconds count from this fault's own t0"
     restarts = text[text.index("Who started what again") :]
@@ -404,10 +407,7 @@ def test_the_command_knows_the_defaults_of_each_workload(given: dict[str, Any]) 
 
 
 def test_one_name_for_each_event_wherever_it_is_shown() -> None:
-    assert set(MARKS) == set(LABELS) == set(WORDS) - {"gate", "measured_from", "measured_until"}
+    assert set(MARKS) == set(LABELS) == set(WORDS) - EDGES
     assert split_name("t2#3") == ("t2", 3)
     assert split_name("t2") == ("t2", 1)
     assert split_name("a#b") == ("a#b", 1)
-    assert label("driver_restarted#2") == "driver restarted (fault 2)"
-    assert label("gate") == "T0 gate opened"
-    assert label("unheard_of") == "unheard_of"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.records.record import Record
-from faultline.reports.narrative import tell
-from faultline.reports.out_of_bound import Bounds, bounds_of, lag_out, last_out_text, latency_out
-from faultline.reports.time_series import time_figure
+from faultline.reports.figures.attempt import time_figure
+from faultline.reports.views.run import run_view
+from faultline.reports.views.series import Bounds, bounds_of, lag_out, last_out_text, latency_out
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 LIMITS = {"latency_limit_ms": 4000.0, "lag_limit": 2500.0, "hold_s": 10.0, "plateau_ratio": 1.4}
@@ -62,15 +62,15 @@ def test_the_story_of_a_recovery_that_is_not_over_says_so(tmp_path: Path) -> Non
     folder = tmp_path / "attempts" / record.attempt
     folder.mkdir(parents=True)
     (folder / "series.json").write_text(json.dumps(SERIES))
-    (fault,) = tell(record, tmp_path).faults
+    (fault,) = run_view(record, tmp_path).story.faults
     assert fault.verdict == (
         "not seen to recover: not over 33.9 s after the fault (censored), when latency was 6,120 ms, 53 % above the "
         "bound L* of 4,000 ms; p99 of the last 10 s was 1.4 × that before the fault"
     )
     (folder / "series.json").write_text("[")
-    story = tell(record, tmp_path)
+    story = run_view(record, tmp_path).story
     assert "tuples came later than the bound L*" in story.faults[0].verdict
-    assert any(remark.startswith("series.json: cannot be read") for remark in story.remarks)
+    assert any(remark.startswith("series.json cannot be read") for remark in story.remarks)
 
 
 def test_records_without_bounds_have_none() -> None:

@@ -9,7 +9,7 @@ import plotly
 import pytest
 from fastapi import FastAPI
 
-from faultline.reports.pages.assets import asset_version
+from faultline.reports.html import asset_version
 from tests.unit.pages_store import app, ask, put, record
 from tests.unit.reports.test_report import EVIL
 from tests.unit.sample_records import RECOVERED

@@ -19,7 +19,7 @@ from faultline.records.judge.judge import judge
 from faultline.records.record import AuditPart, Record
 from faultline.reports.html import figures_json
 from faultline.reports.report import render, write_report
-from faultline.reports.table import columns_of, plain_rows
+from faultline.reports.views.runs import columns_of, plain_rows
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.synthetic import Scenario, Synthetic
 
@@ -136,8 +136,9 @@ def test_a_measured_attempt_has_its_figure_and_its_timeline(tmp_path: Path) -> N
     assert {"time-1", "parts"} == set(figures)
     assert len({trace["yaxis"] for trace in figures["time-1"]["data"]}) == 5
     assert "template" not in figures["time-1"]["layout"]
-    assert ["t2 loss detected", "28.549", "+0.350", "recorder.jsonl: removeTime of executor 0 (REST)"] in found.cells
-    assert ["t0 signal delivered", "28.199", "0.000", "conductor.jsonl: signal delivered"] in found.cells
+    detected = "recorder.jsonl: removeTime of executor 0 (REST)"
+    assert ["28.549", "+0.350", "t2the loss is detected", detected] in found.cells
+    assert ["28.199", "0.000", "t0the fault strikes", "conductor.jsonl: signal delivered"] in found.cells
     assert len(found.scripts[0]) < 100_000, "numbers are rounded, data stays small"
 
 
@@ -163,8 +164,8 @@ def test_several_faults_have_a_row_each_and_the_new_events_have_names(tmp_path: 
     found = page([record], tmp_path)
     assert ["1", "0.15", "5.09", "1.01", "1.59", "4.00", "13.8", "87 %", "7.81", "12,346"] in found.cells
     assert ["2", "0.15", "5.09", "1.01", "1.59", "—", "> 33.9", "—", "—", "—"] in found.cells
-    assert ["driver restarted", "43.500", "+2.500", "supervisor.jsonl"] in found.cells
-    assert ["service up again (fault 2)", "64.250", "+3.250", "services.jsonl"] in found.cells
+    assert ["43.500", "+2.500", "the supervisor has restarted the driver", "supervisor.jsonl"] in found.cells
+    assert ["64.250", "+3.250", "the service is started again", "services.jsonl"] in found.cells
     assert "Longest silence7.81 sdip 87 %" in found.text.replace("\n", "")
     assert "Recovery from each fault" not in page([sample(recovery=RECOVERED, recoveries=[RECOVERED])], tmp_path).text
 

@@ -14,7 +14,7 @@ from faultline.records.catalogue import KNOWN
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.document.svg import Line, Mark, Panel, draw
-from faultline.reports.pages.charts import curves
+from faultline.reports.figures.configurations import curves
 from faultline.reports.pages.nights import course_figure
 from faultline.reports.sweep_figures import overview_figures
 from tests.unit.swept_records import swept

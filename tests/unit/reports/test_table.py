@@ -9,14 +9,15 @@ from rich.console import Console
 
 from faultline.records.format import fault_of, milliseconds, signed
 from faultline.records.record import Record
-from faultline.reports.table import COLUMNS, columns_of, name_of, plain_rows, result_table
+from faultline.reports.terminal import ResultTable
+from faultline.reports.views.runs import COLUMNS, columns_of, name_of, plain_rows
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 
 
 def printed(records: list[Record], width: int) -> str:
     console = Console(width=width, no_color=True, file=None)
     with console.capture() as capture:
-        console.print(result_table(records))
+        console.print(ResultTable(plain_rows(records)))
     return capture.get()
 
 
@@ -29,21 +30,21 @@ def test_a_kill_gives_exactly_this_row() -> None:
             "interval_s": "2",
             "fault": "executor kill",
             "repetition": "—",
-            "throughput": "—",
-            "p50_ms": "1,607",
-            "p99_ms": "8,046",
-            "cpu_driver": "0.19",
-            "cpu_executors": "0.48",
-            "cpu_python": "0.00",
-            "cpu_kafka": "0.06",
-            "cpu_generator": "0.05",
-            "reload_s": "6.3",
-            "replay_s": "1.6",
-            "macro_s": "13.8",
-            "recoveries": "—",
-            "lost": "0",
-            "undrained": "—",
-            "overcounted": "12,345",
+            "throughput_rps": "—",
+            "latency_ms.p50": "1,607",
+            "latency_ms.tail": "8,046",
+            "cpu_cores.driver": "0.19",
+            "cpu_cores.executors": "0.48",
+            "cpu_cores.python_workers": "0.00",
+            "cpu_cores.kafka": "0.06",
+            "cpu_cores.generator": "0.05",
+            "recovery.reload_s": "6.3",
+            "recovery.replay_s": "1.6",
+            "recovery.macro_s": "13.8",
+            "injections.made": "—",
+            "audit.lost": "0",
+            "audit.undrained": "—",
+            "audit.overcounted": "12,345",
             "status": "valid",
             "reason": "",
             "varies": "",
@@ -53,9 +54,9 @@ def test_a_kill_gives_exactly_this_row() -> None:
 
 def test_a_censored_run_is_a_bound_and_a_control_claims_nothing() -> None:
     kill, control = plain_rows([sample(fault="none"), sample(recovery=CENSORED)])
-    assert (kill["fault"], kill["macro_s"], kill["reload_s"]) == ("executor kill", "> 33.9", "6.3")
+    assert (kill["fault"], kill["recovery.macro_s"], kill["recovery.reload_s"]) == ("executor kill", "> 33.9", "6.3")
     assert control["fault"] == "control"
-    assert {control[key] for key in ("reload_s", "replay_s", "macro_s")} == {"—"}
+    assert {control[key] for key in ("recovery.reload_s", "recovery.replay_s", "recovery.macro_s")} == {"—"}
 
 
 @pytest.mark.parametrize("status", ["valid", "unsound", "failed", "cancelled"])
@@ -66,7 +67,9 @@ def test_every_status_has_its_row_and_its_first_reason(status: str) -> None:
     assert row["status"] == status
     assert row["reason"] == ("" if status == "valid" else reasons[0])
     unmeasured = status in ("failed", "cancelled")
-    assert (row["p50_ms"], row["lost"], row["cpu_kafka"]) == (("—",) * 3 if unmeasured else ("1,607", "0", "0.06"))
+    assert (row["latency_ms.p50"], row["audit.lost"], row["cpu_cores.kafka"]) == (
+        ("—",) * 3 if unmeasured else ("1,607", "0", "0.06")
+    )
     text = printed(records, 120)
     assert status in text
     assert ("1 unsound: schedule-lag: p99 53 ms > 50 ms" in text) is (status == "unsound")
@@ -118,7 +121,8 @@ def test_a_plan_is_named_by_its_faults() -> None:
     assert fault_of({"fault": "x", "fault_plan": {"faults": [3]}}) == ""
 
 
-RECOVERY = {"reload_s", "replay_s", "macro_s", "recoveries"}
+RECOVERY = {"recovery.reload_s", "recovery.replay_s", "recovery.macro_s", "injections.made"}
+USELESS = {"repetition", "cpu_cores.python_workers", "audit.undrained"}
 
 
 def left_out(rows: list[dict[str, str]]) -> set[str]:
@@ -127,34 +131,33 @@ def left_out(rows: list[dict[str, str]]) -> set[str]:
 
 def test_a_column_is_there_where_it_says_something() -> None:
     idle = plain_rows([sample(recovery=RECOVERED)])
-    assert left_out(idle) == {"query", "repetition", "throughput", "cpu_python", "recoveries", "undrained"}
-    assert left_out([*idle, {**idle[0], "cpu_python": "0.31"}]) == {
-        "query",
-        "repetition",
-        "throughput",
-        "recoveries",
-        "undrained",
-    }
-    assert left_out(plain_rows([sample(fault="none")])) == {
-        "query",
-        "repetition",
-        "throughput",
-        "cpu_python",
-        "undrained",
-        *RECOVERY,
-    }
+    expected = USELESS | {"query", "throughput_rps", "injections.made"}
+    assert left_out(idle) == expected
+    busy = {**idle[0], "cpu_cores.python_workers": "0.31"}
+    assert left_out([*idle, busy]) == expected - {"cpu_cores.python_workers"}
+    assert left_out(plain_rows([sample(fault="none")])) == USELESS | {"query", "throughput_rps"} | RECOVERY
     late = sample(fault="none", repetition=1)
     late = late.model_copy(update={"metrics": late.metrics.model_copy(update={"sustained": False})})
-    assert plain_rows([late])[0]["throughput"] == "501", "what was handled is not what was offered"
+    assert plain_rows([late])[0]["throughput_rps"] == "501", "what was handled is not what was offered"
 
 
 def test_of_a_query_its_name_and_what_it_handled_are_told() -> None:
     rows = plain_rows([sample(workload="nexmark", query=query, repetition=1) for query in ("q10", "q2")])
-    assert [(row["query"], row["throughput"], row["varies"]) for row in rows] == [("q2", "501", ""), ("q10", "501", "")]
+    assert [(row["query"], row["throughput_rps"], row["varies"]) for row in rows] == [
+        ("q2", "501", ""),
+        ("q10", "501", ""),
+    ]
     # As fast as it can, a batch follows the one before it.
-    assert left_out(rows) == {"state_mb", "interval_s", "repetition", "cpu_python", "undrained", *RECOVERY}
+    assert left_out(rows) == {
+        "state_mb",
+        "interval_s",
+        "repetition",
+        "cpu_cores.python_workers",
+        "audit.undrained",
+        *RECOVERY,
+    }
     kafka = plain_rows([sample(workload="nexmark", query="q5", source="kafka")])
-    assert left_out(kafka) == {"state_mb", "throughput", "repetition", "cpu_python", "undrained", *RECOVERY}
+    assert left_out(kafka) == USELESS | {"state_mb", "throughput_rps"} | RECOVERY
     text = printed([sample(workload="nexmark", query="q5", repetition=number) for number in range(2)], 120)
     assert all(heading in text for heading in ("Query", "Rep", "Handled"))
 

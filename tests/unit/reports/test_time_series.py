@@ -11,10 +11,10 @@ import pytest
 
 from faultline.records.judge.judge import judge
 from faultline.records.record import Record
-from faultline.reports.parts_figure import parts_figure
+from faultline.reports.figures.attempt import FAULT_COLOUR, ROLE_COLOURS, time_figure
+from faultline.reports.figures.parts import parts_figure
 from faultline.reports.sweep_figures import overview_figures
-from faultline.reports.table import plain_rows
-from faultline.reports.time_series import FAULT_COLOUR, ROLE_COLOURS, time_figure
+from faultline.reports.views.runs import plain_rows
 from faultline.system.window import NS
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.synthetic import T0_NS, Scenario, Synthetic
@@ -169,7 +169,7 @@ def test_each_recovery_of_a_run_is_a_small_point_beside_the_median_of_the_run() 
     parts = parts_figure(records)
     assert parts is not None and len(parts.data[0].y) == 12
     assert parts.data[0].y[1].endswith("recovery 2")
-    assert [row["recoveries"] for row in plain_rows(records)] == ["3"] * 4
+    assert [row["injections.made"] for row in plain_rows(records)] == ["3"] * 4
     many = [run(2.0, number) for number in range(20)]
     whole = parts_figure(many)
     assert whole is not None and len(whole.data[0].y) == 20, "a bar a run where there are many"

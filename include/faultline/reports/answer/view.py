@@ -28,8 +28,8 @@ from faultline.reports.answer.words import (
     step_lines,
     trade_lines,
 )
+from faultline.reports.figures.attempt import FAINT_COLOUR
 from faultline.reports.sweep_figures import SERIES_COLOURS
-from faultline.reports.time_series import FAINT_COLOUR
 
 FRONT = "front"
 # More names than this lie on top of each other; the table below has them.

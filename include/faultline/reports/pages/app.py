@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from faultline.records.summary import Entry
-from faultline.reports.pages.assets import asset
+from faultline.reports.html import asset
 from faultline.reports.pages.compare import Pair, compare_page
 from faultline.reports.pages.download import as_csv, as_parquet
 from faultline.reports.pages.experiment import experiment_page

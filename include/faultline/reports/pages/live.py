@@ -20,9 +20,9 @@ from faultline.records.format import title_of
 from faultline.records.judge.hosts import processes_of
 from faultline.records.judge.resources.cpu import cores_by_second
 from faultline.records.manifest import Manifests
+from faultline.reports.figures.attempt import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS
 from faultline.reports.pages.now import progress
 from faultline.reports.pages.site import Site, Unknown, render
-from faultline.reports.time_series import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS
 from faultline.system.errors import FaultlineError
 from faultline.system.marks import ENGINE
 from faultline.system.window import NS

@@ -26,7 +26,7 @@ from faultline.records.catalogue import Metric, by_group, metrics_of
 from faultline.records.format import NONE
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.summary import Entry
-from faultline.reports.pages.course import course_figure
+from faultline.reports.figures.nights import course_figure
 from faultline.reports.pages.site import Site, Unknown, paged, render
 from faultline.reports.pages.sweep import chosen_metric
 

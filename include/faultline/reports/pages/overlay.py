@@ -11,10 +11,10 @@ from faultline.comparison.cells import FAULT, axes_of, label, points_of
 from faultline.records.catalogue import KNOWN, MACRO, Metric, by_group, value_of
 from faultline.records.format import NONE
 from faultline.records.summary import Entry
-from faultline.reports.curves import curves_of
-from faultline.reports.overlay_figure import Course, overlay_figure
+from faultline.reports.figures.overlay import Course, overlay_figure
 from faultline.reports.pages.site import Site, Unknown, render
-from faultline.reports.table import load_of
+from faultline.reports.views.runs import load_of
+from faultline.reports.views.series import curves_of
 from faultline.system.errors import FaultlineError
 
 SUGGESTED = 200

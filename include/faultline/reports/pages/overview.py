@@ -8,11 +8,10 @@ from faultline.comparison.cells import label
 from faultline.records.format import NONE
 from faultline.records.index import Tally
 from faultline.records.manifest import Manifests
-from faultline.reports.disturbance import explained
-from faultline.reports.experiment_view import minute, period
 from faultline.reports.pages.now import running
 from faultline.reports.pages.site import STATUSES, Site, paged, render
-from faultline.reports.table import load_of
+from faultline.reports.views.run import explained, minute, period
+from faultline.reports.views.runs import load_of
 
 SWEEPS_A_PAGE = 100
 # Newest sweeps that are asked for an answer, if they have that many judged records, and few enough configurations.

@@ -13,9 +13,8 @@ import plotly.graph_objects as go
 from faultline import __version__
 from faultline.records.index import Index
 from faultline.records.summary import Entry
-from faultline.reports.html import environment, figures_json
+from faultline.reports.html import asset_version, environment, figures_json
 from faultline.reports.pages import PREFIX
-from faultline.reports.pages.assets import asset_version
 
 PAGE_ROWS = 200
 # A cell that many sweeps have measured links to its newest experiments only.

@@ -17,12 +17,11 @@ from faultline.comparison.selection import entries_of_sweep
 from faultline.records.catalogue import DEFAULT, TAIL, Metric, Sheet, by_group, metrics_in, metrics_of
 from faultline.records.manifest import BASELINE, Manifests
 from faultline.records.summary import Entry
-from faultline.reports.disturbance import explained
-from faultline.reports.experiment_view import minute, period
-from faultline.reports.pages import charts
+from faultline.reports.figures import configurations as charts
 from faultline.reports.pages.runs import runs_of_sweep
 from faultline.reports.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, attempts, paged, render
 from faultline.reports.sweep_figures import SERIES_COLOURS
+from faultline.reports.views.run import explained, minute, period
 from faultline.system.errors import ConfigError
 
 # What advice can be asked for: the cost, what the form calls its limit, and its unit.

@@ -1,9 +1,19 @@
-"""The recoveries of one record in words, one line each."""
+"""The recoveries of one record: in words, one line each, and in their parts."""
 
 from __future__ import annotations
 
 from faultline.records.record import Record, RecoveryPart
 from faultline.records.recoveries import is_repeated
+
+# Parts of a recovery in order; the last one ends at t7.
+PARTS = (
+    ("detection_s", "detection", "#5B4B9A"),
+    ("redeploy_s", "redeploy", "#3F72A8"),
+    ("load_s", "load", "#2A9D9D"),
+    ("replay_s", "replay", "#52B788"),
+    ("catchup_s", "catch-up", "#A7C957"),
+    ("settling", "until all normal", "#E9C46A"),
+)
 
 
 def parts_of(record: Record) -> list[RecoveryPart]:
@@ -52,3 +62,15 @@ def _text(part: RecoveryPart) -> str:
     if part.censored_at_s is not None:
         known.append(f"not yet as before after {part.censored_at_s:.1f} s")
     return "; ".join(known) or "no instant of it is known"
+
+
+def part_lengths(recovery: RecoveryPart) -> dict[str, float]:
+    """Length in seconds of each known part of PARTS; `settling` up to t7, or `unseen` up to where watching ended."""
+    known = {name: getattr(recovery, name, None) for name, _, _ in PARTS}
+    lengths = {name: round(float(value), 3) for name, value in known.items() if value is not None}
+    total = sum(lengths.values())
+    if recovery.macro_s is not None:
+        lengths["settling"] = round(max(0.0, recovery.macro_s - total), 3)
+    elif recovery.censored_at_s is not None:
+        lengths["unseen"] = round(max(0.0, recovery.censored_at_s - total), 3)
+    return lengths

@@ -8,20 +8,11 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from faultline.records.format import CONTROL, NONE, fault_of
-from faultline.records.record import JUDGED, Record, RecoveryPart
-from faultline.reports.recovery_words import number_of, parts_of, repeated_parts
-from faultline.reports.table import ordered, plain_rows
-from faultline.reports.time_series import FAINT_COLOUR
+from faultline.records.record import JUDGED, Record
+from faultline.reports.figures.attempt import FAINT_COLOUR
+from faultline.reports.views.recoveries import PARTS, number_of, part_lengths, parts_of, repeated_parts
+from faultline.reports.views.runs import ordered, plain_rows
 
-# Parts of a recovery in order; the last one ends at t7.
-PARTS = (
-    ("detection_s", "detection", "#5B4B9A"),
-    ("redeploy_s", "redeploy", "#3F72A8"),
-    ("load_s", "load", "#2A9D9D"),
-    ("replay_s", "replay", "#52B788"),
-    ("catchup_s", "catch-up", "#A7C957"),
-    ("settling", "until all normal", "#E9C46A"),
-)
 # More bars than this take too much of a page: then a run has one bar, of its medians.
 MOST_BARS = 40
 _CLEAR = "rgba(0,0,0,0)"
@@ -113,15 +104,3 @@ def _bars(records: Sequence[Record], *, each: bool) -> Iterator[_Bar]:
         for number, part in enumerate(parts, start=1):
             label = f"{name} · recovery {number_of(part, number)}" if len(parts) > 1 else name
             yield _Bar(label, part_lengths(part), why)
-
-
-def part_lengths(recovery: RecoveryPart) -> dict[str, float]:
-    """Length in seconds of each known part of PARTS; `settling` up to t7, or `unseen` up to where watching ended."""
-    known = {name: getattr(recovery, name, None) for name, _, _ in PARTS}
-    lengths = {name: round(float(value), 3) for name, value in known.items() if value is not None}
-    total = sum(lengths.values())
-    if recovery.macro_s is not None:
-        lengths["settling"] = round(max(0.0, recovery.macro_s - total), 3)
-    elif recovery.censored_at_s is not None:
-        lengths["unseen"] = round(max(0.0, recovery.censored_at_s - total), 3)
-    return lengths

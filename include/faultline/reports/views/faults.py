@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from faultline.lifecycle.progress import victim_name
 from faultline.records.event_names import EDGES, WORDS, split_name
 from faultline.records.format import fault_of, recovered_since, seconds
 from faultline.records.record import Record, RecoveryPart
-from faultline.reports.curves import FILE, curves_of
-from faultline.reports.out_of_bound import last_out_text, plateau_text
-from faultline.reports.parts_figure import PARTS, part_lengths
-from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.reports.views.recoveries import PARTS, part_lengths
+from faultline.reports.views.series import last_out_text, plateau_text
+from faultline.reports.views.story import Deed, Event, FaultView, Restart, Span, Story
+from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Line, events, last, read_journal
 
 NS = 1e9
@@ -34,112 +33,21 @@ _OUTCOMES = {
 }
 
 
-@dataclass(frozen=True)
-class Happening:
-    """One event. Seconds after T0 and after the fault's t0, None where there is none; `source` is the evidence."""
-
-    name: str
-    words: str
-    after_gate_s: float | None
-    after_fault_s: float | None
-    source: str
-
-
-@dataclass(frozen=True)
-class Span:
-    """A part of a recovery, in seconds after t0. `seen` is False for the time that was watched without recovery."""
-
-    name: str
-    start_s: float
-    length_s: float
-    seen: bool = True
-
-
-@dataclass(frozen=True)
-class Deed:
-    """What the conductor did for one planned fault, from its journal.
-
-    `planned_at_s`: seconds after T0; `late_ms`: actual − planned of the last delivery; `undone`: what healed it.
-    """
-
-    planned_at_s: float | None
-    late_ms: float | None
-    victims: tuple[str, ...]
-    outcome: str | None
-    detail: str
-    undone: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class FaultStory:
-    """One planned fault: `number` from 1, `what` was planned, the `verdict` in words, and how it went."""
-
-    number: int
-    what: str
-    verdict: str
-    recovery: Mapping[str, Any]
-    spans: tuple[Span, ...]
-    snapshot_age_s: float | None
-    events: tuple[Happening, ...]
-    deed: Deed | None
-
-
-@dataclass(frozen=True)
-class Restart:
-    """Who started what again. `after_gate_s`: seconds after T0."""
-
-    after_gate_s: float | None
-    who: str
-    what: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Story:
-    """All of it. `edges`: events that belong to no fault; `offenders`: first offending keys of the audit."""
-
-    record: Record
-    edges: tuple[Happening, ...]
-    faults: tuple[FaultStory, ...]
-    restarts: tuple[Restart, ...]
-    offenders: tuple[Mapping[str, Any], ...]
-    remarks: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """All facts of the story as JSON values."""
-        record = self.record
-        kept = ("attempt", "status", "reasons", "matrix", "sweep_id", "config_id", "repetition", "series", "build")
-        facts = record.as_dict()
-        return {
-            **{name: facts[name] for name in (*kept, "measured_at", "config")},
-            "fault": fault_of(record.config),
-            "metrics": {key: value for key, value in facts["metrics"].items() if not key.startswith("recover")},
-            "edges": [asdict(event) for event in self.edges],
-            "faults": [asdict(fault) for fault in self.faults],
-            "restarts": [asdict(restart) for restart in self.restarts],
-            "offenders": [dict(offender) for offender in self.offenders],
-            "clock_offsets": facts["environment"].get("clock_offsets"),
-            "remarks": list(self.remarks),
-        }
-
-
 # What is not known where a figure of this name is not measured.
 NOT_MEASURED = {"latency_ms": "latency", "audit": "audit"}
 
 
-def tell(record: Record, results: Path) -> Story:
-    """The story of `record`; `results` holds `attempts/` with its raw files, which may be gone."""
+def story_of(record: Record, attempt: Attempt, curves: Mapping[str, Any] | None) -> Story:
+    """The story of `record`; raw files of `attempt` may be gone."""
     remarks = [f"{what} not measured: {why}" for what, why in not_measured(record)]
     remarks += ended_early(record)
-    attempt = Attempt(results / "attempts" / record.attempt)
     conductor = _journal(attempt.conductor_journal, remarks)
     gate_ns = next((event.wall_ns for event in record.timeline if event.name == "gate"), None)
     if gate_ns is None:
         gate_ns = next((line.get("t0_wall_ns") for line in events(conductor, "gate")), None)
     return Story(
-        record=record,
-        edges=tuple(happening for number, happening in _happenings(record, gate_ns) if number == 0),
-        faults=tuple(_faults(record, conductor, gate_ns, _series(attempt.folder, remarks))),
+        edges=tuple(event for number, event in _events_of(record, gate_ns) if number == 0),
+        faults=tuple(_faults(record, conductor, gate_ns, curves)),
         restarts=tuple(_restarts(record, attempt, gate_ns, remarks)),
         offenders=tuple(_offenders(attempt.folder / "audit.json", remarks)),
         remarks=tuple(remarks),
@@ -174,7 +82,7 @@ def _journal(path: Path, remarks: list[str]) -> list[dict[str, Any]]:
         return []
 
 
-def _happenings(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Happening]]:
+def _events_of(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Event]]:
     """Each event in order of time with the number of its fault; 0 for those of the attempt."""
     at = {event.name: event.wall_ns for event in record.timeline}
     for event in sorted(record.timeline, key=lambda event: event.wall_ns):
@@ -183,7 +91,7 @@ def _happenings(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Happ
         t0_ns = at.get("t0" if number == 1 else f"t0#{number}") if number else None
         yield (
             number,
-            Happening(
+            Event(
                 name=event.name,
                 words=WORDS.get(plain, plain),
                 after_gate_s=_between(gate_ns, event.wall_ns),
@@ -193,33 +101,18 @@ def _happenings(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Happ
         )
 
 
-def _series(folder: Path, remarks: list[str]) -> Mapping[str, Any] | None:
-    """The course of the attempt over time; None where it is not there, or cannot be read."""
-    try:
-        found = curves_of(folder)
-        return found if isinstance(found, dict) else None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        remarks.append(f"{FILE}: cannot be read ({type(error).__name__})")
-        return None
-    except (FaultlineError, KeyError, TypeError, AttributeError, IndexError) as error:
-        remarks.append(f"{FILE}: cannot be made of the raw files ({type(error).__name__}: {error})")
-        return None
-
-
 def _faults(
     record: Record, conductor: Sequence[Line], gate_ns: int | None, series: Mapping[str, Any] | None
-) -> Iterable[FaultStory]:
+) -> Iterable[FaultView]:
     """One story for each fault that was planned, or that left a trace."""
     planned = _planned(record)
     metrics = record.metrics
     recoveries = list(metrics.recoveries)
     if not recoveries and metrics.recovery.recovered is not None:
         recoveries = [metrics.recovery]
-    events: dict[int, list[Happening]] = {}
-    for number, happening in _happenings(record, gate_ns):
-        events.setdefault(number, []).append(happening)
+    events: dict[int, list[Event]] = {}
+    for number, event in _events_of(record, gate_ns):
+        events.setdefault(number, []).append(event)
     if metrics.injections is not None:  # what was never made has no story
         planned = planned[: metrics.injections.made]
     for number in range(1, max(len(planned), len(recoveries), *events.keys(), 0) + 1):
@@ -227,11 +120,11 @@ def _faults(
         deed = _deed(number - 1, conductor, gate_ns)
         own = events.get(number, [])
         snapshot = next((one.after_fault_s for one in own if split_name(one.name)[0] == "snapshot"), None)
-        yield FaultStory(
+        yield FaultView(
             number=number,
             what=planned[number - 1] if number <= len(planned) else fault_of(record.config),
             verdict=_verdict(record, number, recovery, deed, series),
-            recovery=recovery.model_dump(),
+            recovery=recovery,
             spans=tuple(_spans(recovery)),
             snapshot_age_s=None if snapshot is None else -snapshot,
             events=tuple(own),

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from faultline.records.event_names import LABELS, split_name
 from faultline.records.format import signed
-from faultline.reports.out_of_bound import Bounds, lag_out, latency_out
+from faultline.reports.views.series import Bounds, lag_out, latency_out
 
 Series = Mapping[str, Any]
 

@@ -1,23 +1,71 @@
-"""What was out of its bound after a fault: which signal, until when, by how much, and against which bound.
+"""An attempt over time, and what of it was out of its bound after a fault.
 
-The record says which signal was the last one out, and the bounds; how far it was out stands in `series.json`, where the
-attempt still has it. Records of schema 1 had no such bounds.
+`series.json` has the curves as the judge left them; a bundle that was unpacked has none, so they are made of the raw
+files. The record says which signal was the last one out, and the bounds; how far it was out stands in the curves.
+Records of schema 1 had no such bounds.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from faultline.records.format import count, milliseconds
 from faultline.records.record import Record, RecoveryPart
+from faultline.system.errors import FaultlineError
 
 NS = 1e9
 LATENCY, LAG, COVERED = "latency", "lag", "covered"
+FILE = "series.json"
+FILE_GONE = "is missing, because the attempt was not judged or its raw files were removed"
+_TUPLES = Path("harvest", "tuples.parquet")
+# A page is loaded more than once, and making them takes a second.
+_KEPT = 8
 # How the timeline's evidence of the last thing out of its bound begins, by signal.
 _SIGNALS = {"tuples later": LATENCY, "lag above": LAG, "not caught up": COVERED, "no commit": COVERED}
+
+
+def are_known(folder: Path) -> bool:
+    """Whether `curves_of` has something to read in the attempt's folder."""
+    return any((folder / name).exists() for name in (FILE, _TUPLES))
+
+
+def curves_of(folder: Path) -> Any:
+    """The content of `series.json`, or what it would be.
+
+    Raises FileNotFoundError where there are no raw files either, InfrastructureError naming the raw file that nothing
+    can be made of, and OSError, ValueError or RecursionError for a `series.json` that cannot be read.
+    """
+    try:
+        return json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return _made(folder, (folder / _TUPLES).stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _made(folder: Path, mtime_ns: int) -> Any:
+    # Most pages need nothing that judges.
+    from faultline.records.judge.judge import course
+
+    return course(folder)
+
+
+def curves_or_why(folder: Path) -> tuple[Mapping[str, Any] | None, str]:
+    """The curves; or None and why, with `is missing` where there is nothing to make them of."""
+    try:
+        found = curves_of(folder)
+    except FileNotFoundError:
+        return None, FILE_GONE
+    except (OSError, ValueError, RecursionError) as error:
+        return None, f"cannot be read ({type(error).__name__})"
+    except (FaultlineError, KeyError, TypeError, AttributeError, IndexError) as error:
+        return None, f"is missing, and cannot be made of the raw files ({type(error).__name__}: {error})"
+    return found, ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.reports.time_series import FAINT_COLOUR, ROLE_COLOURS, Series
+from faultline.reports.figures.attempt import FAINT_COLOUR, ROLE_COLOURS, Series
 
 # Okabe-Ito's blue and vermilion: far apart for everybody, on white and on black.
 COLOURS = ("#3B7DBD", "#D55E00")

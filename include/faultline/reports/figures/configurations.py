@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from faultline.comparison.cells import Axis, Figure, Point, apart, is_number, label, seen_value
 from faultline.records.catalogue import MACRO, Metric
 from faultline.records.summary import Entry
+from faultline.reports.figures.attempt import FAINT_COLOUR
 from faultline.reports.sweep_figures import SERIES_COLOURS, SERIES_SYMBOLS
-from faultline.reports.time_series import FAINT_COLOUR
 from faultline.system.text import counted
 
 UNSOUND = "unsound run, does not count"

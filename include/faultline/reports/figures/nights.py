@@ -11,9 +11,9 @@ import plotly.graph_objects as go
 from faultline.comparison.limits import Limit
 from faultline.comparison.nights import Course
 from faultline.comparison.statistics.intervals import Interval
-from faultline.reports.pages.charts import limit_line
+from faultline.reports.figures.attempt import FAINT_COLOUR
+from faultline.reports.figures.configurations import limit_line
 from faultline.reports.sweep_figures import SERIES_COLOURS
-from faultline.reports.time_series import FAINT_COLOUR
 
 NIGHTS_WITH_A_TICK = 10
 _DAY_MS = 86_400_000

@@ -1,0 +1,304 @@
+"""Views in the terminal: the table of runs, and one run with its story."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from faultline.experiment.workloads.registry import has_schedule, workload_of
+from faultline.records.catalogue import Column, Sheet
+from faultline.records.format import (
+    CONTROL,
+    NONE,
+    WIDTH,
+    count,
+    fault_of,
+    milliseconds,
+    plain,
+    seconds,
+    signed,
+    throughput,
+    window_of,
+)
+from faultline.records.record import SOUND, Record
+from faultline.reports.views.run import RunView
+from faultline.reports.views.runs import again, columns_of, load_of, plain_rows
+from faultline.reports.views.story import Event, FaultView, Span
+
+_SHORT = {"executors": "exec.", "generator": "gen.", "Overcounted": "Over"}
+_LEGEND = (
+    "p50, p99: latency in ms (≤ n: fewer than 100 batches, so the slowest stands for the p99); CPU in cores, by role "
+    "(exec.: executors, gen.: generator); Over: overcounted. > n: known not to have recovered within n s; —: does not "
+    "apply, or unknown. Faults: injections of the run; recoveries are medians over them. Dim: does not count."
+)
+BAR_WIDTH = 48
+# From this width on the evidence stands beside the event.
+EVIDENCE_BESIDE = 110
+# What stands before a bar: the longest name, the seconds, and the space between.
+_BESIDE_BARS = 32
+_SEEN, _UNSEEN, _SLIVER = "█", "░", "▏"
+_STATUS_STYLE = {
+    "valid": "green",
+    "unmet": "yellow",
+    "unsound": "yellow",
+    "invalid": "yellow",
+    "failed": "red",
+    "cancelled": "red",
+}
+MAX_OFFENDERS = 10
+MAX_KEY = 40
+
+
+def print_table(records: Sequence[Record]) -> None:
+    """Prints the table on standard output; a pipe or a file, which has no width of its own, gets 120 columns."""
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(ResultTable(plain_rows(records)))
+
+
+class ResultTable(Table):
+    """All columns beside each other where they fit, else some of them below the others, none left out."""
+
+    def __init__(self, rows: Sequence[Mapping[str, str]]) -> None:
+        super().__init__()
+        self._texts = list(rows)
+        self._columns = columns_of(self._texts)
+        _fill(self, self._columns, self._texts)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for index, part in enumerate(self._parts(console, options)):
+            if index:
+                yield Text()
+            yield part
+        yield Padding(Text(_LEGEND, style="dim"), (1, 0, 0, 0))
+        for row in self._texts:
+            if row["varies"]:
+                yield Text(f"{row['number']}: {row['varies']}", style="dim")
+            if row["reason"]:
+                yield Text(f"{row['number']} {row['status']}: {row['reason']}", style="yellow")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = min(self._width(console, options, self._part(self._columns)), options.max_width)
+        return Measurement(width, width)
+
+    def _parts(self, console: Console, options: ConsoleOptions) -> list[Table]:
+        """One table, with less space between its columns if need be; else as few as hold all columns."""
+        for gap in (2, 1):
+            whole = self._part(self._columns, gap)
+            if self._width(console, options, whole) <= options.max_width:
+                return [whole]
+        parts: list[list[Column]] = []
+        groups = [list(group) for _, group in itertools.groupby(self._columns, lambda column: column.group)]
+        identity, last = groups[0], groups[-1]
+        for group in [*groups[1:-2], [*groups[-2], *last]]:
+            fits = self._width(console, options, self._part([*identity, *group])) <= options.max_width
+            for piece in [group] if fits else [[column] for column in group]:
+                together = self._part([*parts[-1], *piece]) if parts else None
+                if together is not None and self._width(console, options, together) <= options.max_width:
+                    parts[-1] += piece
+                else:
+                    parts.append([*identity, *piece])
+        return [self._part(columns) for columns in parts]
+
+    def _part(self, columns: Sequence[Column], gap: int = 2) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0), show_edge=False)
+        _fill(table, columns, self._texts)
+        return table
+
+    @staticmethod
+    def _width(console: Console, options: ConsoleOptions, table: Table) -> int:
+        return table.__rich_measure__(console, options.update(width=10_000)).maximum
+
+
+def _heading(column: Column) -> str:
+    """Two short lines, since a group has no line of its own."""
+    name = column.head(Sheet.RUNS)
+    name = _SHORT.get(name, name)
+    return f"CPU\n{name}" if column.group == "CPU" else f"{name}\n{'' if column.group == 'Audit' else column.unit}"
+
+
+def _fill(table: Table, columns: Sequence[Column], rows: Sequence[Mapping[str, str]]) -> None:
+    for column in columns:
+        justify: Literal["left", "right"] = "left" if column.left else "right"
+        table.add_column(_heading(column), justify=justify, no_wrap=True)
+    for row in rows:
+        # Text, because a plain string would be read as markup.
+        table.add_row(*(Text(row[column.key]) for column in columns), style="" if row["status"] in SOUND else "dim")
+
+
+# One run.
+
+
+def render_run(view: RunView, width: int) -> RenderableType:
+    """One run as text, for a rich console of `width` characters."""
+    story, wide = view.story, width >= EVIDENCE_BESIDE
+    parts: list[RenderableType] = [_head(view)]
+    if not story.faults:
+        control = fault_of(view.record.config) == CONTROL
+        parts.append(_title("No fault" + (": this is a control" * control)))
+    else:
+        parts.append(_title("The experiment"))
+    parts.append(_timeline(story.edges, of_fault=False, wide=wide))
+    for fault in story.faults:
+        parts += _fault(fault, width)
+    if story.restarts:
+        parts.append(_title("Who started what again"))
+    for restart in story.restarts:
+        when = f"T0 {signed(restart.after_gate_s, 3)} s: " if restart.after_gate_s is not None else ""
+        parts.append(_indented(Text.assemble(when, f"{restart.who}: {restart.what}", (f"  ({restart.source})", "dim"))))
+    parts += _audit(view)
+    if view.clocks:
+        parts += [_title("Clocks of other hosts, ahead of this one"), _indented(Text(view.clocks))]
+    if view.latency_clock:
+        parts += [_title("The clock that ends latencies"), _indented(Text(view.latency_clock))]
+    if story.remarks:
+        parts += [_title("Remarks"), *(_indented(Text(remark, style="yellow")) for remark in story.remarks)]
+    return Group(*parts)
+
+
+def _head(view: RunView) -> RenderableType:
+    """What was measured, how it ended, and with which configuration."""
+    record, latency = view.record, view.record.metrics.latency_ms
+    style = f"bold {_STATUS_STYLE.get(record.status, '')}".strip()
+    lines: list[RenderableType] = [Text.assemble((record.attempt, "bold"), "  ", (record.status, style))]
+    lines += [_indented(Text(reason, style="yellow")) for reason in view.reasons]
+    origin = f" · matrix {record.matrix}" if record.matrix else ""
+    when = record.measured_at[:19].replace("T", " ")
+    lines += [
+        Text(_configuration(record)),
+        Text(
+            f"{fault_of(record.config)} · configuration {record.config_id}, repetition {record.repetition}, series "
+            f"{record.series}, build {record.build}{origin} · {when} UTC"
+        ),
+        # Never broken over lines, so that it can be copied.
+        Text(f"again: {again(record)}", style="dim", no_wrap=True, overflow="ignore"),
+    ]
+    if view.measured:
+        figures = f"p50 {milliseconds(latency.p50)} ms, p99 {milliseconds(latency.p99)} ms"
+        lines.append(Text(f"latency {figures}, max {milliseconds(latency.max)} ms · {throughput(record)}"))
+    if view.lost_cores:
+        lines.append(Text(f"cores {view.lost_cores}"))
+    return Group(*lines)
+
+
+def _configuration(record: Record) -> str:
+    """The configuration in one line; values that a file lacks are shown as unknown."""
+    config, (warmup_s, measured_s) = record.config, window_of(record)
+
+    def value(name: str) -> str:
+        return plain(config.get(name, "?"))
+
+    kind = workload_of(config)
+    workload, *load = load_of(config)
+    counted = [f"state {value('state_mb')} MB"] if kind.title(config) is None else []
+    interval = [f"interval {value('checkpoint_interval_s')} s"] if has_schedule(config) else []
+    return " · ".join(
+        [
+            workload,
+            *kind.details(config),
+            *load,
+            *counted,
+            *interval,
+            value("commit_mode"),
+            f"{value('executors')} × {value('executor_cores')} cores",
+            f"warm-up {plain(warmup_s)} s, measured {plain(measured_s)} s",
+        ]
+    )
+
+
+def _fault(fault: FaultView, width: int) -> Iterable[RenderableType]:
+    """One fault: what was planned and done, the parts of its recovery, and its events."""
+    yield _title(f"Fault {fault.number}: {fault.what}")
+    yield _indented(Text(fault.headline, style="bold red" if fault.censored else "bold"))
+    for name, value in fault.facts:
+        yield _indented(Text(f"{name.lower()}: {value}"))
+    if fault.spans:
+        yield Text()
+        yield _bars(fault, width)
+    yield _timeline(fault.events, of_fault=True, wide=width >= EVIDENCE_BESIDE)
+
+
+def _bars(fault: FaultView, width: int) -> Table:
+    """The parts below each other, each bar where and as long as the part lies in the whole."""
+    bar_width = max(10, min(BAR_WIDTH, width - _BESIDE_BARS))
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for justify in ("left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for span in fault.spans:
+        bar = Text(bar_text(span, fault.whole_s, bar_width), style="cyan")
+        table.add_row(Text(f"  {span.name}"), Text(f"{seconds(span.length_s, 2)} s"), bar)
+    return table
+
+
+def bar_text(span: Span, total_s: float, width: int = BAR_WIDTH) -> str:
+    """A bar of `width` characters for `total_s` seconds; a part too short for one character is a sliver."""
+    if total_s <= 0:
+        return ""
+    left, right = (round(at / total_s * width) for at in (span.start_s, span.start_s + span.length_s))
+    if right > left:
+        return " " * left + (_SEEN if span.seen else _UNSEEN) * (right - left)
+    return " " * min(left, width - 1) + (_SLIVER if span.length_s > 0 else "")
+
+
+def _timeline(events: Sequence[Event], *, of_fault: bool, wide: bool) -> RenderableType:
+    """Instant after T0, after t0 where there is a fault, name, and evidence: beside it, or below where it is narrow."""
+    if not events:
+        return _indented(Text("no event is known", style="dim"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    table.add_column("  after T0, s", justify="right", no_wrap=True)
+    if of_fault:
+        table.add_column("after t0, s", justify="right", no_wrap=True)
+    table.add_column("event", no_wrap=wide, overflow="fold")
+    if wide:
+        table.add_column("evidence", overflow="fold")
+    for event in events:
+        instants = [event.after_gate, *([event.after_fault] if of_fault else [])]
+        name, evidence = Text(f"{event.letter} {event.words}".strip()), Text(event.source, style="dim")
+        table.add_row(*map(Text, instants), *([name, evidence] if wide else [Text("\n").join([name, evidence])]))
+    return Padding(table, (1, 0, 0, 0))
+
+
+def _audit(view: RunView) -> Iterable[RenderableType]:
+    if not view.audit:
+        return
+    yield _title("Audit")
+    yield _indented(
+        Text(" · ".join(f"{text} {metric.head(Sheet.AUDIT)}" for metric, text in view.audit if text != NONE))
+    )
+    offenders = view.story.offenders
+    if not offenders:
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for name in ("  kind", "key", "expected", "final"):
+        table.add_column(name, justify="right" if name in ("expected", "final") else "left", overflow="fold")
+    for offender in offenders[:MAX_OFFENDERS]:
+        numbers = [_number(offender.get(name)) for name in ("expected", "final")]
+        table.add_row(Text(f"  {offender.get('kind')}"), Text(short_key(offender.get("key"))), *map(Text, numbers))
+    yield Padding(table, (1, 0, 0, 0))
+    if len(offenders) > MAX_OFFENDERS:
+        yield _indented(Text(f"{len(offenders) - MAX_OFFENDERS} more in audit.json", style="dim"))
+
+
+def short_key(key: Any) -> str:
+    """A key as text; of a long one (filler words have 1,000 characters) the beginning and the length."""
+    text = str(key)
+    return text if len(text) <= MAX_KEY else f"{text[:MAX_KEY]}… ({count(len(text))} characters)"
+
+
+def _number(value: Any) -> str:
+    return count(value) if isinstance(value, int | float) else NONE if value is None else str(value)
+
+
+def _title(text: str) -> RenderableType:
+    return Padding(Text(text, style="bold underline"), (1, 0, 0, 0))
+
+
+def _indented(text: Text) -> RenderableType:
+    return Padding(text, (0, 0, 0, 2))

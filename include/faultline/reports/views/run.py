@@ -1,0 +1,398 @@
+"""The view of one run: figures, tables, curves and story as plain texts, for the terminal, the pages and the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.workloads.registry import offered_rate, workload_of
+from faultline.records.catalogue import Metric, Sheet, metrics_in, named
+from faultline.records.format import (
+    NONE,
+    cores,
+    count,
+    fault_of,
+    lasting,
+    macro,
+    macro_of,
+    milliseconds,
+    plain,
+    recovered_since,
+    seconds,
+    share,
+    signed,
+    window_of,
+)
+from faultline.records.record import JUDGED, Record, RecoveryPart
+from faultline.records.summary import Entry
+from faultline.reports.figures.attempt import time_figure
+from faultline.reports.views.faults import story_of
+from faultline.reports.views.runs import load_of, name_of
+from faultline.reports.views.series import FILE, FILE_GONE, bounds_of, curves_or_why, last_out_text
+from faultline.reports.views.story import Pairs, Story
+from faultline.system.errors import FaultlineError
+
+# Raw files are other programs' work, and a view must survive whatever stands in them.
+BROKEN = (
+    FaultlineError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
+)  # fmt: skip
+_VERDICTS = {
+    "unmet": "The engine did not do what was asked of it; its figures count:",
+    "unsound": "The measurement failed; its figures do not count:",
+    "invalid": "Measured, but not valid:",
+    "failed": "Not measured, because the attempt failed:",
+    "cancelled": "Not measured, because the attempt was cancelled:",
+}
+DISTURBED = "disturbed:"
+_BESIDES = "cpu_besides."
+MOST_OFFENDERS = 30
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run. `curves`: the content of series.json; None where `no_curves` says why there are none."""
+
+    record: Record
+    curves: Mapping[str, Any] | None
+    no_curves: str
+    story: Story
+    number: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it was, with a capital letter."""
+        name = name_of(self.record)
+        return name[0].upper() + name[1:]
+
+    @property
+    def status(self) -> str:
+        """Of the record."""
+        return self.record.status
+
+    @property
+    def measured(self) -> bool:
+        """Whether it has figures."""
+        return self.record.status in JUDGED
+
+    @property
+    def about(self) -> str:
+        """What identifies it, in one line."""
+        record = self.record
+        return (
+            f"Attempt {record.attempt}, measured {minute(record.measured_at)} UTC, configuration {record.config_id}, "
+            f"repetition {record.repetition}, series {record.series}"
+        )
+
+    @property
+    def path(self) -> str:
+        """The file of the record, below the results."""
+        return f"records/{self.record.config_id}/{self.record.attempt}.json"
+
+    @property
+    def verdict(self) -> str:
+        """What the reasons below it are about."""
+        return _VERDICTS.get(self.record.status, "Remarks:")
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it does not count, or what it did not do."""
+        besides = self.record.metrics.cpu_besides
+        return explained(self.record.reasons, {f"{_BESIDES}{name}": value for name, value in besides or ()})
+
+    @cached_property
+    def _drawn(self) -> tuple[go.Figure | None, str]:
+        shown = f"attempts/{self.record.attempt}/{FILE}"
+        if self.curves is None:
+            return None, f"{shown} {self.no_curves}."
+        # A rate in records is no line among words.
+        offered = offered_rate(self.record.config) if self._counts == "records" else None
+        machine_cores, bounds = self.record.environment.cores, bounds_of(self.record)
+        try:
+            return time_figure(self.curves, rate=offered, machine_cores=machine_cores, bounds=bounds), ""
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            return None, f"{shown} does not hold what is expected ({type(error).__name__}: {error})."
+
+    @property
+    def figure(self) -> go.Figure | None:
+        """The figure over time; None where `no_plot` says why there is none."""
+        return self._drawn[0]
+
+    @property
+    def no_plot(self) -> str:
+        """Why there is no figure."""
+        return self._drawn[1]
+
+    @property
+    def _counts(self) -> str:
+        """What the throughput of the workload is of."""
+        return workload_of(self.record.config).counts
+
+    @property
+    def plot(self) -> str:
+        """The name of the figure's place."""
+        return f"time-{self.number}"
+
+    @property
+    def caption(self) -> str:
+        """What the figure shows."""
+        marks = (
+            " The orange line is the signal; dotted lines and the marks above are the events of the recovery."
+            * any(event.name == "t0" for event in self.record.timeline)
+        )  # fmt: skip
+        shades = (
+            " Dashed: the bounds L* and lag* that count as recovered; shaded: where the p99 or the lag was above them."
+            * bool(bounds_of(self.record))
+        )
+        return (
+            "Latency by second of emission; throughput over each committed batch; lag at each commit; CPU stacked by "
+            f"role.{marks}{shades} Drag to zoom, double-click to reset."
+        )
+
+    @property
+    def headline(self) -> list[dict[str, str]]:
+        """The figures that one looks for first."""
+        if not self.measured:
+            return []
+        metrics, recovery, latency = self.record.metrics, self.record.metrics.recovery, self.record.metrics.latency_ms
+        rate, counts = offered_rate(self.record.config), self._counts
+        offered = f"of {rate:,.0f} {'' if counts == 'records' else 'records/s '}offered" if rate is not None else ""
+        beside = ", ".join(part for part in (offered, lasting(self.record)) if part)
+        used = [value for value in metrics.cpu_cores.model_dump().values() if value is not None]
+        tiles = [
+            _tile("Latency p50", milliseconds(latency.p50), "ms", f"mean {milliseconds(latency.mean)}"),
+            _tile("Latency p99", milliseconds(latency.p99), "ms", f"max {milliseconds(latency.max)}"),
+            _tile("Throughput", count(metrics.throughput_rps), f"{counts}/s", beside),
+            _tile("CPU, all roles", f"{sum(used):.2f}" if used else NONE, "cores", self.lost_cores),
+        ]
+        if recovery.recovered is not None:
+            resolution = recovered_since(recovery).strip(" ()")
+            unrecovered = last_out_text(self.record, 1, recovery, None) or "not seen to recover"
+            tiles += [
+                _tile("Reload", seconds(recovery.reload_s, 2), "s", f"detection {seconds(recovery.detection_s, 2)}"),
+                _tile("Replay", seconds(recovery.replay_s, 2), "s", f"catch-up {seconds(recovery.catchup_s, 2)}"),
+                _tile("Macro", macro(self.record), "s", resolution if recovery.recovered else unrecovered),
+                _tile("Longest silence", seconds(recovery.silence_s, 2), "s", f"dip {share(recovery.dip_depth)}"),
+            ]
+        audit = metrics.audit
+        if audit.lost is None:
+            return tiles
+        note = f"{count(audit.overcounted)} overcounted, {count(audit.wrong)} wrong"
+        note += f", {count(audit.sums_differ)} sums differ" if audit.sums_differ else ""
+        note += f", {count(audit.undrained)} not processed" if audit.undrained else ""
+        return [*tiles, _tile("Lost", count(audit.lost), "", note)]
+
+    @property
+    def lost_cores(self) -> str:
+        """Cores that the measured processes lost to others and to the host; empty where that is not known."""
+        waited = self.record.metrics.waited
+        if waited is None or waited.others is None:
+            return ""
+        host = f", to the host {cores(waited.stolen)}" if waited.stolen else ""
+        return f"lost to others {cores(waited.others)}{host}, in the worst 5 s {cores(waited.worst_5s)}"
+
+    @property
+    def recoveries(self) -> list[list[str]]:
+        """A row for each fault of several; a single one stands in the headline and under all figures."""
+        recoveries = self.record.metrics.recoveries
+        if len(recoveries) < 2:
+            return []
+        return [[_place(number, one), *_recovery_row(one)] for number, one in enumerate(recoveries, start=1)]
+
+    @cached_property
+    def audit(self) -> list[tuple[Metric, str]]:
+        """The figures of the audit with their texts; none of events that the engine made, of which nothing is kept."""
+        if not self.measured or self.record.metrics.audit.expected is None:
+            return []
+        entry = Entry.of(self.record)
+        return [(one, one.text(one.value(entry))) for one in metrics_in(Sheet.AUDIT) if one.key.startswith("audit.")]
+
+    @property
+    def offenders(self) -> list[dict[str, str]]:
+        """The first offending keys of the audit."""
+        # Halves of surrogate pairs, which JSON can bring, have no form in UTF-8.
+        return [
+            {name: as_text(value).encode("utf-8", "replace").decode() for name, value in one.items()}
+            for one in (self.story.offenders[:MOST_OFFENDERS] if self.measured else ())
+        ]
+
+    @property
+    def folded(self) -> list[tuple[str, str, Pairs]]:
+        """Tables that are there when asked for: heading, class of their names, and rows; empty ones are left out."""
+        environment = self.record.environment
+        tables = [
+            ("All figures", "", self._figures),
+            ("Configuration", "mono", _flat(self.record.config)),
+            ("Spark settings", "mono", _flat(environment.spark_conf or {})),
+            ("Kafka settings", "mono", _flat(environment.kafka_conf or {})),
+            ("Versions", "mono", _flat(environment.versions or {})),
+            ("Raw files", "mono", _flat(self.record.artifacts)),
+        ]
+        return [table for table in tables if table[-1]]
+
+    @property
+    def _figures(self) -> Pairs:
+        """All figures but the audit, by name and unit; of several faults the recovery from the first,
+        of several injections of one fault their median."""
+        metrics = self.record.metrics.model_dump()
+        metrics.pop("audit")
+        first = " of fault 1" if len(metrics.pop("recoveries")) > 1 else ""
+        first = ", median of its injections" if metrics["injections"] and first else first
+        pairs: Pairs = []
+        for key, text in _flat(metrics):
+            metric = named(key)
+            title = metric.name if text in ("true", "false") else metric.title
+            if text != NONE:
+                pairs.append((f"{title}{first}" if metric.group == "Recovery" else title, text))
+        return pairs
+
+    @property
+    def facts(self) -> Pairs:
+        """Which cell it is, and where it was measured."""
+        record, environment = self.record, self.record.environment
+        memory = "" if environment.memory_mb is None else f", {environment.memory_mb / 1024:.0f} GB"
+        load = ", ".join([*load_of(record.config), f"measured for {plain(window_of(record)[1])} s"])
+        facts = [
+            ("Workload", load),
+            ("Measured", f"{minute(record.measured_at)} UTC"),
+            ("Configuration", record.config_id),
+            ("Repetition", str(record.repetition)),
+            ("Build", record.build),
+            ("Series", record.series if record.series != record.build else ""),
+            ("Logical date", record.logical_date or ""),
+            ("Machine", f"{environment.host or 'unknown host'}: {environment.cores or 'unknown'} cores{memory}"),
+            ("Oversubscribed", OVERSUBSCRIBED if environment.oversubscribed else ""),
+            ("Faultline", as_text((environment.versions or {}).get("faultline", NONE))),
+            ("Commit", environment.git_commit or ""),
+            ("Clocks ahead", self.clocks),
+            ("Clock of latencies", self.latency_clock),
+            ("Record", self.path),
+        ]
+        return [(name, value) for name, value in facts if value]
+
+    @property
+    def clocks(self) -> str:
+        """How far the clocks of other hosts are ahead of this one's; empty where there are none."""
+        return ", ".join(
+            f"{host} {signed(one.offset_s * 1000, 1)} ms (asked in {one.round_trip_s * 1000:.1f} ms)"
+            for host, one in (self.record.environment.clock_offsets or {}).items()
+        )
+
+    @property
+    def latency_clock(self) -> str:
+        """Which clock ends latencies, and how exactly it is known; empty where it is the one that begins them."""
+        ends = self.record.environment.latency_clock
+        if ends is None:
+            return ""
+        known = "nobody knows how exactly" if ends.uncertain_ms is None else f"known to {ends.uncertain_ms:.2f} ms"
+        text = f"that of {ends.host}, {signed(ends.ahead_ms, 0)} ms ahead and so corrected, {known}"
+        return text + ": they are no more exact" * ends.unsure
+
+    def as_dict(self) -> dict[str, Any]:
+        """All facts as JSON values."""
+        record, story = self.record, self.story
+        kept = ("attempt", "status", "reasons", "matrix", "sweep_id", "config_id", "repetition", "series", "build")
+        facts = record.as_dict()
+        return {
+            **{name: facts[name] for name in (*kept, "measured_at", "config")},
+            "fault": fault_of(record.config),
+            "metrics": {key: value for key, value in facts["metrics"].items() if not key.startswith("recover")},
+            "edges": [asdict(event) for event in story.edges],
+            "faults": [{**asdict(fault), "recovery": fault.recovery.model_dump()} for fault in story.faults],
+            "restarts": [asdict(restart) for restart in story.restarts],
+            "offenders": [dict(offender) for offender in story.offenders],
+            "clock_offsets": facts["environment"].get("clock_offsets"),
+            "remarks": list(story.remarks),
+        }
+
+
+OVERSUBSCRIBED = "yes: the executors ask for more cores than there are"
+
+
+def run_view(record: Record, results: Path, number: str = "") -> RunView:
+    """The view of `record`; `results` holds `attempts/` with its raw files, which may be gone. `number`: of its section
+    among others."""
+    attempt = Attempt(results / "attempts" / record.attempt)
+    curves, why = curves_or_why(attempt.folder)
+    try:
+        story = story_of(record, attempt, curves if isinstance(curves, dict) else None)
+    except BROKEN as error:
+        story = Story(
+            remarks=(f"The raw files cannot be read ({type(error).__name__}: {error}); only the record is shown.",)
+        )
+    if why and FILE_GONE not in why:
+        story = replace(story, remarks=(*story.remarks, f"{FILE} {why}"))
+    return RunView(record, curves, why, story, number)
+
+
+def explained(reasons: Sequence[str], figures: Mapping[str, float | bool | None]) -> list[str]:
+    """The reasons, each once; that of a disturbed experiment with the cores that each kind took on average.
+
+    `figures`: those of its record by path, as an Entry has them.
+    """
+    others, services, stolen = (figures.get(f"{_BESIDES}{name}") for name in ("others", "services", "stolen"))
+    besides = others if others is None or services is None else max(0.0, others - services)
+    kinds = (("other processes", besides), ("Airflow and other services", services), ("the host", stolen))
+    taken = [f"{name} {cores(amount)}" for name, amount in kinds if amount is not None]
+    who = f"; on average {', '.join(taken)}" if taken else ""
+    return [f"{reason}{who}" if reason.startswith(DISTURBED) else reason for reason in dict.fromkeys(reasons)]
+
+
+def _tile(name: str, value: str, unit: str, note: str) -> dict[str, str]:
+    return {"name": name, "value": value, "unit": unit if value != NONE else "", "note": note}
+
+
+def _place(number: int, recovery: RecoveryPart) -> str:
+    """`2 at T0 + 71.0 s, not-steady`: of injections in one run also when it came, and what speaks against it."""
+    when = "" if recovery.at_s is None else f" at T0 + {seconds(recovery.at_s)} s"
+    return f"{number}{when}" + (f", {recovery.note.partition(':')[0]}" if recovery.note else "")
+
+
+def _recovery_row(recovery: RecoveryPart) -> list[str]:
+    parts = ("detection_s", "redeploy_s", "load_s", "replay_s", "catchup_s")
+    return [
+        *(seconds(getattr(recovery, part), 2) for part in parts),
+        macro_of(recovery),
+        share(recovery.dip_depth),
+        seconds(recovery.silence_s, 2),
+        count(recovery.lag_area_record_s),
+    ]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Pairs:
+    """Nested names joined by dots, in the order given."""
+    pairs: Pairs = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            pairs += _flat(value, f"{prefix}{name}.")
+        else:
+            pairs.append((f"{prefix}{name}", as_text(value)))
+    return pairs
+
+
+def as_text(value: Any) -> str:
+    """A value of whatever kind."""
+    if value is None:
+        return NONE
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def minute(text: str) -> str:
+    """An instant to the minute, as `2026-11-21 06:15`."""
+    return text[:16].replace("T", " ")
+
+
+def period(first: str, last: str) -> str:
+    """From one instant to another, to the minute: `2026-11-21 06:15 to 07:02`."""
+    began, ended = minute(first), minute(last)
+    if began == ended:
+        return began
+    return f"{began} to {ended[11:] if began[:10] == ended[:10] else ended}"

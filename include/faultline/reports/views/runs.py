@@ -1,0 +1,156 @@
+"""Rows of runs: the texts of the catalogue's columns for each of several records, in order."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.workloads.registry import has_schedule, workload_of
+from faultline.records.catalogue import MACRO, TAIL, Metric, Sheet, columns_in
+from faultline.records.format import CONTROL, FAULT_KEYS, NONE, cores, count, fault_of, macro, plain, tail, title_of
+from faultline.records.record import Record
+from faultline.records.summary import Entry
+from faultline.reports.views.recoveries import repeated_parts
+from faultline.system.errors import ConfigError
+from faultline.system.text import sortable
+
+# Given by the workload's name, or following from the others.
+_NOT_RETYPED = {"workload", "truth"}
+_SHORT_FORM = {"fault", "fault_action", "fault_at_s"}
+# What identifies a run first, what became of it last.
+COLUMNS = sorted(columns_in(Sheet.RUNS), key=lambda column: column.key == "status")
+# Others are left out where they say nothing: most workloads have no queries to choose from, or no Python workers.
+_ALWAYS = frozenset({"number", "fault", "latency_ms.p50", TAIL, "status"})
+_SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
+
+
+def load_of(config: Mapping[str, Any]) -> list[str]:
+    """A workload and what it was offered, in parts: `nexmark`, `query q5`, `as fast as it can`."""
+    title = workload_of(config).title(config)
+    rate = config.get("rate", "?")
+    offered = f"{rate:,.10g}" if isinstance(rate, int | float) else plain(rate)
+    offered = f"{offered} records/s" if has_schedule(config) else "as fast as it can"
+    return [str(config.get("workload", "?")), *([title] if title else []), offered]
+
+
+def name_of(record: Record) -> str:
+    """One experiment in a few words."""
+    return title_of(record.config)
+
+
+def ordered(records: Sequence[Record]) -> list[Record]:
+    """By workload, state, interval, what else differs, then faults before controls, repetition and attempt."""
+    others = sorted(_varying(records) - {"state_mb", "checkpoint_interval_s"} - FAULT_KEYS)
+
+    def key(record: Record) -> tuple[Any, ...]:
+        config = record.config
+        axes = ("workload", "state_mb", "checkpoint_interval_s", *others)
+        return (
+            *(sortable(config.get(name)) for name in axes),
+            fault_of(config) == CONTROL,
+            fault_of(config),
+            record.repetition,
+            record.attempt,
+        )
+
+    return sorted(records, key=key)
+
+
+def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
+    """One row of texts for each record, sorted by the matrix's axes.
+
+    Keys: those of COLUMNS, `reason` (the first one, else empty) and `varies` (other parameters in which
+    the records differ, else empty).
+    """
+    others = sorted(_varying(records) - _SHOWN)
+    repeated = len({record.repetition for record in records}) > 1
+    builds = len({record.build for record in records}) > 1
+    # Next to figures of others a dash would look like something that nobody knows.
+    usual = "offered" if any(map(_handles_other, records)) else NONE
+    rows = []
+    for number, record in enumerate(ordered(records), start=1):
+        entry, metrics, config = Entry.of(record), record.metrics, record.config
+        # What one was not given says nothing of it, whatever others were.
+        varies = [f"{name} {plain(config[name])}" for name in others if config.get(name) is not None]
+        varies += [f"build {record.build}"] if builds else []
+        rows.append(
+            {column.key: _text(column.value(entry), column) for column in COLUMNS}
+            | {"number": str(number), TAIL: tail(metrics.latency_ms), MACRO: macro(record)}
+            | {"audit.undrained": count(metrics.audit.undrained or None), "injections.made": _times(record)}
+            | ({} if repeated else {"repetition": NONE})
+            | ({} if _handles_other(record) else {"throughput_rps": usual})
+            | {"reason": record.reasons[0] if record.reasons else "", "varies": ", ".join(varies)}
+        )
+    return rows
+
+
+def columns_of(rows: Sequence[Mapping[str, str]]) -> list[Any]:
+    """The columns that these rows need: all, but those in which nothing is known of any, or no CPU was used."""
+    useless = {NONE, cores(0)}
+    return [
+        column for column in COLUMNS if not rows or column.key in _ALWAYS or {row[column.key] for row in rows} - useless
+    ]
+
+
+def _text(value: Any, column: Any) -> str:
+    return column.text(value, 1) if isinstance(column, Metric) else column.text(value)
+
+
+def _handles_other(record: Record) -> bool:
+    """Whether what was handled is a figure: where records keep a schedule and the engine keeps up, it is the offer."""
+    kind = workload_of(record.config)
+    return kind.counts != "records" or not has_schedule(record.config) or record.metrics.sustained is False
+
+
+def _times(record: Record) -> str:
+    """The number of recoveries whose medians a run's row shows; of how many injections, where some were not seen."""
+    planned, seen = len(record.metrics.recoveries), len(repeated_parts(record))
+    if not seen:
+        return NONE
+    return str(seen) if seen == planned else f"{seen} of {planned}"
+
+
+def _varying(records: Sequence[Record]) -> set[str]:
+    """Configuration keys whose values differ between the records, but for a length of windows that follows."""
+    keys = {key for record in records for key in record.config}
+    found = {key for key in keys if len({repr(record.config.get(key)) for record in records}) > 1}
+    return found - {"duration_s"} if found & {"checkpoint_interval_s", "fault"} else found
+
+
+def again(record: Record) -> str:
+    """The command that runs the same experiment again: what differs from the workload's defaults, for a shell."""
+    config = record.config
+    defaults = {name: field.default for name, field in Configuration.model_fields.items()}
+    defaults |= workload_of(config).defaults(config)
+    planned = config.get("fault_plan") is not None
+    changed = []
+    for name, value in config.items():
+        if name in _NOT_RETYPED or (planned and name in _SHORT_FORM) or value is None:
+            continue
+        if name in defaults and value != defaults[name]:
+            changed.append((name, value))
+    for derived in ("duration_s", "fault_at_s"):
+        if _follows(derived, config, dict(changed)):
+            changed = [(name, value) for name, value in changed if name != derived]
+    if config.get("truth") is not None:
+        changed.append(("truth", config["truth"]))
+    words = [shlex.quote(f"{name}={_retyped(value)}") for name, value in changed]
+    words += [f"repetition={record.repetition}"] if record.repetition else []
+    return " ".join(["./faultline run", shlex.quote(str(config.get("workload"))), *words])
+
+
+def _follows(name: str, config: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
+    """Whether a changed field would come out the same if it were left out."""
+    rest = {key: value for key, value in changed.items() if key != name}
+    try:
+        made = parse_configuration({"workload": config.get("workload"), **rest})
+    except ConfigError:
+        return False
+    return name in changed and getattr(made, name) == config[name]
+
+
+def _retyped(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping | list) else plain(value)

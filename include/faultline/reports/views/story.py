@@ -1,0 +1,150 @@
+"""The story of one attempt as values and texts: events, faults with the parts of their recovery, and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.records.format import NONE, count, seconds, share, signed
+from faultline.records.record import RecoveryPart
+
+Pairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event. Seconds after T0 and after the fault's t0, None where there is none; `source` is the evidence."""
+
+    name: str
+    words: str
+    after_gate_s: float | None
+    after_fault_s: float | None
+    source: str
+
+    @property
+    def letter(self) -> str:
+        """`t0` to `t7`, whose letters are known from the definitions; else empty."""
+        plain = self.name.partition("#")[0]
+        return plain if len(plain) == 2 and plain[0] == "t" and plain[1].isdigit() else ""
+
+    @property
+    def after_gate(self) -> str:
+        """Seconds after T0."""
+        return seconds(self.after_gate_s, 3)
+
+    @property
+    def after_fault(self) -> str:
+        """Seconds after the fault, with a sign."""
+        return NONE if self.after_fault_s is None else signed(self.after_fault_s)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a recovery, in seconds after t0. `seen` is False for the time that was watched without recovery."""
+
+    name: str
+    start_s: float
+    length_s: float
+    seen: bool = True
+
+
+@dataclass(frozen=True)
+class Deed:
+    """What the conductor did for one planned fault, from its journal.
+
+    `planned_at_s`: seconds after T0; `late_ms`: actual − planned of the last delivery; `undone`: what healed it.
+    """
+
+    planned_at_s: float | None
+    late_ms: float | None
+    victims: tuple[str, ...]
+    outcome: str | None
+    detail: str
+    undone: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FaultView:
+    """One planned fault: `number` from 1, `what` was planned, the `verdict` in words, and how it went."""
+
+    number: int
+    what: str
+    verdict: str
+    recovery: RecoveryPart
+    spans: tuple[Span, ...]
+    snapshot_age_s: float | None
+    events: tuple[Event, ...]
+    deed: Deed | None
+
+    @property
+    def headline(self) -> str:
+        """The verdict, with a capital letter."""
+        return self.verdict[:1].upper() + self.verdict[1:]
+
+    @property
+    def censored(self) -> bool:
+        """Whether the recovery was not seen to end."""
+        return self.recovery.recovered is False
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds from the fault to the end of the last span."""
+        return max((span.start_s + span.length_s for span in self.spans), default=0.0)
+
+    @property
+    def facts(self) -> Pairs:
+        """What was done, how it went, and how deep it cut; what is not known is left out."""
+        deed, recovery, pairs = self.deed, self.recovery, []
+        if deed is not None:
+            late = "" if deed.late_ms is None else f", {signed(deed.late_ms, 2)} ms off"
+            planned = "" if deed.planned_at_s is None else f"T0 + {seconds(deed.planned_at_s, 3)} s{late}"
+            pairs += [
+                ("Victim", "; ".join(deed.victims)),
+                ("Planned", planned),
+                ("Outcome", ": ".join(str(text) for text in (deed.outcome, deed.detail) if text)),
+                ("Undone", "; ".join(deed.undone)),
+            ]
+        if (trigger := recovery.trigger) is not None:
+            pairs.append((
+                "Came after",
+                f"{seconds(trigger.waited_s)} s: the engine was back to normal {seconds(trigger.normal_s)} s after the "
+                f"fault before; {count(trigger.baseline_commits)} commits followed",
+            ))  # fmt: skip
+        drift_s, note = recovery.drift_since_first_s, recovery.note if recovery.recovered is not None else None
+        known = (
+            ("By the first baseline", None if drift_s is None else -drift_s, lambda value: f"{signed(value, 2)} s"),
+            ("Remark", note, str),
+            ("Snapshot", self.snapshot_age_s, lambda value: f"{seconds(value)} s old at the fault"),
+            ("Dip", recovery.dip_depth, lambda value: f"{share(value)} of the usual throughput"),
+            ("Longest silence", recovery.silence_s, lambda value: f"{seconds(value, 2)} s"),
+            ("Lag area", recovery.lag_area_record_s, lambda value: f"{count(value)} record·s"),
+        )
+        pairs += [(name, text(value)) for name, value, text in known if value is not None]
+        return [(name, value) for name, value in pairs if value]
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Who started what again. `after_gate_s`: seconds after T0."""
+
+    after_gate_s: float | None
+    who: str
+    what: str
+    source: str
+
+    @property
+    def after_gate(self) -> str:
+        """Seconds after T0."""
+        return seconds(self.after_gate_s, 3)
+
+
+@dataclass(frozen=True)
+class Story:
+    """All of it. `edges`: events that belong to no fault; `offenders`: first offending keys of the audit."""
+
+    edges: tuple[Event, ...] = ()
+    faults: tuple[FaultView, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+    offenders: tuple[Mapping[str, Any], ...] = ()
+    remarks: tuple[str, ...] = ()
