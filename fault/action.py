@@ -1,21 +1,20 @@
 """What a fault action is: a value that says what it can do, and the hands that do it.
 
-`fault/actions` holds one file an action, each with an `ACTION`; `fault.registry` finds them. Whoever has to know
+The files of `fault/actions` declare them; `fault.registry` finds them. Whoever has to know
 something of an action asks its value, and never for its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fault.guard import Guard
-from fault.identity import KAFKA, VICTIM_WORDS, ProcessIdentity, Tokens
-from fault.injector import Delivery, Injector, Settlement
-from fault.occurrence import Occurrence
-from fault.parameters import DURATION, Parameter
+from fault.identity import KAFKA, VICTIM_WORDS, Delivery, ProcessIdentity, Tokens
+from fault.injector import Injector, Settlement
+from fault.parameters import DURATION, Occurrence, Parameter
+from fault.victims import Guard
 
 
 class Moment(Protocol):
@@ -63,7 +62,6 @@ class Context:
     """What hands work with in one attempt. `folder`: the attempt's own; `now`: this moment on the caller's clock.
 
     `hold(service, until_mono_ns)` keeps a service that dies down until then: `kafka`, or the Spark worker HOST:PORT.
-    `busy_elsewhere`: which of the candidates on other hosts are at work.
     """
 
     folder: Path
@@ -75,7 +73,6 @@ class Context:
     repetition: int = 0
     hold: Callable[[str, int], None] = no_hold
     restart_delay_s: float = 0.0
-    busy_elsewhere: Callable[[Sequence[ProcessIdentity]], Set[ProcessIdentity]] | None = None
     # Of each host, "" being this one; and where what a host's service writes lies on a disk of its own.
     addresses: Mapping[str, str] = field(default_factory=dict)
     disks: Mapping[str, str] = field(default_factory=dict)
@@ -224,3 +221,36 @@ class Action:
         """
         when = self.when if self.hits_of(victim) or not self.when_of_host else self.when_of_host
         return when.format(victim=VICTIM_WORDS[victim], **{**self.short_form, **values})
+
+
+class UndoStack:
+    """Named steps that heal what was broken, run newest first.
+
+    A step leaves the stack only when it ran to its end, so that an interrupted healing can be
+    begun again; each step must therefore be harmless when repeated.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[str, Callable[[], None]]] = []
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def register(self, name: str, step: Callable[[], None]) -> None:
+        """Adds a step; to be called before the act that it undoes."""
+        self._steps.append((name, step))
+
+    def run(self) -> list[tuple[str, Exception | None]]:
+        """Runs every step and gives each one's name and error; a failing step stops no other, and stays."""
+        done: list[tuple[str, Exception | None]] = []
+        for entry in reversed(list(self._steps)):
+            name, step = entry
+            problem: Exception | None = None
+            try:
+                step()
+            except Exception as error:
+                problem = error
+            else:
+                self._steps.remove(entry)
+            done.append((name, problem))
+        return done

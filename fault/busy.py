@@ -74,7 +74,7 @@ def await_busy(
     At `until_mono_ns` it gives those (perhaps none) that were busy in the last look. Among more than
     `count`, the order of the candidates decides. `refresh` gives the candidates anew every 0.2 s,
     since new workers may have been forked. `elsewhere` says which of the candidates on other hosts are
-    busy (`fault.hosts.Hosts.busy`); without it none of them ever is. The last
+    busy (`Injector.busy`); without it none of them ever is. The last
     call of `look` lies right before the return.
     """
     look = look or read_local

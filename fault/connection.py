@@ -1,9 +1,10 @@
-"""The SSH connection to one host, and the agent at its other end."""
+"""The SSH channel to one host, and the agent at its other end: a handler that serves."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,18 +13,16 @@ import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from fault.errors import (
-    ActRefused,
     AuthenticationRefused,
     ConnectionLost,
     HostKeyRefused,
     HostUnreachable,
-    IdentityMismatch,
-    KernelLacks,
-    NobodyStandsBy,
     RemoteError,
     RemoteSignalRefused,
-    VictimRefused,
+    UnsettledSignal,
+    error_of,
 )
+from fault.identity import Delivery, from_line, to_line
 from fault.shipping import PYTHON, boot_command, parcel
 
 BROKEN = (paramiko.SSHException, OSError, EOFError)
@@ -49,8 +48,8 @@ class RemoteHost:
     keepalive_s: int = 5
 
 
-class Connection:
-    """Asks the agent of one host, which it starts when it is first needed."""
+class SshChannel:
+    """Asks the agent of one host, which it starts when it is first needed. Close it after use."""
 
     def __init__(self, host: RemoteHost) -> None:
         self._host = host
@@ -58,6 +57,7 @@ class Connection:
         self._channel: paramiko.Channel | None = None
         self._answers: Any = None
         self._asked = 0
+        self._unsettled: set[tuple[int, float]] = set()
 
     def close(self) -> None:
         """Ends the connection, and with it the agent; harmless when there is none."""
@@ -69,17 +69,28 @@ class Connection:
             self._client.close()
             self._client = None
 
-    def ready(self, command: str) -> None:
-        """Has an agent there. `command` is what it is for, in errors. Raises RemoteError; nothing was asked then."""
+    def ask(self, do: str, **fields: Any) -> Any:
+        """The agent's answer. Raises what the handler over there raised, as an error of that host, or RemoteError.
+
+        After ConnectionLost it is not known whether the agent did it. From a signal comes `unknown` then, and every
+        further one to that victim raises UnsettledSignal, until a probe has answered."""
+        command, victim = _command(do, fields), fields.get("victim")
+        key = (victim.pid, victim.create_time) if do in ("signal", "probe") and victim is not None else None
+        if do == "signal" and key in self._unsettled:
+            raise UnsettledSignal(self._host.host, command)
         if self._channel is None or self._channel.closed or not self._is_active():
             self.close()
-            self._start(command)
-
-    def ask(self, command: str, do: str, **what: Any) -> Any:
-        """The agent's answer. Raises what the injector over there raised, as an error of that host; ConnectionLost when
-        it is not known whether the agent did it."""
-        self.ready(command)
-        return self._exchange(command, do, what)
+            self._start(command)  # nothing was asked then
+        try:
+            value = self._exchange(command, do, fields)
+        except ConnectionLost:
+            if do != "signal" or key is None:
+                raise
+            self._unsettled.add(key)
+            return Delivery.UNKNOWN
+        if do == "probe" and key is not None:
+            self._unsettled.discard(key)
+        return value
 
     def _exchange(self, command: str, do: str, what: dict[str, Any]) -> Any:
         assert self._channel is not None
@@ -88,7 +99,7 @@ class Connection:
             line = self._sent({"n": self._asked, "do": do, **what})
             if not line.endswith(b"\n"):
                 raise EOFError(self._last_words(line))
-            answer = json.loads(line)
+            answer = from_line(line)
             if answer.get("n") != self._asked:
                 raise EOFError(f"the host answers something else: {line[:_SAID_BYTES]!r}")
         except (*BROKEN, ValueError) as error:
@@ -102,27 +113,17 @@ class Connection:
         """The line that comes back; none where nobody is there any more, who may have said why."""
         assert self._channel is not None
         try:
-            self._channel.sendall(json.dumps(request).encode() + b"\n")
+            self._channel.sendall(to_line(request))
         except OSError:
             return b""
         line: bytes = self._answers.readline()
         return line
 
     def _error(self, command: str, told: dict[str, Any]) -> Exception:
-        match told["kind"]:
-            case IdentityMismatch.__name__:
-                return IdentityMismatch(told["pid"], told["part"], told["detail"])
-            case VictimRefused.__name__:
-                return VictimRefused(told["said"])
-            case "SignalRefused":
-                return RemoteSignalRefused(self._host.host, command, stderr=told["said"])
-            case KernelLacks.__name__:
-                return KernelLacks(f"{self._host.host}: {told['said']}")
-            case ActRefused.__name__:
-                return ActRefused(f"{self._host.host}: {told['said']}")
-            case NobodyStandsBy.__name__:
-                return NobodyStandsBy(f"{self._host.host}: {told['said']}")
-        return RemoteError(self._host.host, command, stderr=told["said"])
+        if told["kind"] == "SignalRefused":
+            return RemoteSignalRefused(self._host.host, command, stderr=told["said"])
+        found = error_of(told, f"{self._host.host}: ")
+        return RemoteError(self._host.host, command, stderr=told["said"]) if found is None else found
 
     def _last_words(self, line: bytes) -> str:
         assert self._channel is not None
@@ -200,6 +201,23 @@ class Connection:
             case _:
                 return error
         return kind(self._host.host, command, stderr=str(error) or type(error).__name__)
+
+
+def _command(do: str, fields: Mapping[str, Any]) -> str:
+    """What is asked for, in the words of errors."""
+    match do:
+        case "find":
+            return f"find {fields['victim']}"
+        case "arm" | "signal":
+            name = signal.Signals(fields.get("signum", signal.SIGKILL)).name
+            return f"kill -s {name.removeprefix('SIG')} {fields['victim'].pid}"
+        case "act":
+            return f"{fields['step']} {fields['kind']}"
+        case "watch" if "kind" in fields:
+            return f"watch {fields['kind']}"
+        case "probe" | "watch" | "release":
+            return f"{do} {fields['victim'].pid}"
+    return {"busy": "read CPU times", "clock": "read the clock"}.get(do, do)
 
 
 class _UnknownHostKey(paramiko.SSHException):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class FaultError(Exception):
     """Base of this package's errors; never raised itself."""
@@ -48,8 +51,8 @@ class KernelLacks(ActRefused):
     """The host's kernel has not what it takes."""
 
 
-class NobodyStandsBy(FaultError):
-    """Nobody could be posted who continues the victim; so it is not stopped."""
+class WatchdogUnavailable(FaultError):
+    """No watchdog could be started that undoes the act; so it is not done."""
 
 
 class RemoteError(FaultError):
@@ -104,3 +107,25 @@ class UnsettledSignal(RemoteError):
     """An earlier signal to this victim has an unknown outcome; probe before sending another."""
 
     reason = "an earlier signal is not settled, probe first"
+
+
+# Those that whoever asked another process can tell apart, by name; the narrower ones first.
+KINDS: Mapping[str, type[FaultError]] = {
+    kind.__name__: kind
+    for kind in (IdentityMismatch, VictimRefused, SignalRefused, WatchdogUnavailable, KernelLacks, ActRefused)
+}
+
+
+def as_told(error: Exception) -> dict[str, Any]:
+    """An error as JSON values, for another process."""
+    kind = next((name for name, one in KINDS.items() if isinstance(error, one)), type(error).__name__)
+    more = {"pid": error.pid, "part": error.part, "detail": error.detail} if isinstance(error, IdentityMismatch) else {}
+    return {"kind": kind, "said": str(error) if isinstance(error, FaultError) else f"{kind}: {error}", **more}
+
+
+def error_of(told: Mapping[str, Any], where: str = "") -> FaultError | None:
+    """The error that `as_told` told, `where` being said first of what is no process; None for one of no known kind."""
+    kind = KINDS.get(told["kind"])
+    if kind is IdentityMismatch:
+        return IdentityMismatch(told["pid"], told["part"], told["detail"])
+    return None if kind is None else kind(told["said"] if kind is VictimRefused else f"{where}{told['said']}")

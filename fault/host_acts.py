@@ -1,7 +1,7 @@
 """What can be done to the host that this runs on: to its network, its disk, its processors and its memory.
 
-Each act is named, does nothing twice, and is undone by its name, also by somebody who did not do it: by a dead man that
-is posted before. Standard library only, since the agent brings it to other hosts.
+Each act is named, does nothing twice, and is undone by its name, also by somebody who did not do it: by a watchdog that
+is started before. Standard library only, since the handler brings it to other hosts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fault import traffic
-from fault.errors import ActRefused, FaultError, NobodyStandsBy
+from fault.errors import ActRefused, FaultError
 from fault.procfs import all_pids, command_of, read_process, stat_of
 
 # A disk of more is nobody's to fill: it would take minutes, and hit all that lives on it.
@@ -28,8 +28,6 @@ MOST_FREE = 16 * 2**30
 _BLOCK = 4096
 BALLAST = "faultline-ballast-"
 NEIGHBOUR = "faultline-neighbour="
-# How often a dead man tries, and how many seconds apart, when what he undoes holds still.
-TRIES, APART_S = 30, 2.0
 SHOWN_S = 10.0
 # How long one that takes memory is watched until it has it, or had to go.
 TAKEN_S = 2.0
@@ -70,57 +68,10 @@ def name_of(run: str, index: int) -> str:
     return f"{run.lower().replace('-', '_')}_{index}"
 
 
-def answer(do: str, kind: str, name: str, asked: Mapping[str, Any], seconds: float) -> Any:
-    """Checks, does or undoes an act, says whether it holds, or posts who undoes it after so many seconds
-    (`undo_later`)."""
-    if do == "undo_later":
-        return undo_later(kind, name, asked, seconds)
+def take_step(step: str, kind: str, name: str, asked: Mapping[str, Any]) -> Any:
+    """Takes a step of an act: `check`, `do`, `undo`, or `holds`, whose answer tells whether it does."""
     act = act_of(kind, name)
-    return {"check": act.check, "do": act.do, "undo": act.undo, "holds": act.holds}[do](name, asked)
-
-
-def undo_later(kind: str, name: str, asked: Mapping[str, Any], seconds: float) -> None:
-    """Posts somebody, nobody's child, who undoes the act after so many seconds, whoever lives then; again and again
-    while it holds still. Raises NobodyStandsBy where he cannot be started."""
-    act = act_of(kind, name)
-    if child := os.fork():
-        if os.waitpid(child, 0)[1]:
-            raise NobodyStandsBy(f"{kind}: nobody could be posted who undoes it; look at the limit of processes")
-        return
-    try:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
-    except OSError:
-        os._exit(1)
-    try:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(nothing, number)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        _sleep(seconds)
-        for _ in range(TRIES):
-            if _is_undone(act, name, asked):
-                break
-            _sleep(APART_S)
-    finally:
-        os._exit(0)
-
-
-def _is_undone(act: HostAct, name: str, asked: Mapping[str, Any]) -> bool:
-    """Undoes it; whether it is."""
-    try:
-        act.undo(name, asked)
-        return not act.holds(name, asked)
-    except (FaultError, OSError):
-        return False
-
-
-def _sleep(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(1.0, left))
+    return {"check": act.check, "do": act.do, "undo": act.undo, "holds": act.holds}[step](name, asked)
 
 
 # --- the disk
@@ -237,7 +188,7 @@ def _leave(name: str, asked: Mapping[str, Any]) -> None:
             # It may have ended meanwhile, and another have its number.
             if pid in _neighbours(name):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-                os.waitpid(pid, 0)  # where it is this very agent's
+                os.waitpid(pid, 0)  # where it is this very process's
         except (ProcessLookupError, ChildProcessError):
             pass
         finally:

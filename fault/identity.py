@@ -7,9 +7,11 @@ in its command line. A Python worker has no mark of its own; there it is its anc
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Self
 
 from fault.errors import IdentityMismatch, VictimRefused
@@ -27,6 +29,23 @@ MARKS: Mapping[str, tuple[str, ...]] = {
 # Tokens are also matched by a remote shell, so they hold nothing that a shell pattern would read.
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=:-]*")
 _WORKER_URL = re.compile(r"spark://[^@]*@(.+)")
+
+
+class Presence(StrEnum):
+    """What is found under a victim's pid; `other` is another process that was given the pid later."""
+
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    GONE = "gone"
+    OTHER = "other"
+
+
+class Delivery(StrEnum):
+    """What is known right after a signal was sent; `unknown` until a probe settles it."""
+
+    SENT = "sent"
+    GONE = "gone"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -80,6 +99,10 @@ VICTIM_WORDS: Mapping[str, str] = {
     KAFKA.name: "the broker",
     ANY: "an executor or a Spark worker",
 }
+
+
+# The name under which a remote broker's host is known.
+KAFKA_HOST = "kafka"
 
 
 @dataclass(frozen=True)
@@ -184,6 +207,34 @@ class ProcessIdentity:
         number = "" if self.number is None else f" {self.number}"
         host = f" on {self.host}" if self.host else ""
         return f"{self.role.name}{number} (pid {self.pid}{host}, {self.role.scope} {self.token})"
+
+
+def to_line(value: Any) -> bytes:
+    """A value in which victims occur, as one JSON line; each host calls its own processes local."""
+
+    def form_of(victim: ProcessIdentity) -> dict[str, Any]:
+        return {**victim.as_json(), "host": "", "token": victim.token, "mains": list(victim.role.mains)}
+
+    return json.dumps(value, default=form_of).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Any:
+    """What `to_line` wrote. Raises ValueError, and VictimRefused for an identity that cannot be."""
+    return json.loads(line, object_hook=lambda one: _victim_of(one) if one.keys() >= {"token", "mains"} else one)
+
+
+def _victim_of(form: Mapping[str, Any]) -> ProcessIdentity:
+    role = replace(ROLES[form["role"]], mains=tuple(form["mains"]))
+    return ProcessIdentity(
+        int(form["pid"]),
+        float(form["create_time"]),
+        role,
+        str(form["token"]),
+        tuple(form["command"]),
+        start_ticks=form["start_ticks"],
+        host=str(form["host"]),
+        node=form["node"],
+    )
 
 
 def require_token(token: str) -> None:

@@ -1,39 +1,24 @@
-"""What every injector can do, and how the outcome of an act is settled."""
+"""Finds victims on the hosts where they belong, hits each on its own, and settles what an act came to."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
-from fault.errors import RemoteError, SignalRefused
-from fault.identity import ProcessIdentity, Tokens
-from fault.victims import executor_ids
+from fault.errors import RemoteError, SignalRefused, VictimRefused
+from fault.handler import Handler
+from fault.identity import KAFKA_HOST, VICTIMS, Delivery, Presence, ProcessIdentity, Tokens
+from fault.victims import executor_ids, sort_candidates
 
 # How long an act may take to show.
 SETTLE_WITHIN_S = 5.0
 # The first probes follow closely, since most acts show at once.
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.002, 0.02
-
-
-class Presence(StrEnum):
-    """What is found under a victim's pid; `other` is another process that was given the pid later."""
-
-    ALIVE = "alive"
-    STOPPED = "stopped"
-    GONE = "gone"
-    OTHER = "other"
-
-
-class Delivery(StrEnum):
-    """What is known right after a signal was sent; `unknown` until a probe settles it."""
-
-    SENT = "sent"
-    GONE = "gone"
-    UNKNOWN = "unknown"
 
 
 class Outcome(StrEnum):
@@ -53,46 +38,137 @@ class Settlement:
     detail: str
 
 
-class Injector(Protocol):
-    """Finds the processes that a run may touch, and sends signals to those that were chosen and checked."""
+class Channel(Protocol):
+    """The way to a host's handler: the handler itself on this host, else `fault.connection.SshChannel`."""
+
+    def ask(self, do: str, **fields: Any) -> Any:
+        """As `Handler.ask`. Raises RemoteError as well; from a signal that may be on its way comes `unknown`."""
+        ...
+
+    def close(self) -> None:
+        """Ends the connection, if there is one."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClockOffset:
+    """A host's wall clock minus ours in s, true within half of the round trip (in s) that it was read over."""
+
+    offset_s: float
+    round_trip_s: float
+
+
+def clock_offset(channel: Channel, samples: int = 5) -> ClockOffset:
+    """Reads a host's wall clock `samples` times; the reading with the shortest round trip counts.
+
+    Its instant is taken as the middle of the round trip. Raises RemoteError.
+    """
+    found: list[ClockOffset] = []
+    for _ in range(samples):
+        wall_ns, began_ns = time.time_ns(), time.monotonic_ns()
+        there_ns = int(channel.ask("clock"))
+        round_trip_ns = time.monotonic_ns() - began_ns
+        found.append(ClockOffset((there_ns - wall_ns - round_trip_ns / 2) / 1e9, round_trip_ns / 1e9))
+    return min(found, key=lambda one: one.round_trip_s)
+
+
+def place(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The hosts on which each victim word is looked for; "" is this one. `names`: of the others.
+
+    The driver runs here. Executors and what belongs to them run on the other hosts, if there are
+    any beside the broker's; the broker on the host named `kafka`, if there is one.
+    """
+    spark = tuple(name for name in names if name not in ("", KAFKA_HOST)) or ("",)
+    return {
+        **dict.fromkeys(VICTIMS, spark),
+        "driver": ("",),
+        "kafka": (KAFKA_HOST,) if KAFKA_HOST in names else ("",),
+    }
+
+
+class Injector:
+    """Asks each host's handler. `channels`: by the name that identities and journals show, "" being this host."""
+
+    def __init__(self, channels: Mapping[str, Channel] | None = None) -> None:
+        self._channels: dict[str, Channel] = {"": Handler(), **(channels or {})}
 
     def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
-        """The live candidates for a victim word (`fault.victims.select`), sorted.
+        """The live candidates for a victim word on all hosts where it belongs, sorted; only reads.
 
         Raises VictimRefused when a needed token is missing, RemoteError when a host cannot tell.
         """
-        ...
+        found: list[ProcessIdentity] = []
+        for name in place(tuple(self._channels))[victim]:
+            there = self._on(name).ask("find", victim=victim, run=tokens.run, services=tokens.services)
+            found += [replace(one, host=name) for one in there]
+        return sort_candidates(found)
 
     def probe(self, victim: ProcessIdentity) -> Presence:
         """What is under the victim's pid now. Raises RemoteError when the host cannot tell."""
-        ...
+        return Presence(self._on(victim.host).ask("probe", victim=victim))
 
     def arm(self, victim: ProcessIdentity) -> None:
         """Does beforehand what the next signal to the victim would lose time with, checks included.
 
         Raises what `signal` raises. Arming is no duty, and harmless when no signal follows.
         """
-        ...
+        self._on(victim.host).ask("arm", victim=victim)
 
     def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
         """Checks the identity once more, then sends `signum`, once.
 
-        Raises IdentityMismatch when the pid is another process, SignalRefused when the system
-        does not allow it, RemoteError when the host could not be used; then nothing was sent.
+        `unknown` when the connection broke after it was asked for. From then on every further signal to this victim
+        raises UnsettledSignal, until a probe has answered. Raises IdentityMismatch when the pid is another process,
+        SignalRefused when the system does not allow it, RemoteError when the host could not be used; then nothing was
+        sent.
         """
-        ...
+        return Delivery(self._on(victim.host).ask("signal", victim=victim, signum=int(signum)))
 
-    def stand_by(self, victim: ProcessIdentity, seconds: float) -> None:
-        """Posts somebody on the victim's own host who continues it after so many seconds, whatever becomes of this
-        process and of the way there. One that stands there already stays, and for one that is gone nobody is needed.
+    def start_watchdog(self, victim: ProcessIdentity, seconds: float) -> None:
+        """Has the victim continued on its own host after so many seconds, whatever becomes of this process and of the
+        way there. A watchdog that stands there already stays, and for a victim that is gone none is needed.
 
-        Raises IdentityMismatch, NobodyStandsBy or RemoteError; then the victim is not to be stopped.
+        Raises IdentityMismatch, WatchdogUnavailable or RemoteError; then the victim is not to be stopped.
         """
-        ...
+        self._on(victim.host).ask("watch", victim=victim, seconds=seconds)
 
-    def stand_down(self, victim: ProcessIdentity) -> None:
-        """Sends him home: the victim was continued. Harmless when nobody stands there."""
-        ...
+    def end_watchdog(self, victim: ProcessIdentity) -> None:
+        """Releases it: the victim was continued. Harmless when there is none; where the word cannot be sent, it leaves
+        by itself once the victim runs."""
+        with contextlib.suppress(RemoteError):
+            self._on(victim.host).ask("release", victim=victim)
+
+    def busy(self, candidates: Sequence[ProcessIdentity]) -> set[ProcessIdentity]:
+        """Those candidates on other hosts that work just now, for `fault.busy.await_busy`. Raises RemoteError."""
+        found: set[ProcessIdentity] = set()
+        for name in {one.host for one in candidates} - {""}:
+            there = self._on(name).ask("busy", candidates=[one for one in candidates if one.host == name])
+            found |= {replace(one, host=name) for one in there}
+        return found
+
+    def act(self, host: str, step: str, *, kind: str, name: str, asked: Mapping[str, Any]) -> Any:
+        """Takes a step of what can be done to a host; see `fault.host_acts`. Raises ActRefused or RemoteError."""
+        return self._on(host).ask("act", step=step, kind=kind, name=name, asked=asked)
+
+    def undo_later(self, host: str, seconds: float, *, kind: str, name: str, asked: Mapping[str, Any]) -> None:
+        """Has such an act undone after so many seconds, whatever becomes of this process and of the way there. Raises
+        ActRefused, WatchdogUnavailable or RemoteError."""
+        self._on(host).ask("watch", seconds=seconds, kind=kind, name=name, asked=asked)
+
+    def clock_offsets(self) -> dict[str, ClockOffset]:
+        """The clock of every other host against ours, by name. Raises RemoteError."""
+        return {name: clock_offset(channel) for name, channel in self._channels.items() if name}
+
+    def close(self) -> None:
+        """Ends all connections."""
+        for channel in self._channels.values():
+            channel.close()
+
+    def _on(self, name: str) -> Channel:
+        if name not in self._channels:
+            known = ", ".join(sorted(filter(None, self._channels))) or "none"
+            raise VictimRefused(f"host: {name} is not known; known: {known}")
+        return self._channels[name]
 
 
 def executors_on(injector: Injector, node: str | None, tokens: Tokens) -> list[int]:

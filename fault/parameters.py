@@ -1,12 +1,14 @@
-"""The lengths and words that actions can take from a plan, each with its limits and its refusals."""
+"""What a plan asks for, and the lengths and words that actions can take from it, with their limits and refusals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
-from fault.values import choice, number, seconds
+from fault.errors import PlanError
 
 MAX_SECONDS = 1e7
 MAX_DELAY_MS = 600_000.0
@@ -16,6 +18,61 @@ DURATION = "duration_s"
 # From whom a host is cut off: all other hosts, the broker's, this one, on which the driver runs, or those of workers.
 PEERS = ("all", "kafka", "driver", "workers")
 WAYS = ("both", "in", "out")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One act, or several alike: `action` on `count` victims at once, at an instant counted from T0.
+
+    Exactly one of `at_s` (seconds) and `at_record` (the instant at which that input record, counted
+    from 1, is due) is given. With `cycle` the act waits for `phase` (0 to below 1) of the first such
+    cycle that begins at or after that instant. The keys of RULES are given only where the action takes them. `times`
+    > 1 repeats the act `every_s` seconds. `fault.plan.Fault` checks all that; it knows the actions, so they cannot know
+    it.
+    """
+
+    victim: str
+    action: str
+    at_s: float | None = None
+    at_record: int | None = None
+    cycle: str | None = None
+    phase: float | None = None
+    duration_s: float | None = None
+    delay_ms: float | None = None
+    count: int = 1
+    every_s: float | None = None
+    times: int = 1
+    peer: str | None = None
+    way: str | None = None
+    mbit_s: float | None = None
+    cores: float | None = None
+    memory_mb: float | None = None
+    jitter_ms: float | None = None
+    loss_percent: float | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the act waits, from its instant on, until its victims are at work; they are chosen then."""
+        return self.victim == "python_worker"
+
+    @property
+    def most_processes(self) -> int:
+        """How many processes the act may touch; 0 for one that hits something else."""
+        raise NotImplementedError
+
+
+class Occurrence(Protocol):
+    """One act of a plan, and its number within it, from 0; `fault.plan.PlannedFault` is one."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def fault(self) -> Asked: ...
+
+    def what(self, whom: str | None = None) -> str:
+        """The act in words, done to `whom`; by default to what its action hits."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,6 +97,62 @@ class Parameter:
     name: str
     short: float | str | None = None
     required: bool = True
+
+
+def known_keys(name: str, data: Any, kind: type, required: Iterable[str] = ()) -> dict[str, Any]:
+    """`data` as arguments of the dataclass `kind`. Raises PlanError for an unknown or a missing key."""
+    if not isinstance(data, Mapping):
+        raise PlanError(f"{name}: not an object; give an object with named values")
+    known = [item.name for item in fields(kind)]
+    for key in data:
+        if key not in known:
+            raise PlanError(f"{' '.join(str(key).split())}: unknown key{suggest(str(key), known)}")
+    for key in sorted(required):
+        if key not in data:
+            raise PlanError(f"{key}: missing; give it")
+    return dict(data)
+
+
+def choice(key: str, value: Any, known: Iterable[str]) -> None:
+    """Raises PlanError, offering the nearest one, unless `value` is one of the `known` words."""
+    if not isinstance(value, str) or value not in known:
+        raise PlanError(f"{key}: {value!r} is not known{suggest(str(value), known)}")
+
+
+def number(key: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
+    """`value` as a float. Raises PlanError asking for `wanted` unless it is a finite number that `fits`."""
+    problem = PlanError(f"{key}: {str(value)[:40]!r} is refused; give {wanted}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise problem
+    try:
+        # Adding zero makes the negative zero a plain one, so that equal plans have equal texts.
+        converted = float(value) + 0.0
+    except OverflowError:
+        raise problem from None
+    if not math.isfinite(converted) or not fits(converted):
+        raise problem
+    return converted
+
+
+def seconds(key: str, value: Any, highest: float, above: float | None = None) -> float:
+    """A number of seconds from 0, or from beyond `above`, to `highest`. Raises PlanError."""
+    if above is None:
+        return number(key, value, f"seconds from 0 to {highest:g}", lambda given: 0 <= given <= highest)
+    wanted = f"seconds above {above:g} and at most {highest:g}"
+    return number(key, value, wanted, lambda given: above < given <= highest)
+
+
+def integer(key: str, value: Any, lowest: int, highest: int) -> None:
+    """Raises PlanError unless `value` is a whole number from `lowest` to `highest`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise PlanError(f"{key}: {str(value)[:40]!r} is refused; give a whole number from {lowest} to {highest}")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` for the known name that is most like `name`, else the list of all."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(names))}"
 
 
 def _duration(key: str, value: Any) -> float:

@@ -12,9 +12,8 @@ from typing import Any, Self
 
 from fault.action import Action
 from fault.errors import PlanError
-from fault.parameters import MAX_SECONDS, RULES
+from fault.parameters import MAX_SECONDS, RULES, Asked, choice, integer, known_keys, number, seconds
 from fault.registry import ACTIONS, ALLOWED, REFUSED
-from fault.values import choice, integer, known_keys, number, seconds
 
 SINGLE = ("driver", "kafka")
 CYCLES = ("checkpoint", "snapshot")
@@ -29,35 +28,8 @@ LATER = frozenset({"jitter_ms", "loss_percent", "peer", "way", "mbit_s", "cores"
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One act, or several alike: `action` on `count` victims at once, at an instant counted from T0.
-
-    Exactly one of `at_s` (seconds) and `at_record` (the instant at which that input record, counted
-    from 1, is due) is given. With `cycle` the act waits for `phase` (0 to below 1) of the first such
-    cycle that begins at or after that instant. `duration_s`, `delay_ms`, `jitter_ms`, `loss_percent`, `peer`, `way`,
-    `mbit_s`, `cores` and `memory_mb` are given only where the action takes them. `times` > 1 repeats the act
-    `every_s` seconds.
-    Raises PlanError, naming the key, when a value is not valid.
-    """
-
-    victim: str
-    action: str
-    at_s: float | None = None
-    at_record: int | None = None
-    cycle: str | None = None
-    phase: float | None = None
-    duration_s: float | None = None
-    delay_ms: float | None = None
-    count: int = 1
-    every_s: float | None = None
-    times: int = 1
-    peer: str | None = None
-    way: str | None = None
-    mbit_s: float | None = None
-    cores: float | None = None
-    memory_mb: float | None = None
-    jitter_ms: float | None = None
-    loss_percent: float | None = None
+class Fault(Asked):
+    """What a plan asks for, checked. Raises PlanError, naming the key, when a value is not valid."""
 
     def __post_init__(self) -> None:
         choice("victim", self.victim, ALLOWED)
@@ -118,11 +90,6 @@ class Fault:
     def first_s(self, rate: float) -> float:
         """Seconds after T0 from which on the first act may come, at `rate` input records per second."""
         return self.at_s or 0.0 if self.at_record is None else (self.at_record - 1) / rate
-
-    @property
-    def waits(self) -> bool:
-        """Whether the act waits, from its instant on, until its victims are at work."""
-        return self.victim == "python_worker"
 
     @property
     def how(self) -> Action:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fault.errors import VictimRefused
@@ -85,3 +87,32 @@ def booted_at() -> float:
     """When the machine started, in seconds since the epoch; it moves with each step of the wall clock."""
     lines = (_PROC / "stat").read_text().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("btime ")))
+
+
+@contextmanager
+def process_handle(pid: int) -> Iterator[int | None]:
+    """A pidfd for `pid`, or None on a kernel without. Raises ProcessLookupError when it is gone."""
+    handle = open_handle(pid)
+    try:
+        yield handle
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def open_handle(pid: int) -> int | None:
+    """As `process_handle`, to be closed by whoever asked."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except (AttributeError, OSError):
+        return None
+
+
+def send_signal(pid: int, handle: int | None, signum: int) -> None:
+    """Sends a signal through the handle of `process_handle`; to the pid where there is none."""
+    if handle is None:
+        os.kill(pid, signum)
+    else:
+        signal.pidfd_send_signal(handle, signum)

@@ -36,10 +36,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fault.parameters import MAX_DELAY_MS, MAX_LOSS_PERCENT
+from fault.parameters import MAX_DELAY_MS, MAX_LOSS_PERCENT, suggest
 from fault.proxy_control import LOOPBACK, TIMEOUT_S, ProxyError
 from fault.relay import Hold, Mode, Relay
-from fault.values import suggest
 
 # What a command needs.
 COMMANDS: Mapping[str, frozenset[str]] = {

@@ -1,7 +1,7 @@
 """A journal of what a host's processes use, written there each second, whatever becomes of the way to it.
 
-The agent begins it and goes; it ends when it is told to, or by itself after so many seconds. Its folder stays until it
-was fetched, or the host is started again.
+The handler begins it and goes; it ends when it is told to, or by itself after so many seconds. Its folder stays until
+it was fetched, or the host is started again.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fault import watchdog
 from fault.errors import VictimRefused
 from fault.sampling import Key, RoleRule, Table, Usage, machine, space_of
 
@@ -31,6 +31,12 @@ END_S = 5.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+def take_step(step: str, **fields: Any) -> Any:
+    """Takes a step of a recording: `begin`, `end`, `part` or `drop`, with the fields of that function."""
+    steps: dict[str, Callable[..., Any]] = {"begin": begin, "end": end, "part": part, "drop": drop}
+    return steps[step](**fields)
+
+
 def begin(
     rules: Sequence[Mapping[str, str]],
     heirs: Mapping[str, str],
@@ -40,30 +46,13 @@ def begin(
 ) -> str:
     """Starts a recording, which outlives this process; returns its folder. `waiting`: see `Table`."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writer)
-        os.waitpid(child, 0)
-        with open(reader, "rb") as ready:
-            ready.read()  # until the first sample stands there
-        return str(folder)
-    # Twice, so that it is nobody's child; nothing of the connection stays open.
-    try:
-        os.setsid()
-        if os.fork():
-            os._exit(0)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(nothing, number)
-        # The agent's lock among them, by which the next one knows that it lives.
-        os.closerange(3, writer)
-        os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        table = Table([RoleRule(**rule) for rule in rules], heirs, again_s=again_s, waiting=waiting)
-        _record(folder, table, longest_s, ready=writer)
-    finally:
-        os._exit(0)
+    table = Table([RoleRule(**rule) for rule in rules], heirs, again_s=again_s, waiting=waiting)
+    # Nothing of the connection stays open in it, nor the agent's lock, by which the next one knows that it lives.
+    word, ready = watchdog.detached(lambda: _record(folder, table, longest_s))
+    os.close(word)
+    with open(ready, "rb") as said:
+        said.read()  # until the first sample stands there
+    return str(folder)
 
 
 def end(folder: str) -> bool:
@@ -109,25 +98,23 @@ def _is_over(folder: Path) -> bool:
     return bool(lines) and b'"stop"' in lines[-1]
 
 
-def _record(folder: Path, table: Table, longest_s: float, *, ready: int) -> None:
+def _record(folder: Path, table: Table, longest_s: float) -> None:
     """Samples until it is told to stop, or for so long."""
     file = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o600)
     stop = folder / STOP
-    before: dict[Key, Usage] = {}
     began = due = time.monotonic()
     start = {"boot": _BOOT.read_text().strip(), "space": space_of("self"), "python": list(sys.version_info[:3])}
     _write(file, {"kind": "start", **start})
+    before = _sample(file, table, {})
+    watchdog.say_last(b"")
     while True:
-        before = _sample(file, table, before)
-        if ready >= 0:
-            os.close(ready)
-            ready = -1
         due += PERIOD_S
         while not stop.exists() and time.monotonic() < due:
             time.sleep(min(0.05, max(0.0, due - time.monotonic())))
         # Whoever removed it, its end was not waited for.
         if stop.exists() or not folder.exists() or time.monotonic() - began > longest_s:
             break
+        before = _sample(file, table, before)
     _sample(file, table, before)
     _write(file, {"kind": "stop"})
 

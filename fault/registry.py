@@ -1,4 +1,4 @@
-"""The actions by name: every file of `fault/actions` is one, and no list names them."""
+"""The actions by name: the files of `fault/actions` declare them, and no list names them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from fault import actions
 from fault.action import Action
 from fault.errors import DeclarationError, PlanError
 from fault.identity import VICTIMS
-from fault.parameters import DURATION, RULES
-from fault.values import choice
+from fault.parameters import DURATION, RULES, choice
 
 
 def discover(package: ModuleType) -> dict[str, Action]:
-    """The `ACTION` of every module of a package, in their order. Raises DeclarationError, naming the file."""
+    """The actions of every module of a package, in their order. Raises DeclarationError, naming the file."""
     found: dict[str, tuple[Action, str]] = {}
     for item in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         module = importlib.import_module(item.name)
         file = str(module.__file__)
-        action = getattr(module, "ACTION", None)
-        if not isinstance(action, Action):
+        declared = [one for one in vars(module).values() if isinstance(one, Action)]
+        if not declared:
             raise DeclarationError(f"{file}: ACTION: missing or no Action; a file of {package.__name__} declares one")
-        try:
-            require_sound(action)
-        except PlanError as error:
-            raise DeclarationError(f"{file}: {error}") from None
-        if action.name in found:
-            raise DeclarationError(f"{file}: name: {action.name} is taken by {found[action.name][1]}; choose another")
-        found[action.name] = action, file
+        for action in declared:
+            try:
+                require_sound(action)
+            except PlanError as error:
+                raise DeclarationError(f"{file}: {error}") from None
+            if action.name in found:
+                taken = found[action.name][1]
+                raise DeclarationError(f"{file}: name: {action.name} is taken by {taken}; choose another")
+            found[action.name] = action, file
     ordered = sorted((action for action, _ in found.values()), key=lambda one: (one.order, one.name))
     return {action.name: action for action in ordered}
 

@@ -46,7 +46,7 @@ try:
         file.write(i.read(int(i.readline())))
     sys.path.insert(0, archive)
     sys.dont_write_bytecode = True
-    from fault.agent import serve
+    from fault.handler import serve
     serve(i, sys.stdout.buffer)
 finally:
     shutil.rmtree(folder, ignore_errors=True)

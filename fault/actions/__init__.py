@@ -1,1 +1,1 @@
-"""One file an action. Each holds an `ACTION`; `fault.registry` finds it by its file."""
+"""The actions, each an `Action` of some file here; `fault.registry` finds it."""

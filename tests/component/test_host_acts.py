@@ -12,13 +12,13 @@ import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from fault.connection import Connection
+from fault.connection import SshChannel
 from fault.errors import ActRefused, KernelLacks
-from fault.remote import RemoteInjector
 from faultline.installation.hosts.keeper import first_process
 from faultline.installation.hosts.layout import disk_of
 from faultline.system.ssh_hosts import remote_hosts, ssh_hosts
@@ -50,8 +50,9 @@ def act(
     **asked: object,
 ) -> object:
     """Asks the agent of a host, by a connection of its own."""
-    with RemoteInjector(remote_hosts(ssh_hosts(machines.settings))[host]) as remote:
-        return remote.host_act(do, kind=kind, name=name, asked=asked, seconds=seconds)
+    told: dict[str, Any] = {"kind": kind, "name": name, "asked": asked}
+    with closing(SshChannel(remote_hosts(ssh_hosts(machines.settings))[host])) as there:
+        return there.ask("watch", seconds=seconds, **told) if do == "undo_later" else there.ask("act", step=do, **told)
 
 
 def reaches(machines: Machines, host: str, other: str) -> bool:
@@ -158,15 +159,15 @@ def test_a_narrow_way_takes_its_time(machines: Machines) -> None:
     conductor = machines.settings.placement.conductor
     asked = {"peers": [conductor], "mbit_s": 1.0}
     act(machines, "kafka", "check", "bandwidth", **asked)
-    with closing(Connection(remote_hosts(ssh_hosts(machines.settings))["kafka"])) as asking:
-        folder = asking.ask("record", "record", rules=[], heirs={}, again_s=0.0, longest_s=60.0)
+    with closing(SshChannel(remote_hosts(ssh_hosts(machines.settings))["kafka"])) as asking:
+        folder = asking.ask("record", step="begin", rules=[], heirs={}, again_s=0.0, longest_s=60.0)
         journal = Path(f"/proc/{first_process(machines.settings, 'kafka')}/root{folder}/journal.jsonl")
         with journal.open("a") as file:
             file.write("x" * 200_000)
 
         def seconds() -> float:
             began = time.monotonic()
-            asking.ask("record", "record_part", folder=folder, offset=0, size=200_000)
+            asking.ask("record", step="part", folder=folder, offset=0, size=200_000)
             return time.monotonic() - began
 
         act(machines, "kafka", "do", "bandwidth", **asked)
@@ -177,7 +178,7 @@ def test_a_narrow_way_takes_its_time(machines: Machines) -> None:
                 act(machines, "kafka", "check", "bandwidth", **asked)
         finally:
             act(machines, "kafka", "undo", "bandwidth", **asked)
-        asking.ask("record", "record_drop", folder=folder)
+        asking.ask("record", step="drop", folder=folder)
 
 
 def test_neighbours_use_the_host_until_they_are_sent_away(machines: Machines) -> None:
@@ -220,14 +221,14 @@ def test_what_cannot_be_done_to_a_host_is_refused_in_one_line(
 # Does an act as the conductor does: posts who undoes it, does it, and would undo it at the end.
 CONDUCTOR = """
 import base64, pickle, sys, time
-from fault.remote import RemoteInjector
+from fault.connection import SshChannel
 host, told = pickle.loads(base64.b64decode(sys.argv[1]))
-with RemoteInjector(host) as remote:
-    remote.host_act("undo_later", seconds=2.0, **told)
-    print("posted", flush=True)
-    remote.host_act("do", **told)
-    print("done", flush=True)
-    time.sleep(900)
+there = SshChannel(host)
+there.ask("watch", seconds=2.0, **told)
+print("posted", flush=True)
+there.ask("act", step="do", **told)
+print("done", flush=True)
+time.sleep(900)
 """
 DOOMED = ("conductor", "agent", "sshd")
 

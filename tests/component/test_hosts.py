@@ -18,11 +18,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fault.connection import Connection
+from fault.connection import SshChannel
 from fault.errors import ConnectionLost, HostUnreachable, VictimRefused
-from fault.identity import EXECUTOR, WORKER, Tokens
-from fault.injector import Delivery, Outcome, Presence, settle
-from fault.remote import RemoteInjector
+from fault.identity import EXECUTOR, WORKER, Delivery, Presence, Tokens
+from fault.injector import Injector, Outcome, settle
 from fault.sampling import RoleRule
 from faultline.installation.hosts.keeper import first_process
 from faultline.installation.hosts.layout import choose_hosts, disk_of
@@ -65,14 +64,15 @@ def test_a_disk_can_be_full_while_this_machines_is_not(machines: Machines) -> No
 def test_a_victim_is_found_on_its_host_and_killed_by_the_number_that_it_has_there(machines: Machines) -> None:
     process = machines.pretend("worker-1", run_option(RUN), EXECUTOR.main, "--executor-id", "3")
     addresses = remote_hosts(ssh_hosts(machines.settings))
-    with RemoteInjector(addresses["worker-1"]) as near, RemoteInjector(addresses["worker-2"]) as far:
-        assert far.find("executor", Tokens(RUN)) == ()
+    channels = {name: SshChannel(addresses[name]) for name in ("worker-1", "worker-2")}
+    with closing(Injector(channels)) as near:
         (victim,) = near.find("executor", Tokens(RUN))
         assert victim.number == 3 and victim.pid not in {one.pid for one in children_of(process)}
+        assert victim.host == "worker-1"
         assert near.signal(victim, signal.SIGKILL) is Delivery.SENT
         assert settle(near, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
         assert process.wait(120) != 0
-        offset = near.clock_offset()
+        offset = near.clock_offsets()["worker-1"]
         assert abs(offset.offset_s) <= offset.round_trip_s / 2 + 0.001
 
 
@@ -89,14 +89,14 @@ def test_a_host_records_its_own_processes_and_what_all_of_it_uses(machines: Mach
     addresses = remote_hosts(ssh_hosts(machines.settings))
     used = {}
     for name in ("worker-1", "worker-2"):
-        with closing(Connection(addresses[name])) as asked:
-            folder = asked.ask("record", "record", **told)
+        with closing(SshChannel(addresses[name])) as asked:
+            folder = asked.ask("record", step="begin", **told)
             time.sleep(3.0)
-            assert asked.ask("record", "record_end", folder=folder)
-            text = base64.b64decode(asked.ask("record", "record_part", folder=folder, offset=0, size=10**6))
-            asked.ask("record", "record_drop", folder=folder)
+            assert asked.ask("record", step="end", folder=folder)
+            text = base64.b64decode(asked.ask("record", step="part", folder=folder, offset=0, size=10**6))
+            asked.ask("record", step="drop", folder=folder)
             with pytest.raises(VictimRefused, match="no recording"):
-                asked.ask("record", "record_end", folder=folder)
+                asked.ask("record", step="end", folder=folder)
         lines = [json.loads(line) for line in text.splitlines()]
         used[name] = [line["cpu_s"] for line in lines if line["kind"] == "proc"]
         group = [line for line in lines if line["kind"] == "group"]
@@ -119,8 +119,8 @@ def test_the_key_opens_the_agent_and_nothing_else(machines: Machines) -> None:
 
 def test_an_agent_starts_without_what_the_accounts_shell_would_do_first(machines: Machines) -> None:
     """Which may wait for a lock; killed meanwhile, it would leave that lock to everybody."""
-    with closing(Connection(remote_hosts(ssh_hosts(machines.settings))["kafka"])) as asked:
-        asked.ask("look", "clock")
+    with closing(SshChannel(remote_hosts(ssh_hosts(machines.settings))["kafka"])) as asked:
+        asked.ask("clock")
         agent = machines.agent_on("kafka")
         assert agent is not None
         own = {"USER", "LOGNAME", "HOME", "PATH", "SHELL", "MAIL", "SSH_CLIENT", "SSH_CONNECTION"}
@@ -139,16 +139,16 @@ def test_a_number_of_hosts_that_cannot_be_is_refused(tmp_path: Path, count: int)
 def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: Machines) -> None:
     process = machines.pretend("worker-2", "of-the-lost-host")
     address = remote_hosts(ssh_hosts(machines.settings))["worker-2"]
-    with closing(Connection(replace(address, timeout_s=3.0))) as asked:
-        assert asked.ask("look", "clock") > 0
+    with closing(SshChannel(replace(address, timeout_s=3.0))) as asked:
+        assert asked.ask("clock") > 0
         pid = first_process(machines.settings, "worker-2")
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert process.wait(120) != 0
-        with pytest.raises((ConnectionLost, HostUnreachable), match="look"):
-            asked.ask("look", "clock")
+        with pytest.raises((ConnectionLost, HostUnreachable), match="read the clock"):
+            asked.ask("clock")
         with pytest.raises(HostUnreachable, match=address.host):
-            asked.ask("look", "clock")
+            asked.ask("clock")
     wait_until(lambda: first_process(machines.settings, "worker-2") is None, timeout_s=120, what="its end")
     assert first_process(machines.settings, "worker-1") is not None, "the others go on"
 

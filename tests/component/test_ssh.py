@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fault.busy import await_busy
-from fault.connection import RemoteHost
+from fault.connection import RemoteHost, SshChannel
 from fault.errors import (
     AuthenticationRefused,
     ConnectionLost,
@@ -31,13 +31,10 @@ from fault.errors import (
     IdentityMismatch,
     UnsettledSignal,
 )
-from fault.hosts import Hosts
-from fault.identity import EXECUTOR, KAFKA, WORKER, ProcessIdentity, Tokens
-from fault.injector import Delivery, Outcome, Presence, executors_on, settle
-from fault.local import LocalInjector
+from fault.identity import EXECUTOR, KAFKA, WORKER, Delivery, Presence, ProcessIdentity, Tokens
+from fault.injector import Injector, Outcome, executors_on, settle
 from fault.procfs import read_process
 from fault.registry import ALLOWED
-from fault.remote import RemoteInjector
 from fault.shipping import boot_command
 from fault.victims import find_victims
 from faultline.system.settings import free_port
@@ -135,10 +132,17 @@ def await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     pytest.fail(f"sshd did not come up: {log.read_text()}")
 
 
+@contextlib.contextmanager
+def over_there(address: RemoteHost) -> Iterator[Injector]:
+    """An injector that reaches the host `node1` by that address."""
+    with contextlib.closing(Injector({"node1": SshChannel(address)})) as made:
+        yield made
+
+
 @pytest.fixture
-def injector(server: Server) -> Iterator[RemoteInjector]:
-    with RemoteInjector(server.address) as remote:
-        yield remote
+def injector(server: Server) -> Iterator[Injector]:
+    with over_there(server.address) as made:
+        yield made
 
 
 @pytest.fixture
@@ -174,12 +178,12 @@ def spawn(run: str) -> Iterator[Spawn]:
 
 def only(run: str) -> ProcessIdentity:
     (found,) = find_victims("executor", Tokens(run))
-    return found
+    return replace(found, host="node1")
 
 
 @pytest.mark.parametrize("ticks_known", [True, False])
 def test_a_checked_victim_is_killed_and_its_decoys_live(
-    injector: RemoteInjector, spawn: Spawn, run: str, ticks_known: bool
+    injector: Injector, spawn: Spawn, run: str, ticks_known: bool
 ) -> None:
     process = spawn()
     decoys = [spawn(token=f"{run}0"), spawn(token="20261121T061500Z-000000"), spawn(main="some.other.Main")]
@@ -206,7 +210,7 @@ def test_a_checked_victim_is_killed_and_its_decoys_live(
     ],
 )
 def test_a_stranger_under_the_pid_is_refused_and_lives(
-    injector: RemoteInjector,
+    injector: Injector,
     spawn: Spawn,
     run: str,
     part: str,
@@ -221,7 +225,7 @@ def test_a_stranger_under_the_pid_is_refused_and_lives(
     assert process.poll() is None
 
 
-def test_a_pause_is_seen_and_undone(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
+def test_a_pause_is_seen_and_undone(injector: Injector, spawn: Spawn, run: str) -> None:
     spawn()
     victim = only(run)
     assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
@@ -230,7 +234,7 @@ def test_a_pause_is_seen_and_undone(injector: RemoteInjector, spawn: Spawn, run:
     assert injector.probe(victim) is Presence.ALIVE
 
 
-def await_presence(injector: RemoteInjector, victim: ProcessIdentity, wanted: Presence) -> float:
+def await_presence(injector: Injector, victim: ProcessIdentity, wanted: Presence) -> float:
     began = time.monotonic()
     while injector.probe(victim) is not wanted:
         assert time.monotonic() - began < EVENT_S
@@ -244,29 +248,27 @@ def test_a_paused_victim_is_continued_over_there_though_the_connection_is_lost(
     """Nobody over here comes back; the shell that was posted before the stop outlives the connection."""
     spawn()
     victim = only(run)
-    with RemoteInjector(server.address) as remote:
-        remote.stand_by(victim, 2.0)
+    with over_there(server.address) as remote:
+        remote.start_watchdog(victim, 2.0)
         assert remote.signal(victim, signal.SIGSTOP) is Delivery.SENT
-    with RemoteInjector(server.address) as later:
+    with over_there(server.address) as later:
         assert later.probe(victim) is Presence.STOPPED
         assert await_presence(later, victim, Presence.ALIVE) > 0.5
 
 
-def test_one_who_is_released_over_there_leaves_the_victim_as_it_is(
-    injector: RemoteInjector, spawn: Spawn, run: str
-) -> None:
+def test_one_who_is_released_over_there_leaves_the_victim_as_it_is(injector: Injector, spawn: Spawn, run: str) -> None:
     spawn()
     victim = only(run)
-    injector.stand_by(victim, 1.0)
+    injector.start_watchdog(victim, 1.0)
     injector.signal(victim, signal.SIGSTOP)
-    injector.stand_down(victim)
+    injector.end_watchdog(victim)
     time.sleep(2.0)
     assert injector.probe(victim) is Presence.STOPPED
     assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
 
 
 def test_a_lost_acknowledgement_is_unknown_until_a_probe_settles_it(
-    server: Server, injector: RemoteInjector, spawn: Spawn, run: str
+    server: Server, injector: Injector, spawn: Spawn, run: str
 ) -> None:
     process = spawn()
     victim = only(run)
@@ -283,7 +285,7 @@ def test_a_lost_acknowledgement_is_unknown_until_a_probe_settles_it(
 
 
 def test_a_probe_that_loses_its_connection_is_a_typed_error(
-    server: Server, injector: RemoteInjector, spawn: Spawn, run: str
+    server: Server, injector: Injector, spawn: Spawn, run: str
 ) -> None:
     spawn()
     victim = only(run)
@@ -299,7 +301,7 @@ def test_another_host_key_is_refused(server: Server, tmp_path: Path, run: str, s
     other = key_pair(tmp_path / "other")
     (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{server.address.port} {other}\n")
     address = replace(server.address, known_hosts=tmp_path / "known_hosts")
-    with RemoteInjector(address) as remote, pytest.raises(HostKeyRefused) as caught:
+    with over_there(address) as remote, pytest.raises(HostKeyRefused) as caught:
         remote.signal(only(run), signal.SIGKILL)
     assert caught.value.host == "127.0.0.1"
     assert process.poll() is None
@@ -310,7 +312,7 @@ def test_an_unknown_host_key_is_refused_and_not_learned(server: Server, tmp_path
     (tmp_path / "known_hosts").touch()
     address = replace(server.address, known_hosts=tmp_path / "known_hosts")
     for _ in range(2):
-        with RemoteInjector(address) as remote, pytest.raises(HostKeyRefused, match="known_hosts does not hold"):
+        with over_there(address) as remote, pytest.raises(HostKeyRefused, match="known_hosts does not hold"):
             remote.probe(only(run))
     assert (tmp_path / "known_hosts").read_text() == ""
 
@@ -319,14 +321,14 @@ def test_a_key_that_the_host_does_not_know_is_refused(server: Server, tmp_path: 
     spawn()
     key_pair(tmp_path / "stranger")
     address = replace(server.address, key_file=tmp_path / "stranger")
-    with RemoteInjector(address) as remote, pytest.raises(AuthenticationRefused):
+    with over_there(address) as remote, pytest.raises(AuthenticationRefused):
         remote.probe(only(run))
 
 
 def test_a_dead_host_is_a_typed_error(server: Server, run: str, spawn: Spawn) -> None:
     process = spawn()
     address = replace(server.address, port=free_port())
-    with RemoteInjector(address) as remote, pytest.raises(HostUnreachable) as caught:
+    with over_there(address) as remote, pytest.raises(HostUnreachable) as caught:
         remote.signal(only(run), signal.SIGKILL)
     assert caught.value.host == "127.0.0.1"
     assert caught.value.command.startswith("kill -s KILL ")
@@ -340,7 +342,7 @@ def test_a_host_that_accepts_and_stays_silent_is_a_typed_error(server: Server, r
     spawn()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = replace(server.address, port=silent.getsockname()[1], timeout_s=0.3)
-        with RemoteInjector(address) as remote, pytest.raises(HostUnreachable):
+        with over_there(address) as remote, pytest.raises(HostUnreachable):
             remote.probe(only(run))
 
 
@@ -372,7 +374,7 @@ def tree(spawn: Spawn) -> Iterator[Callable[..., list[int]]]:
 
 
 def test_finding_over_there_gives_what_finding_here_gives(
-    injector: RemoteInjector, spawn: Spawn, tree: Callable[..., list[int]], run: str
+    injector: Injector, spawn: Spawn, tree: Callable[..., list[int]], run: str
 ) -> None:
     instance = uuid.uuid4().hex[:16]
     tokens = Tokens(run, instance)
@@ -387,8 +389,8 @@ def test_finding_over_there_gives_what_finding_here_gives(
     found = {}
     for word in ALLOWED:
         there = injector.find(word, tokens)
-        here = LocalInjector().find(word, tokens)
-        assert all(one.host == "127.0.0.1" for one in there)
+        here = Injector().find(word, tokens)
+        assert all(one.host == ("" if word in ("driver", "kafka") else "node1") for one in there)
         assert [replace(one, host="", create_time=0.0) for one in there] == [
             replace(one, create_time=0.0) for one in here
         ]
@@ -398,7 +400,7 @@ def test_finding_over_there_gives_what_finding_here_gives(
     assert found == {"executor": 2, "worker": 0, "driver": 1, "python_worker": 1, "kafka": 1, "any": 2}
 
 
-def test_a_worker_is_found_by_whom_it_hosts(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
+def test_a_worker_is_found_by_whom_it_hosts(injector: Injector, spawn: Spawn, run: str) -> None:
     instance = uuid.uuid4().hex[:16]
     worker = spawn(main=WORKER.main, token=instance, mark=INSTANCE)
     tokens = Tokens(run, instance)
@@ -411,7 +413,7 @@ def test_a_worker_is_found_by_whom_it_hosts(injector: RemoteInjector, spawn: Spa
 
 
 def test_a_python_worker_over_there_is_traced_to_its_executor(
-    injector: RemoteInjector, tree: Callable[..., list[int]], run: str
+    injector: Injector, tree: Callable[..., list[int]], run: str
 ) -> None:
     executor, daemon, worker = tree()
     *_, other = tree(token="20261121T061500Z-000000")
@@ -439,9 +441,7 @@ def test_a_python_worker_over_there_is_traced_to_its_executor(
     assert injector.probe(victim) is Presence.ALIVE
 
 
-def test_a_python_worker_over_there_is_killed(
-    injector: RemoteInjector, tree: Callable[..., list[int]], run: str
-) -> None:
+def test_a_python_worker_over_there_is_killed(injector: Injector, tree: Callable[..., list[int]], run: str) -> None:
     executor, daemon, worker = tree()
     (victim,) = injector.find("python_worker", Tokens(run))
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
@@ -449,35 +449,31 @@ def test_a_python_worker_over_there_is_killed(
     assert psutil.pid_exists(executor) and psutil.pid_exists(daemon)
 
 
-def test_hosts_dispatch_to_the_host_of_the_victim(
-    server: Server, injector: RemoteInjector, spawn: Spawn, run: str
-) -> None:
+def test_each_victim_is_hit_on_its_host(injector: Injector, spawn: Spawn, run: str) -> None:
     process = spawn()
-    hosts = Hosts(LocalInjector(), {"node1": injector})
-    (victim,) = hosts.find("executor", Tokens(run))
+    (victim,) = injector.find("executor", Tokens(run))
     assert victim.host == "node1"
-    assert hosts.find("driver", Tokens(run)) == ()
-    assert set(hosts.clock_offsets()) == {"node1"}
-    assert hosts.signal(victim, signal.SIGKILL) is Delivery.SENT
-    assert settle(hosts, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert injector.find("driver", Tokens(run)) == ()
+    assert set(injector.clock_offsets()) == {"node1"}
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
     assert process.wait(120) == -signal.SIGKILL
 
 
-def test_a_busy_process_over_there_is_told_from_an_idle_one(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
+def test_a_busy_process_over_there_is_told_from_an_idle_one(injector: Injector, spawn: Spawn, run: str) -> None:
     busy = spawn(program="print('up', flush=True)\nwhile True: pass")
     spawn()
     time.sleep(0.2)  # the idle one is asleep by now
     candidates = injector.find("executor", Tokens(run))
     assert len(candidates) == 2
-    hosts = Hosts(LocalInjector(), {"127.0.0.1": injector})
     until_ns = time.monotonic_ns() + round(EVENT_S * 1e9)
-    assert [one.pid for one in await_busy(candidates, 1, until_ns, elsewhere=hosts.busy)] == [busy.pid]
+    assert [one.pid for one in await_busy(candidates, 1, until_ns, elsewhere=injector.busy)] == [busy.pid]
     assert injector.busy([replace(one, start_ticks=1) for one in candidates]) == set()
     assert injector.busy([]) == set()
 
 
-def test_the_clock_offset_of_this_very_clock_is_nothing(injector: RemoteInjector) -> None:
-    offset = injector.clock_offset()
+def test_the_clock_offset_of_this_very_clock_is_nothing(injector: Injector) -> None:
+    offset = injector.clock_offsets()["node1"]
     assert offset.round_trip_s > 0
     assert abs(offset.offset_s) <= offset.round_trip_s / 2 + 0.001
 
@@ -491,19 +487,19 @@ def test_finding_and_the_clock_have_typed_errors(server: Server, tmp_path: Path,
         (replace(server.address, known_hosts=tmp_path / "known_hosts"), HostKeyRefused),
     )
     for address, kind in cases:
-        with RemoteInjector(address) as remote:
+        with over_there(address) as remote:
             with pytest.raises(kind) as caught:
                 remote.find("executor", tokens)
             assert (caught.value.host, caught.value.command) == ("127.0.0.1", "find executor")
             with pytest.raises(kind) as caught:
-                remote.clock_offset()
+                remote.clock_offsets()
             assert caught.value.command == "read the clock"
 
 
 def test_a_connection_that_breaks_while_finding_or_reading_the_clock(
-    server: Server, injector: RemoteInjector, run: str
+    server: Server, injector: Injector, run: str
 ) -> None:
-    for act in (lambda: injector.find("executor", Tokens(run)), injector.clock_offset):
+    for act in (lambda: injector.find("executor", Tokens(run)), injector.clock_offsets):
         server.drop_next()
         with pytest.raises(ConnectionLost):
             act()
@@ -513,12 +509,12 @@ def test_a_connection_that_breaks_while_finding_or_reading_the_clock(
 def test_a_host_without_python_is_a_typed_error(server: Server, tmp_path: Path) -> None:
     """Its account may run any command here."""
     address = without_forced_command(server)
-    with RemoteInjector(replace(address, python="no-such-python")) as remote:
+    with over_there(replace(address, python="no-such-python")) as remote:
         for _ in range(2):
             with pytest.raises(ConnectionLost, match=r"read the clock.*no-such-python"):
-                remote.clock_offset()
-    with RemoteInjector(replace(address, python=sys.executable)) as remote:
-        assert remote.clock_offset().round_trip_s > 0
+                remote.clock_offsets()
+    with over_there(replace(address, python=sys.executable)) as remote:
+        assert remote.clock_offsets()["node1"].round_trip_s > 0
 
 
 def without_forced_command(server: Server) -> RemoteHost:

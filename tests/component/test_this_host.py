@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fault.errors import ActRefused, NobodyStandsBy
+from fault.errors import ActRefused
 from fault.host_acts import BALLAST
-from fault.this_host import ThisHost
+from fault.injector import Injector
 from faultline.system.waiting import wait_until
 from tests.support.small_disk import small_disk
 
@@ -18,30 +18,25 @@ NAME = "20261126t061500z_3fa9c1_0"
 
 def test_a_disk_is_full_until_it_is_emptied_and_also_when_nobody_does(tmp_path: Path) -> None:
     with small_disk(tmp_path, 16) as disk:
-        asked, here = {"folder": str(disk.folder)}, ThisHost()
+        asked, here = {"folder": str(disk.folder)}, Injector()
         act = {"kind": "disk_full", "name": NAME, "asked": asked}
-        here.host_act("check", **act)
+        here.act("", "check", **act)
         for left_alone in (False, True):
-            here.host_act("undo_later", seconds=1.0 if left_alone else 10.0, **act)
-            here.host_act("do", **act)
-            assert here.host_act("holds", **act) is True
+            here.undo_later("", 1.0 if left_alone else 10.0, **act)
+            here.act("", "do", **act)
+            assert here.act("", "holds", **act) is True
             with pytest.raises(OSError, match="No space left"):
                 (disk.folder / "more").write_bytes(bytes(2**20))
             (disk.folder / "more").unlink(missing_ok=True)
             if not left_alone:
-                here.host_act("undo", **act)
+                here.act("", "undo", **act)
             wait_until(
-                lambda: not here.host_act("holds", **act), timeout_s=120, every_s=0.1, what="that the disk is emptied"
+                lambda: not here.act("", "holds", **act), timeout_s=120, every_s=0.1, what="that the disk is emptied"
             )
             assert shutil.disk_usage(disk.folder).free > 2**20
         assert not list(disk.folder.glob(f"{BALLAST}*"))
 
 
-def test_what_is_no_disk_of_its_own_is_refused_and_a_dead_man_who_cannot_come_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_disk_of_its_own_is_refused() -> None:
     with pytest.raises(ActRefused, match="lies on the disk of the whole host"):
-        ThisHost().host_act("do", kind="disk_full", name=NAME, asked={"folder": "/etc"})
-    monkeypatch.setattr("fault.this_host._ROOT", tmp_path)
-    with pytest.raises(NobodyStandsBy, match="nobody could be posted who undoes it .*fault"):
-        ThisHost().host_act("undo_later", kind="disk_full", name=NAME, asked={}, seconds=1.0)
+        Injector().act("", "do", kind="disk_full", name=NAME, asked={"folder": "/etc"})

@@ -17,13 +17,23 @@ import psutil
 import pytest
 
 from fault.errors import IdentityMismatch
-from fault.guard import Guard
-from fault.identity import ANY, DRIVER, EXECUTOR, KAFKA, PYTHON_WORKER, WORKER, ProcessIdentity, Role, Tokens
-from fault.injector import Delivery, Outcome, Presence, settle
-from fault.local import LocalInjector
+from fault.identity import (
+    ANY,
+    DRIVER,
+    EXECUTOR,
+    KAFKA,
+    PYTHON_WORKER,
+    WORKER,
+    Delivery,
+    Presence,
+    ProcessIdentity,
+    Role,
+    Tokens,
+)
+from fault.injector import Injector, Outcome, settle
 from fault.plan import Fault
 from fault.procfs import read_process
-from fault.victims import choose
+from fault.victims import Guard, choose
 
 ROUNDS = 1000
 WORDS = ("executor", "worker", "driver", "kafka", "python_worker", ANY)
@@ -152,7 +162,7 @@ def claims(identity: ProcessIdentity, decoy: int) -> Iterator[ProcessIdentity]:
 
 @pytest.mark.timeout(900)
 def test_rounds_of_faults_beside_decoys(cast: Cast, share: int) -> None:
-    injector, tokens = LocalInjector(), Tokens(cast.run, cast.instance)
+    injector, tokens = Injector(), Tokens(cast.run, cast.instance)
     guard = Guard(tokens)
     source = random.Random(4)
     foreign_family = settled_family(cast)
@@ -196,7 +206,7 @@ def settled_family(cast: Cast) -> list[psutil.Process]:
     return family
 
 
-def found_again(injector: LocalInjector, word: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
+def found_again(injector: Injector, word: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
     """The candidates, once all that were replaced are there again."""
     wanted = {"executor": 5, "worker": 3, "driver": 2, "kafka": 2, "python_worker": 2, ANY: 8}[word]
     deadline = time.monotonic() + 120

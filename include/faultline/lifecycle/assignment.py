@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from fault.action import Context
 from fault.errors import FaultError
-from fault.guard import Guard
-from fault.hosts import Hosts
 from fault.identity import Tokens
 from fault.injector import Injector
 from fault.plan import PlannedFault
+from fault.victims import Guard
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import MAX_WAIT_S, RECOVERED_WITHIN
 from faultline.experiment.plan import Aim, plan_of
@@ -23,9 +22,8 @@ from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant
 from faultline.system.ssh_hosts import remote_hosts
 
-if TYPE_CHECKING:  # see fault.hosts
+if TYPE_CHECKING:  # the SSH library takes a quarter of a second, which a run on this machine alone does without
     from fault.connection import RemoteHost
-    from fault.remote import RemoteInjector
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,6 @@ class Assignment:
             repetition=self.repetition,
             hold=self._hold,
             restart_delay_s=self.restart_delay_s,
-            busy_elsewhere=injector.busy if isinstance(injector, Hosts) else None,
             addresses={"": self.here, **{name: host.host for name, host in self.hosts.items()}},
             disks=self.disks,
         )
@@ -127,13 +124,13 @@ def read_assignment(directory: Path) -> Assignment:
         raise ConfigError(f"attempt.json: cannot be used: {' '.join(str(error).split())}") from None
 
 
-def remote_injectors(assignment: Assignment) -> dict[str, RemoteInjector]:
-    """An injector for each machine that is reached over SSH, by name; none connects before it is used."""
+def injector_of(assignment: Assignment) -> Injector:
+    """Reaches this machine and each one that is reached over SSH; to none it connects before it is asked."""
     if not assignment.hosts:
-        return {}
-    from fault.remote import RemoteInjector
+        return Injector()
+    from fault.connection import SshChannel
 
-    return {name: RemoteInjector(host) for name, host in assignment.hosts.items()}
+    return Injector({name: SshChannel(host) for name, host in assignment.hosts.items()})
 
 
 def _disks(data: Mapping[str, Any]) -> dict[str, str]:

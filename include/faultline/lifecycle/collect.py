@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fault.hosts import KAFKA_HOST
+from fault.identity import KAFKA_HOST
 from faultline.engines.base import behind
 from faultline.engines.batches import BATCHES, read_batches
 from faultline.engines.registry import engine_at

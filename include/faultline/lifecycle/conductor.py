@@ -20,18 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fault.action import Act, HalfDone, Sent
+from fault.action import Act, HalfDone, Sent, UndoStack
 from fault.errors import FaultError, TooFewVictims
-from fault.hosts import Hosts
-from fault.injector import Delivery, Injector, Outcome, Settlement
-from fault.local import LocalInjector
+from fault.identity import Delivery
+from fault.injector import Injector, Outcome, Settlement
 from fault.plan import WAIT_INTERVALS, PlannedFault
 from fault.registry import ACTIONS
-from fault.undo import UndoStack
 from faultline.engines.base import Progress
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
-from faultline.lifecycle.assignment import Assignment, read_assignment, remote_injectors
+from faultline.lifecycle.assignment import Assignment, injector_of, read_assignment
 from faultline.lifecycle.healing import Terminated, Terminations, as_line
 from faultline.lifecycle.window.due import due_of
 from faultline.lifecycle.window.measured_window import MeasuredWindow, load_of, open_gate
@@ -320,14 +318,14 @@ def _sleep_until(mono_ns: int, *, spin: bool = False) -> None:
 
 def build(assignment: Assignment, directory: Path) -> Conductor:
     """A conductor for the attempt's hosts and broker."""
-    hosts, attempt = Hosts(LocalInjector(), remote_injectors(assignment)), Attempt(directory)
+    injector, attempt = injector_of(assignment), Attempt(directory)
     return Conductor(
         assignment,
         directory,
-        injector=hosts,
+        injector=injector,
         offsets=KafkaEndOffsets(assignment.bootstrap, assignment.input_topic),
         progress=engine_at(attempt).progress(attempt),
-        clocks=hosts.clock_offsets,
+        clocks=injector.clock_offsets,
         window_lock=assignment.window_lock,
     )
 

@@ -10,12 +10,10 @@ from typing import Any, Self
 
 from fault.action import UndoSpec
 from fault.errors import FaultError
-from fault.hosts import Hosts
-from fault.local import LocalInjector
 from fault.plan import PlannedFault
 from fault.registry import ACTIONS
 from faultline.experiment.attempt import Attempt
-from faultline.lifecycle.assignment import read_assignment, remote_injectors
+from faultline.lifecycle.assignment import injector_of, read_assignment
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal
 from faultline.system.text import one_line
@@ -59,7 +57,7 @@ def heal(attempt: Attempt) -> list[str]:
     replayed: list[str] = []
     problems: list[str] = []
     assignment = read_assignment(attempt.folder)
-    with contextlib.closing(Hosts(LocalInjector(), remote_injectors(assignment))) as injector:
+    with contextlib.closing(injector_of(assignment)) as injector:
         context = assignment.context(attempt.folder, injector)
         for line in reversed(left):
             action = None

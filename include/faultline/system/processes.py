@@ -27,8 +27,7 @@ from typing import Any
 
 import psutil
 
-from fault.local import process_handle, send_signal
-from fault.procfs import start_ticks
+from fault.procfs import process_handle, send_signal, start_ticks
 from faultline.system.background import be_ordinary
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError

@@ -16,15 +16,14 @@ from typing import Any
 import pytest
 
 from fault.action import Act, Action, Context, HalfDone, Site, UndoSpec
+from fault.actions.processes import Signals
 from fault.errors import FaultError, SignalRefused
-from fault.guard import Guard
-from fault.identity import EXECUTOR, KAFKA, WORKER, ProcessIdentity, Tokens
-from fault.injector import Delivery, Outcome, Presence
-from fault.local import LocalInjector
+from fault.identity import EXECUTOR, KAFKA, WORKER, Delivery, Presence, ProcessIdentity, Tokens
+from fault.injector import Injector, Outcome
 from fault.plan import Fault, FaultPlan
 from fault.proxy_control import ProxyControl
 from fault.registry import ACTIONS
-from fault.signals import Signals
+from fault.victims import Guard
 from faultline.system.settings import free_port
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(900)"
@@ -53,7 +52,7 @@ class Bench:
         self._sockets: list[socket.socket] = []
 
     def context(self, **changes: Any) -> Context:
-        given: dict[str, Any] = {"injector": LocalInjector(), "now": Clock, "seed": 1, "repetition": 1, **changes}
+        given: dict[str, Any] = {"injector": Injector(), "now": Clock, "seed": 1, "repetition": 1, **changes}
         hold = lambda service, until: self.held.append((service, until))  # noqa: E731
         return Context(self.folder, tokens=self.tokens, guard=Guard(self.tokens), hold=hold, **given)
 
@@ -192,7 +191,7 @@ def test_what_was_sent_before_another_victim_refused_is_told(name: str, bench: B
     bench.executor(0)
     bench.executor(1)
 
-    class Refusing(LocalInjector):
+    class Refusing(Injector):
         """Refuses the second signal."""
 
         sent = 0

@@ -6,18 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import uuid
 from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from fault import host_acts
-from fault.errors import ActRefused, NobodyStandsBy
-from fault.host_acts import BALLAST, HOST_ACTS, HostAct, name_of, neighbour_mark, undo_later
+from fault.errors import ActRefused
+from fault.host_acts import BALLAST, HOST_ACTS, name_of, neighbour_mark
 from faultline.system.waiting import wait_until
 from tests.support.processes import shown
 
@@ -110,7 +108,7 @@ def test_a_neighbour_that_goes_while_it_takes_memory_holds_none(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("folder", ["", "home", "./x"])
-def test_a_folder_that_depends_on_where_the_agent_is_is_refused(
+def test_a_folder_that_depends_on_where_the_handler_is_is_refused(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").mkdir()
@@ -145,41 +143,6 @@ def test_a_process_that_may_not_be_looked_at_keeps_no_neighbour(monkeypatch: pyt
         monkeypatch.setattr(host_acts, "command_of", command)
         assert host_acts._neighbours(NAME) == [process.pid]
         process.kill()
-
-
-def test_a_dead_man_tries_until_it_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """He is nobody's child, and what fails once may go well."""
-    tries, child = tmp_path / "tries", subprocess.Popen(["true"])
-
-    def undo(name: str, asked: object) -> None:
-        with tries.open("a") as file:
-            file.write(f"{os.getpid()} {os.getppid()}\n")
-        if len(tries.read_text().splitlines()) < 3:
-            raise ActRefused("tc: busy")
-
-    never = HostAct(lambda name, asked: None, lambda name, asked: None, undo, lambda name, asked: False)
-    monkeypatch.setattr(host_acts, "HOST_ACTS", {"partition": never})
-    monkeypatch.setattr(host_acts, "APART_S", 0.01)
-    began = time.monotonic()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    undo_later("partition", NAME, {}, 0.2)
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # another child is left to whoever started it
-    child.wait()
-    wait_until(lambda: tries.exists() and len(tries.read_text().splitlines()) == 3, timeout_s=120, what="three tries")
-    assert time.monotonic() - began > 0.2
-    pid, parent = (int(word) for word in tries.read_text().split()[:2])
-    assert os.getpid() not in (pid, parent)
-    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=120, what="his end")
-    assert len(tries.read_text().splitlines()) == 3
-
-
-def test_where_nobody_can_be_posted_nothing_is_done_unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room() -> None:
-        raise OSError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(os, "setsid", no_room)
-    with pytest.raises(NobodyStandsBy, match=r"^partition: nobody could be posted who undoes it"):
-        undo_later("partition", NAME, {}, 0.1)
 
 
 def test_acts_of_an_attempt_have_names_of_their_own() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fault import connections
+from fault.actions import connections
 from fault.errors import ActRefused, KernelLacks, PlanError, VictimRefused
 from fault.injector import Outcome
 from fault.plan import Fault, FaultPlan
@@ -51,10 +51,10 @@ class Relay:
 class Plain(Agent):
     """Of a host whose kernel has no netem."""
 
-    def host_act(self, do: str, **what: Any) -> Any:
-        if do == "check" and what["kind"] == "delay":
+    def ask(self, do: str, **what: Any) -> Any:
+        if what.get("step") == "check" and what["kind"] == "delay":
             raise KernelLacks("10.0.0.3: netem: not in this host's kernel (unknown)")
-        return super().host_act(do, **what)
+        return super().ask(do, **what)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(rela
     )
     ((told, (ms, jitter_ms, only)),) = relay.told
     assert (told, ms, jitter_ms) == ("delay", 200.0, 20.0) and only in (["10.0.0.3"], ["10.0.0.4"])
-    assert not any(do in ("do", "undo_later") for host in hosts.values() for do, _ in host.asked)
+    assert not any(do in ("do", "watch") for host in hosts.values() for do, _ in host.asked)
     hands, here = one.fault.how.hands, context(hosts)
     assert "host" not in json.loads(json.dumps(dict(undo.fields))) and hands.holds(undo, here)
     hands.undo(undo, here)
@@ -161,8 +161,7 @@ def test_of_the_broker_it_is_the_workloads_connections_on_any_kernel(
 def test_a_worker_of_this_host_has_no_host_to_be_slowed(relay: Relay, action: str) -> None:
     one = planned(action)
     assert one.fault.needs_hosts
-    here = context({"kafka": Agent((broker(),))})
-    here.injector._local = Agent((worker(1),))  # type: ignore[attr-defined]
+    here = context({"": Agent((worker(1),)), "kafka": Agent((broker(),))})
     with pytest.raises(VictimRefused, match="runs on this host"):
         one.fault.how.hands.act(one, here).find()
 

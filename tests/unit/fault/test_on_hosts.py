@@ -1,5 +1,5 @@
 """Acts on hosts, seen from here: which host is chosen, what its agent is asked, and how it is undone. The agents are
-made up; the real ones are in tests/component/test_host_acts.py."""
+made up; real ones are in tests/component/test_host_acts.py."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from fault.action import Context, HalfDone, Moment
+from fault.actions.hosts import LATE_S, others
 from fault.errors import ActRefused, ConnectionLost, PlanError, TooFewVictims, VictimRefused
-from fault.guard import Guard
-from fault.hosts import Hosts
-from fault.identity import DRIVER, KAFKA, WORKER, ProcessIdentity, Tokens
-from fault.injector import Delivery, Outcome
-from fault.on_hosts import LATE_S, others
+from fault.identity import DRIVER, KAFKA, WORKER, Delivery, ProcessIdentity, Tokens
+from fault.injector import Injector, Outcome
 from fault.plan import Fault, FaultPlan, PlannedFault
 from fault.registry import ACTIONS
+from fault.victims import Guard
 
 RUN, SERVICES = "20261121T061500Z-3fa9c1", "0123456789abcdef"
 ADDRESSES = {"": "10.0.0.1", "kafka": "10.0.0.2", "worker-1": "10.0.0.3", "worker-2": "10.0.0.4"}
@@ -43,19 +42,22 @@ class Agent:
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     done: set[str] = field(default_factory=set)
 
-    def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
-        return tuple(one for one in self.processes if one.role.name == victim)
-
-    def host_act(self, do: str, **what: Any) -> Any:
+    def ask(self, do: str, **what: Any) -> Any:
+        if do == "find":
+            return [one for one in self.processes if one.role.name == what["victim"]]
         json.dumps(what)
-        self.asked.append((do, what))
-        if do == "check" and self.refuses:
+        step = what.pop("step", do)
+        self.asked.append((step, what))
+        if step == "check" and self.refuses:
             raise ActRefused("nft: not on this host")
-        if do == "do" and self.effective:
+        if step == "do" and self.effective:
             self.done.add(what["name"])
-        if do == "undo":
+        if step == "undo":
             self.done.discard(what["name"])
-        return what["name"] in self.done if do == "holds" else None
+        return what["name"] in self.done if step == "holds" else None
+
+    def close(self) -> None:
+        """It has no connection."""
 
 
 def worker(number: int) -> ProcessIdentity:
@@ -74,7 +76,7 @@ def agents() -> dict[str, Agent]:
 
 def context(agents: Mapping[str, Agent], seed: int = 0) -> Context:
     tokens = Tokens(RUN, SERVICES)
-    hosts = Hosts(Agent(), dict(agents))  # type: ignore[arg-type]
+    hosts = Injector({"": Agent(), **agents})
     disks = {name: f"/data/{name}" for name in agents}
     now: Moment = Now()
     return Context(Path("/"), hosts, tokens, Guard(tokens), lambda: now, seed=seed, addresses=ADDRESSES, disks=disks)
@@ -104,8 +106,8 @@ def test_the_host_of_the_victim_is_told_after_somebody_was_posted_there(
     assert [each.delivery for each in sent] == [Delivery.SENT]
     assert act.settle(sent).outcome is Outcome.EFFECTIVE
     said = [do for do, _ in agents[host].asked]
-    assert said.index("undo_later") < said.index("do"), "before the act"
-    later = next(what for do, what in agents[host].asked if do == "undo_later")
+    assert said.index("watch") < said.index("do"), "before the act"
+    later = next(what for do, what in agents[host].asked if do == "watch")
     assert later["seconds"] == 10.0 + LATE_S
     assert all(not agent.asked for name, agent in agents.items() if name != host), "no other host is touched"
     hands = one.fault.how.hands
@@ -125,17 +127,17 @@ def test_what_was_done_to_one_host_is_told_when_the_next_refuses_and_a_lost_word
     act = one.fault.how.hands.act(one, context(agents))
     act.find()
     first, second = (named["host"] for named in act.victims())
-    real = Agent.host_act
+    real = Agent.ask
 
-    def host_act(self: Agent, do: str, **what: Any) -> Any:
+    def ask(self: Agent, do: str, **what: Any) -> Any:
         said = real(self, do, **what)
-        if do == "do" and self is agents[first]:
+        if what.get("step") == "do" and self is agents[first]:
             raise ConnectionLost("10.0.0.3", "do partition")
-        if do == "do" and self is agents[second]:
+        if what.get("step") == "do" and self is agents[second]:
             raise ActRefused("nft: busy")
         return said
 
-    monkeypatch.setattr(Agent, "host_act", host_act)
+    monkeypatch.setattr(Agent, "ask", ask)
     with pytest.raises(HalfDone, match="^nft: busy$") as caught:
         act.perform()
     assert [each.delivery for each in caught.value.sent] == [Delivery.UNKNOWN]
@@ -202,12 +204,11 @@ def driver() -> ProcessIdentity:
 
 
 def test_of_the_driver_the_disk_of_checkpoints_on_this_host_is_filled_and_emptied(
-    agents: dict[str, Agent], monkeypatch: pytest.MonkeyPatch
+    agents: dict[str, Agent],
 ) -> None:
     here, disk = Agent((driver(),)), {"": "/checkpoints"}
-    monkeypatch.setattr("fault.hosts.ThisHost", lambda: here)
-    known = context(agents)
-    known = replace(known, injector=Hosts(here, dict(agents)), disks={**known.disks, **disk})  # type: ignore[arg-type]
+    known = context({"": here, **agents})
+    known = replace(known, disks={**known.disks, **disk})
     one = planned("disk_full", "driver")
     act = one.fault.how.hands.act(one, known)
     act.find()
@@ -225,7 +226,7 @@ def test_a_disk_of_this_host_is_never_filled_but_that_of_checkpoints(
     agents: dict[str, Agent], victim: str, disks: dict[str, str]
 ) -> None:
     here = Agent((driver(), worker(1)))
-    hosts = Hosts(here, dict(agents), {"worker": ("",)})  # type: ignore[arg-type]
+    hosts = Injector({"": here})
     one = planned("disk_full", victim)
     with pytest.raises(VictimRefused, match="lies on the disk of this machine, which is not filled; .*up --hosts 3"):
         one.fault.how.hands.act(one, replace(context(agents), injector=hosts, disks=disks)).find()
@@ -234,7 +235,7 @@ def test_a_disk_of_this_host_is_never_filled_but_that_of_checkpoints(
 
 def test_a_victim_on_this_host_is_refused(agents: dict[str, Agent]) -> None:
     here = context(agents)
-    local = Hosts(Agent((worker(1),)), dict(agents), {"worker": ("",)})  # type: ignore[arg-type]
+    local = Injector({"": Agent((worker(1),))})
     one = planned("partition")
     act = one.fault.how.hands.act(one, Context(here.folder, local, here.tokens, here.guard, here.now))
     with pytest.raises(VictimRefused, match="runs on this host.*up --hosts 3"):

@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 
-from fault import injector as injector_module
-from fault import signals as signals_module
 from fault.action import Context, HalfDone
-from fault.errors import IdentityMismatch, NobodyStandsBy, RemoteError, SignalRefused
-from fault.guard import Guard
-from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, ProcessIdentity, Role, Tokens
-from fault.injector import Delivery, Outcome, Presence, Settlement, resume, settle
+from fault.actions import processes as signals_module
+from fault.actions.processes import LATE_S, SignalAct
+from fault.errors import IdentityMismatch, RemoteError, SignalRefused, WatchdogUnavailable
+from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, Delivery, Presence, ProcessIdentity, Role, Tokens
+from fault.injector import Outcome, Settlement
 from fault.plan import Fault, FaultPlan
-from fault.signals import LATE_S, SignalAct
+from fault.victims import Guard
 
 RUN, INSTANCE = "20261121T061500Z-3fa9c1", "0123456789abcdef"
-LOST = RemoteError("node1", "probe 4000", stderr="gone away")
 
 
 @dataclass(frozen=True)
@@ -40,13 +38,16 @@ class Noting:
         self.posted: list[tuple[int, float | None]] = []
         self.unposted: dict[int, Exception] = {}
 
-    def stand_by(self, victim: ProcessIdentity, seconds: float) -> None:
+    def start_watchdog(self, victim: ProcessIdentity, seconds: float) -> None:
         if victim.pid in self.unposted:
             raise self.unposted[victim.pid]
         self.posted.append((victim.pid, seconds))
 
-    def stand_down(self, victim: ProcessIdentity) -> None:
+    def end_watchdog(self, victim: ProcessIdentity) -> None:
         self.posted.append((victim.pid, None))
+
+    def busy(self, candidates: object) -> set[ProcessIdentity]:
+        return set()
 
     def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
         role = {"worker": WORKER, "executor": EXECUTOR}[victim]
@@ -183,7 +184,7 @@ def test_before_a_pause_somebody_stands_by_who_ends_it_and_nobody_before_a_kill(
 
 def test_a_victim_for_whom_nobody_stands_by_is_not_stopped() -> None:
     injector = Noting(process(4001), process(4002))
-    injector.unposted = {4001: NobodyStandsBy("pause: not this one"), 4002: RemoteError("node1", "stand by 4002")}
+    injector.unposted = {4001: WatchdogUnavailable("pause: not this one"), 4002: RemoteError("node1", "stand by 4002")}
     act = act_on(injector, action="pause", count=2, duration_s=7.0)
     act.find()
     act.arm(Moment())
@@ -194,46 +195,6 @@ def test_a_victim_for_whom_nobody_stands_by_is_not_stopped() -> None:
     with pytest.raises(HalfDone):
         act.perform()
     assert [pid for pid, _ in injector.sent] == [4001]
-
-
-# --- settling and resuming
-
-
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    clock = [100.0]
-    monkeypatch.setattr(injector_module.time, "monotonic", lambda: clock[0])
-    return clock
-
-
-def test_only_an_unacknowledged_signal_is_said_to_be_one(now: list[float]) -> None:
-    for wanted, answer in ((Presence.GONE, Presence.GONE), (Presence.STOPPED, Presence.STOPPED),
-                           (Presence.STOPPED, Presence.GONE), (Presence.GONE, Presence.ALIVE)):  # fmt: skip
-        for delivery in (Delivery.SENT, Delivery.UNKNOWN):
-            found = settle(Noting(answers=(answer,)), process(4001), wanted, delivery, within_s=0.0)
-            assert ("not acknowledged" in found.detail) is (delivery is Delivery.UNKNOWN)
-
-
-def test_resuming_goes_on_until_it_runs_or_time_is_up(now: list[float]) -> None:
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    stopped = Presence.STOPPED
-    for answers, continued in (
-        ((Presence.ALIVE,), 0), ((Presence.GONE,), 0), ((stopped, Presence.ALIVE), 1),
-        ((LOST, stopped, stopped, stopped, Presence.ALIVE), 2), ((LOST, LOST, Presence.ALIVE), 0),
-    ):  # fmt: skip
-        injector = Noting(answers=answers)
-        resume(injector, process(4001), sleep=sleep)
-        assert len(injector.sent) == continued
-    began = now[0]
-    with pytest.raises(SignalRefused, match="still stopped 5 s after SIGCONT"):
-        resume(Noting(answers=(stopped,)), process(4001), sleep=sleep)
-    assert 5 <= now[0] - began < 5.2
-    began = now[0]
-    with pytest.raises(RemoteError, match="gone away"):
-        resume(Noting(answers=(LOST,)), process(4001), sleep=sleep)
-    assert 5 <= now[0] - began < 5.2
 
 
 def test_the_node_is_drawn_first_for_any_and_for_no_other_victim(monkeypatch: pytest.MonkeyPatch) -> None:

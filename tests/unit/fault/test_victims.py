@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault.errors import IdentityMismatch, TooFewVictims, VictimRefused
-from fault.guard import Guard
 from fault.identity import (
     DRIVER,
     EXECUTOR,
@@ -31,7 +30,7 @@ from fault.identity import (
     require_same,
 )
 from fault.plan import ALLOWED, Fault, FaultPlan
-from fault.victims import ROLES_OF, Snapshot, choose, executor_ids, own_line, select, sort_candidates
+from fault.victims import ROLES_OF, Guard, Snapshot, choose, executor_ids, own_line, select, sort_candidates
 
 RUN = "20261121T061500Z-3fa9c1"
 OTHER_RUN = "20261121T061500Z-3fa9c2"

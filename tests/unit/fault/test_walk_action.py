@@ -58,7 +58,7 @@ print(*describe_faults("word_count", ["fault_action=fill", "fault_at_s=41"]))
 CONDUCT = """
 import json, sys
 from pathlib import Path
-from fault.local import LocalInjector
+from fault.injector import Injector
 from fault.plan import Fault, FaultPlan
 from faultline.experiment.attempt import Attempt
 from faultline.system.journal import Journal, read_journal
@@ -75,7 +75,7 @@ attempt = Attempt(Path(sys.argv[1]))
 fault = Fault("executor", "fill", at_s=0.1, duration_s=0.2)
 planned = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
 given = Assignment(attempt.id, planned, duration_s=0.5, bootstrap="", input_topic="in")
-conductor = Conductor(given, attempt.folder, injector=LocalInjector(), offsets=Offsets(), progress=None)
+conductor = Conductor(given, attempt.folder, injector=Injector(), offsets=Offsets(), progress=None)
 print(*conductor.dry_run())
 with Journal(attempt.conductor_journal) as journal:
     print(conductor.run(journal))

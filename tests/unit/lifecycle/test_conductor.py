@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from fault.errors import SignalRefused
-from fault.identity import EXECUTOR, WORKER, ProcessIdentity, Tokens
-from fault.injector import Delivery, Presence
-from fault.local import LocalInjector
+from fault.identity import EXECUTOR, WORKER, Delivery, Presence, ProcessIdentity, Tokens
+from fault.injector import Injector
 from fault.plan import Fault, FaultPlan
 from fault.procfs import read_process
 from fault.victims import find_victims
@@ -95,7 +94,7 @@ class FakeOffsets:
         return {"0": 100 * count, "1": 10 * count}
 
 
-class Finding(LocalInjector):
+class Finding(Injector):
     """Signals for real; what it finds may come from a test's own function, by victim."""
 
     resolve: Callable[[], Sequence[ProcessIdentity]] | None = None
@@ -402,7 +401,7 @@ def test_sigterm_during_a_pause_heals_and_fails(stage: Stage, executors: Executo
     thread.join()
     assert stage.line("undone")["error"] is None
     assert stage.line("failed")["message"] == "the conductor was told to end before its work was done"
-    assert LocalInjector().probe(stage.found()[0]) is Presence.ALIVE
+    assert Injector().probe(stage.found()[0]) is Presence.ALIVE
     assert process.poll() is None
 
 
@@ -608,7 +607,7 @@ def test_a_worker_is_named_with_the_executors_that_it_hosts_now(stage: Stage) ->
 
 def test_a_random_process_is_chosen_by_node_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr("fault.signals.choose", lambda candidates, count, **how: asked.append(how) or ())
+    monkeypatch.setattr("fault.actions.processes.choose", lambda candidates, count, **how: asked.append(how) or ())
     stage.tokens = Tokens(stage.attempt, "0" * 16)
     stage.injector.resolve = lambda: ()
     for victim in ("any", "executor"):
@@ -620,7 +619,7 @@ def test_a_random_process_is_chosen_by_node_first(stage: Stage, monkeypatch: pyt
 PAUSING = """
 import sys
 from pathlib import Path
-from fault.local import LocalInjector
+from fault.injector import Injector
 from fault.plan import Fault, FaultPlan
 from faultline.lifecycle.assignment import Assignment
 from faultline.lifecycle.conductor import Conductor
@@ -634,7 +633,7 @@ fault = Fault("executor", "pause", at_s=0.1, duration_s=60)
 planned = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
 given = Assignment(sys.argv[2], planned, duration_s=90, bootstrap="", input_topic="in")
 with Journal(Path(sys.argv[1]) / "conductor.jsonl") as journal:
-    Conductor(given, Path(sys.argv[1]), injector=LocalInjector(), offsets=Offsets(), progress=None).run(journal)
+    Conductor(given, Path(sys.argv[1]), injector=Injector(), offsets=Offsets(), progress=None).run(journal)
 """
 
 

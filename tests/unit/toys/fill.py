@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fault.action import Act, Action, Context, Daemon, Moment, Sent, Site, UndoSpec
-from fault.injector import Delivery, Outcome, Settlement
-from fault.occurrence import Occurrence
-from fault.parameters import DURATION, Parameter
+from fault.identity import Delivery
+from fault.injector import Outcome, Settlement
+from fault.parameters import DURATION, Occurrence, Parameter
 
 SIZE = 1000
 

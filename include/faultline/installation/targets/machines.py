@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,13 @@ def greeted(host: Mapping[str, Any], connection: str) -> str:
     Raises ConfigError for a login or a host key that is refused, InfrastructureError for a host that is away, or where
     the agent does not start.
     """
-    from fault.remote import RemoteInjector  # the SSH library takes its time
+    from fault.connection import SshChannel  # the SSH library takes its time
+    from fault.injector import clock_offset
 
     (there,) = remote_hosts({connection: host}).values()
     try:
-        with RemoteInjector(there) as asked:
-            found = asked.clock_offset()
+        with closing(SshChannel(there)) as asked:
+            found = clock_offset(asked)
     except FaultError as error:
         raise _refused(error, host, connection) from None
     clock = Clock(found.offset_s * 1000, found.round_trip_s * 1000 / 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fault.hosts import KAFKA_HOST
+from fault.identity import KAFKA_HOST
 from faultline.installation.targets.kafka import Broker, worked
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import FaultlineError

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fault.connection import Connection, RemoteHost
-from fault.errors import FaultError, RemoteError
+from fault.connection import RemoteHost, SshChannel
+from fault.errors import FaultError
 from fault.host_acts import name_of, neighbour_mark
 from fault.identity import KAFKA, WORKER
-from fault.remote import RemoteInjector
+from fault.injector import clock_offset
 from fault.sampling import RoleRule
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.plan import plan_of
@@ -55,9 +55,9 @@ def begin(
     for name, host in _all(attempt).items():
         with _asking(name, host) as there:
             asked = {"rules": told, "heirs": dict(heirs), "again_s": again_s, "longest_s": longest_s, "waiting": ROLES}
-            folder = there.ask("record", "record", **asked)
+            folder = there.ask("record", step="begin", **asked)
             note({"kind": "host", "host": name, "folder": folder})
-            note(_clock(name, host))
+            note(_clock(name, there))
 
 
 def end(attempt: Attempt, note: Callable[[Line], object]) -> None:
@@ -65,8 +65,8 @@ def end(attempt: Attempt, note: Callable[[Line], object]) -> None:
     for name, host, folder in _begun(attempt):
         try:
             with _asking(name, host) as there:
-                there.ask("record", "record_end", folder=folder)
-                note(_clock(name, host))
+                there.ask("record", step="end", folder=folder)
+                note(_clock(name, there))
         except InfrastructureError as error:
             note({"kind": "host_lost", "host": name, "message": str(error)})
 
@@ -78,17 +78,17 @@ def fetch(attempt: Attempt) -> None:
         if target.exists():
             continue
         with _asking(name, host) as there:
-            there.ask("record", "record_end", folder=folder)
+            there.ask("record", step="end", folder=folder)
             text = _whole(there, folder)
         make_folder(attempt.host_journals)
         write_whole(target, text)
 
 
-def _whole(there: Connection, folder: str) -> str:
+def _whole(there: SshChannel, folder: str) -> str:
     """A journal, part by part."""
     read = b""
     while True:
-        part = base64.b64decode(there.ask("record", "record_part", folder=folder, offset=len(read), size=_PART))
+        part = base64.b64decode(there.ask("record", step="part", folder=folder, offset=len(read), size=_PART))
         read += part
         if len(part) < _PART:
             return read.decode()
@@ -100,7 +100,7 @@ def drop(attempt: Attempt) -> list[str]:
     for name, host, folder in _begun(attempt):
         try:
             with _asking(name, host) as there:
-                there.ask("record", "record_drop", folder=folder)
+                there.ask("record", step="drop", folder=folder)
         except InfrastructureError as error:
             problems.append(str(error))
     return problems
@@ -119,18 +119,14 @@ def _all(attempt: Attempt) -> dict[str, RemoteHost]:
 
 
 @contextlib.contextmanager
-def _asking(name: str, host: RemoteHost) -> Iterator[Connection]:
-    with contextlib.closing(Connection(host)) as connection:
+def _asking(name: str, host: RemoteHost) -> Iterator[SshChannel]:
+    with contextlib.closing(SshChannel(host)) as channel:
         try:
-            yield connection
-        except (RemoteError, FaultError) as error:
+            yield channel
+        except FaultError as error:
             raise InfrastructureError(f"host {name}: {error}") from None
 
 
-def _clock(name: str, host: RemoteHost) -> dict[str, Any]:
-    try:
-        with RemoteInjector(host) as remote:
-            found = remote.clock_offset(_CLOCK_SAMPLES)
-    except RemoteError as error:
-        raise InfrastructureError(f"host {name}: {error}") from None
+def _clock(name: str, there: SshChannel) -> dict[str, Any]:
+    found = clock_offset(there, _CLOCK_SAMPLES)
     return {"kind": "clock", "host": name, "offset_s": found.offset_s, "round_trip_s": found.round_trip_s}

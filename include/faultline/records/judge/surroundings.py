@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fault.hosts import KAFKA_HOST
+from fault.identity import KAFKA_HOST
 from faultline.records.environment import ClockOffset, HostPart, LatencyClock
 from faultline.records.judge.hosts import OtherHost
 from faultline.records.judge.raw_files import Raw

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fault.identity import EXECUTOR
-from fault.local import LocalInjector
+from fault.injector import Injector
 from fault.plan import Fault, FaultPlan
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.experiment.config import parse_configuration
@@ -116,7 +116,7 @@ def conducted(folder: Path, engine: Engine, **given: Any) -> list[dict[str, Any]
         ATTEMPT, repeated(planned, config), bootstrap="127.0.0.1:1", input_topic="in", **{**usual, **given}
     )
     progress = CheckpointProgress(folder / "checkpoint", folder / "listener.jsonl")
-    conductor = Conductor(assignment, folder, injector=LocalInjector(), offsets=Broker(folder), progress=progress)
+    conductor = Conductor(assignment, folder, injector=Injector(), offsets=Broker(folder), progress=progress)
     engine.start()
     with Journal(folder / "conductor.jsonl") as journal:
         assert conductor.run(journal) == 0

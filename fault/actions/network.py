@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault.action import Act, Context, Daemon, Moment, Sent, Site, UndoSpec
-from fault.connections import ConnectionAct, Connections
+from fault.action import Act, Action, Context, Daemon, Moment, Sent, Site, UndoSpec
+from fault.actions.connections import CONNECTIONS, ConnectionAct, Connections
+from fault.actions.hosts import HostsAct, OnHosts, others
 from fault.errors import KernelLacks
 from fault.injector import Settlement
-from fault.occurrence import Asked, Occurrence
-from fault.on_hosts import HostsAct, OnHosts
+from fault.parameters import DURATION, Asked, Occurrence, Parameter
 from fault.proxy_control import ProxyControl
 
 # Tells the relay; with addresses, of clients there alone.
@@ -118,3 +118,66 @@ class ImpairedAct:
         if self._lack is None:
             return "by the host's kernel"
         return f"by the relay, on its connections to Kafka alone: {self._lack}"
+
+
+def _delay(proxy: ProxyControl, fault: Asked, only: Sequence[str] | None) -> int:
+    assert fault.delay_ms is not None  # the plan requires it
+    return proxy.delay(fault.delay_ms, fault.jitter_ms, only)
+
+
+def _asks_of_delay(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+    assert fault.delay_ms is not None
+    # A kernel holds what goes out alone: there and back takes as much longer as by the relay, which holds both.
+    held = {"delay_ms": 2 * fault.delay_ms, "jitter_ms": 2 * (fault.jitter_ms or 0.0)}
+    return {"peers": others("all", host, context), **held}
+
+
+DELAY = Action(
+    name="delay",
+    order=40,
+    targets=("executor", "worker", "kafka"),
+    does="holds the bytes of both directions between workload and Kafka, or what passes between the victim's host and "
+    "others",
+    past="delayed the connections to Kafka",
+    when="with the connections to Kafka delayed by {delay_ms:g} ms for {duration_s:g} s",
+    past_of_host="delayed the network of the host of",
+    when_of_host="with the network of the host of {victim} delayed by {delay_ms:g} ms for {duration_s:g} s",
+    parameters=(
+        Parameter(DURATION, short=10.0),
+        Parameter("delay_ms", short=200.0),
+        Parameter("jitter_ms", required=False),
+    ),
+    hits=CONNECTIONS,
+    detours=True,
+    on_hosts=True,
+    by_hand="end the proxy by hand, or remove the queueing discipline prio there with tc",
+    hands=Impaired(OnHosts("delay", _asks_of_delay), _delay, falls_back=True),
+)
+
+
+def _lose(proxy: ProxyControl, fault: Asked, only: Sequence[str] | None) -> int:
+    assert fault.loss_percent is not None  # the plan requires it
+    return proxy.loss(fault.loss_percent, only)
+
+
+def _asks_of_loss(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+    return {"peers": others("all", host, context), "percent": fault.loss_percent, "way": "both"}
+
+
+LOSS = Action(
+    name="loss",
+    order=75,
+    targets=("executor", "worker", "kafka"),
+    does="loses packets between the victim's host and others, by chance, or holds the bytes between workload and Kafka "
+    "as if so many were lost",
+    past="lost packets of the connections to Kafka",
+    when="with {loss_percent:g} % of the packets of the connections to Kafka lost for {duration_s:g} s",
+    past_of_host="lost packets of the host of",
+    when_of_host="with {loss_percent:g} % of the packets of the host of {victim} lost for {duration_s:g} s",
+    parameters=(Parameter(DURATION, short=10.0), Parameter("loss_percent", short=5.0)),
+    hits=CONNECTIONS,
+    detours=True,
+    on_hosts=True,
+    by_hand="end the proxy by hand, or delete the table faultline_… there with nft",
+    hands=Impaired(OnHosts("loss", _asks_of_loss), _lose, falls_back=False),
+)

@@ -1,25 +1,20 @@
-"""Actions on whole hosts: on the one where a victim lives. The agent there acts, after it posted who undoes it."""
+"""Actions on whole hosts: on the one where a victim lives. Its handler acts, after it started a watchdog."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fault.action import Context, Daemon, HalfDone, Moment, Sent, Site, UndoSpec
+from fault.action import Action, Context, Daemon, HalfDone, Moment, Sent, Site, UndoSpec
 from fault.errors import ConnectionLost, FaultError, VictimRefused
 from fault.host_acts import name_of
-from fault.hosts import KAFKA_HOST, Hosts
-from fault.identity import ProcessIdentity
-from fault.injector import Delivery, Outcome, Settlement
-from fault.occurrence import Asked, Occurrence
+from fault.identity import KAFKA_HOST, Delivery, ProcessIdentity
+from fault.injector import Outcome, Settlement
+from fault.parameters import DURATION, Asked, Occurrence, Parameter
 from fault.victims import choose
 
-if TYPE_CHECKING:  # the SSH library takes a quarter of a second, which a run on this machine alone does without
-    from fault.remote import RemoteInjector
-    from fault.this_host import ThisHost
-
-# So much longer than the act a dead man waits, who undoes it when nobody else does.
+# So much longer than the act its watchdog waits.
 LATE_S = 10.0
 
 
@@ -33,7 +28,7 @@ class OnHosts:
     here: bool = False
 
     def prepare(self, site: Site) -> tuple[Daemon, ...]:
-        """None: the agent acts, and goes."""
+        """None: the handler acts."""
         return ()
 
     def act(self, planned: Occurrence, context: Context) -> HostsAct:
@@ -42,11 +37,11 @@ class OnHosts:
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
         """Whether it holds still on that host."""
-        return bool(_there(context, undo.fields["host"]).host_act("holds", **undo.fields["act"]))
+        return bool(context.injector.act(undo.fields["host"], "holds", **undo.fields["act"]))
 
     def undo(self, undo: UndoSpec, context: Context) -> None:
-        """Has the agent there undo it."""
-        _there(context, undo.fields["host"]).host_act("undo", **undo.fields["act"])
+        """Has it undone there."""
+        context.injector.act(undo.fields["host"], "undo", **undo.fields["act"])
 
 
 @dataclass
@@ -79,7 +74,7 @@ class HostsAct:
             )  # fmt: skip
         context.guard.check(fault, self._chosen)
         for one in self._chosen:
-            _there(context, one.host).host_act("check", **self._act(one))
+            context.injector.act(one.host, "check", **self._act(one))
         return [*map(_who, self._chosen)] != [*map(_who, before)]
 
     @property
@@ -115,10 +110,10 @@ class HostsAct:
         return True
 
     def arm(self, planned: Moment) -> None:
-        """Posts a dead man on each host, before anything is done there."""
+        """Starts a watchdog on each host, before anything is done there."""
         seconds = (self.planned.fault.duration_s or 0.0) + LATE_S
         for one in self._chosen:
-            _there(self.context, one.host).host_act("undo_later", seconds=seconds, **self._act(one))
+            self.context.injector.undo_later(one.host, seconds, **self._act(one))
 
     def perform(self) -> list[Sent]:
         """Tells each host, once. What it said may be lost on its way: then it is asked when all is settled. Raises
@@ -127,7 +122,7 @@ class HostsAct:
         for one in self._chosen:
             delivery = Delivery.SENT
             try:
-                _there(self.context, one.host).host_act("do", **self._act(one))
+                self.context.injector.act(one.host, "do", **self._act(one))
             except ConnectionLost:
                 delivery = Delivery.UNKNOWN
             except FaultError as error:
@@ -138,8 +133,8 @@ class HostsAct:
     def settle(self, sent: Sequence[Sent]) -> Settlement:
         """By asking each host whether it holds."""
         hosts = [_called(one.host) for one in self._chosen]
-        there = {one.host: _there(self.context, one.host) for one in self._chosen}
-        idle = [_called(one.host) for one in self._chosen if not there[one.host].host_act("holds", **self._act(one))]
+        holds = self.context.injector.act
+        idle = [_called(one.host) for one in self._chosen if not holds(one.host, "holds", **self._act(one))]
         if idle:
             return Settlement(Outcome.NO_EFFECT, f"{self.hands.kind}: does not hold on {', '.join(idle)}")
         return Settlement(Outcome.EFFECTIVE, f"{self.hands.kind}: holds on {', '.join(hosts)}")
@@ -174,8 +169,98 @@ def others(peer: str, host: str, context: Context) -> list[str]:
     return found
 
 
-def _there(context: Context, host: str) -> RemoteInjector | ThisHost:
-    """Whoever acts on that host. Raises VictimRefused for one that is not reached over SSH."""
-    if not isinstance(context.injector, Hosts):
-        raise VictimRefused(f"host: {host or 'this one'} is not reached over SSH")
-    return context.injector.acting_on(host)
+def _asks_of_partition(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+    return {"peers": others(fault.peer or "all", host, context), "way": fault.way or "both"}
+
+
+PARTITION = Action(
+    name="partition",
+    order=70,
+    targets=("executor", "worker", "kafka"),
+    does="lets nothing pass between the victim's host and others",
+    past="cut off the host of",
+    when="with the host of {victim} cut off for {duration_s:g} s",
+    parameters=(Parameter(DURATION, short=10.0), Parameter("peer", required=False), Parameter("way", required=False)),
+    on_hosts=True,
+    by_hand="delete the table faultline_… there with nft",
+    hands=OnHosts("partition", _asks_of_partition),
+)
+
+
+def _asks_of_bandwidth(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+    return {"peers": others("all", host, context), "mbit_s": fault.mbit_s}
+
+
+BANDWIDTH = Action(
+    name="bandwidth",
+    order=80,
+    targets=("executor", "worker", "kafka"),
+    does="lets the victim's host send so many megabits a second at most",
+    past="narrowed the network of the host of",
+    when="with the host of {victim} narrowed to {mbit_s:g} Mbit/s for {duration_s:g} s",
+    parameters=(Parameter(DURATION, short=10.0), Parameter("mbit_s", short=10.0)),
+    on_hosts=True,
+    by_hand="remove the queueing discipline tbf at the root there with tc",
+    hands=OnHosts("bandwidth", _asks_of_bandwidth),
+)
+
+
+def _asks_of_disk_full(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+    if not host and (fault.victim != "driver" or host not in context.disks):
+        raise VictimRefused(
+            f"disk_full: what the {fault.victim} writes lies on the disk of this machine, which is not filled; "
+            "./faultline up --hosts 3 gives checkpoints one of their own"
+        )
+    if host not in context.disks:
+        raise VictimRefused(f'disk_full: ssh_hosts.json names no disk of {host} that may be filled; add "disk": FOLDER')
+    return {"folder": context.disks[host]}
+
+
+DISK_FULL = Action(
+    name="disk_full",
+    order=90,
+    targets=("executor", "worker", "kafka", "driver"),
+    does="fills the disk of the victim's host, for the driver that of the checkpoint",
+    past="filled the disk of",
+    when="with the disk of {victim} full for {duration_s:g} s",
+    parameters=(Parameter(DURATION, short=10.0),),
+    on_hosts=True,
+    by_hand="delete the file faultline-ballast-… there",
+    hands=OnHosts("disk_full", _asks_of_disk_full, here=True),
+)
+
+
+def _asks_of_cpu_pressure(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+    return {"cores": int(fault.cores or 1)}
+
+
+CPU_PRESSURE = Action(
+    name="cpu_pressure",
+    order=100,
+    targets=("executor", "worker", "kafka"),
+    does="has neighbours compute on the victim's host, on so many cores",
+    past="took cores from the host of",
+    when="with neighbours on {cores:g} cores of the host of {victim} for {duration_s:g} s",
+    parameters=(Parameter(DURATION, short=10.0), Parameter("cores", short=2.0)),
+    on_hosts=True,
+    by_hand="end the processes faultline-neighbour=… there",
+    hands=OnHosts("cpu_pressure", _asks_of_cpu_pressure),
+)
+
+
+def _asks_of_memory_pressure(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+    return {"memory_mb": int(fault.memory_mb or 1)}
+
+
+MEMORY_PRESSURE = Action(
+    name="memory_pressure",
+    order=110,
+    targets=("executor", "worker", "kafka"),
+    does="has a neighbour hold so much memory on the victim's host",
+    past="took memory from the host of",
+    when="with a neighbour of {memory_mb:g} MiB on the host of {victim} for {duration_s:g} s",
+    parameters=(Parameter(DURATION, short=10.0), Parameter("memory_mb", short=1024.0)),
+    on_hosts=True,
+    by_hand="end the process faultline-neighbour=… there",
+    hands=OnHosts("memory_pressure", _asks_of_memory_pressure),
+)

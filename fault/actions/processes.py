@@ -8,25 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault.action import Act, Context, Daemon, HalfDone, Moment, Sent, Site, UndoSpec
+from fault.action import Act, Action, Context, Daemon, HalfDone, Moment, Sent, Site, UndoSpec
 from fault.busy import await_busy
 from fault.errors import FaultError, IdentityMismatch
-from fault.identity import ANY, ProcessIdentity
-from fault.injector import (
-    SETTLE_WITHIN_S,
-    Delivery,
-    Outcome,
-    Presence,
-    Settlement,
-    executors_on,
-    resume,
-    settle,
-)
-from fault.occurrence import Occurrence
+from fault.identity import ANY, VICTIMS, Delivery, Presence, ProcessIdentity
+from fault.injector import SETTLE_WITHIN_S, Outcome, Settlement, executors_on, resume, settle
+from fault.parameters import DURATION, Occurrence, Parameter
 from fault.victims import choose
 
-# So much longer than a pause a dead man waits: he is posted up to a second before it, and the conductor tries for some
-# seconds to end it.
+# So much longer than a pause its watchdog waits: it is started up to a second before, and the conductor tries for some
+# seconds to end the pause.
 LATE_S = 10.0
 # Services that supervisord restarts, unless a hold keeps them down; a worker's goes by its node.
 HELD = ("kafka", "worker")
@@ -59,7 +50,7 @@ class Signals:
         """Continues the victim, after checking who it is."""
         victim = _victim(undo, context)
         resume(context.injector, victim)
-        context.injector.stand_down(victim)
+        context.injector.end_watchdog(victim)
 
 
 @dataclass
@@ -131,7 +122,7 @@ class SignalAct:
             fault.count,
             until_mono_ns,
             refresh=self._candidates,
-            elsewhere=self.context.busy_elsewhere,
+            elsewhere=self.context.injector.busy,
         )
         if len(busy) < fault.count:
             return False
@@ -159,7 +150,7 @@ class SignalAct:
     def _secure(self, victim: ProcessIdentity) -> None:
         """Sees to it that one who is going to be stopped is continued, also if nobody of ours lives to do it."""
         if self.hands.shows is Presence.STOPPED:
-            self.context.injector.stand_by(victim, (self.planned.fault.duration_s or 0.0) + LATE_S)
+            self.context.injector.start_watchdog(victim, (self.planned.fault.duration_s or 0.0) + LATE_S)
 
     def perform(self) -> list[Sent]:
         """Sends the signal to each victim, once. What goes wrong with one is raised after all were tried."""
@@ -204,3 +195,45 @@ def _worst(settlements: Sequence[Settlement]) -> Settlement:
     order = [Outcome.EFFECTIVE, Outcome.NO_EFFECT, Outcome.UNKNOWN, Outcome.MISSED_WINDOW]
     outcome = max((item.outcome for item in settlements), key=order.index)
     return Settlement(outcome, "; ".join(item.detail for item in settlements))
+
+
+# The victim is gone at once.
+KILL = Action(
+    name="kill",
+    order=10,
+    targets=VICTIMS,
+    does="sends SIGKILL",
+    past="killed",
+    when="after {victim} was killed",
+    ends=True,
+    hands=Signals(signal.SIGKILL),
+)
+
+
+# A JVM that is told to end runs its shutdown hooks first.
+WITHIN_S = 15.0
+
+TERM = Action(
+    name="term",
+    order=20,
+    targets=VICTIMS,
+    does="sends SIGTERM",
+    past="terminated",
+    when="after {victim} was terminated",
+    ends=True,
+    hands=Signals(signal.SIGTERM, within_s=WITHIN_S),
+)
+
+
+# The victim stands still and keeps what it has.
+PAUSE = Action(
+    name="pause",
+    order=30,
+    targets=VICTIMS,
+    does="sends SIGSTOP, and SIGCONT at its end",
+    past="paused",
+    when="with {victim} paused for {duration_s:g} s",
+    parameters=(Parameter(DURATION, short=10.0),),
+    by_hand="continue it by hand with kill -CONT",
+    hands=Signals(signal.SIGSTOP, shows=Presence.STOPPED),
+)

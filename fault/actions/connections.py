@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault.action import Act, Context, Daemon, Moment, Sent, Site, UndoSpec
-from fault.injector import Delivery, Outcome, Settlement
-from fault.occurrence import Asked, Occurrence
+from fault.action import Act, Action, Context, Daemon, Moment, Sent, Site, UndoSpec
+from fault.identity import Delivery
+from fault.injector import Outcome, Settlement
+from fault.parameters import DURATION, Asked, Occurrence, Parameter
 from fault.proxy_control import ProxyControl, ProxyUnreachable
 
 # What they hit, in words.
@@ -102,3 +103,40 @@ class ConnectionAct:
 
 def _proxy(context: Context) -> ProxyControl:
     return ProxyControl(context.folder / CONTROL)
+
+
+def _cut(proxy: ProxyControl, fault: Asked) -> None:
+    proxy.cut()
+
+
+# Nothing passes, like a pulled cable.
+CUT = Action(
+    name="cut",
+    order=60,
+    targets=("kafka",),
+    does="lets nothing pass between workload and Kafka, and keeps the connections open",
+    past="cut the connections to Kafka",
+    when="with the connections to Kafka cut for {duration_s:g} s",
+    parameters=(Parameter(DURATION, short=10.0),),
+    hits=CONNECTIONS,
+    detours=True,
+    by_hand="end the proxy by hand",
+    hands=Connections(_cut),
+)
+
+
+def _reset(proxy: ProxyControl, fault: Asked) -> int:
+    return proxy.reset()
+
+
+RESET = Action(
+    name="reset",
+    order=50,
+    targets=("kafka",),
+    does="ends each of the workload's connections to Kafka with RST, once",
+    past="reset the connections to Kafka",
+    when="after the connections to Kafka were reset",
+    hits=CONNECTIONS,
+    detours=True,
+    hands=Connections(_reset),
+)

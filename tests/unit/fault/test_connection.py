@@ -1,0 +1,203 @@
+"""The SSH channel without a network: the agent runs on this host, behind a connection that is made up."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+
+from fault.connection import RemoteHost, SshChannel
+from fault.errors import (
+    ActRefused,
+    AuthenticationRefused,
+    ConnectionLost,
+    HostKeyRefused,
+    HostUnreachable,
+    IdentityMismatch,
+    RemoteError,
+    RemoteSignalRefused,
+    UnsettledSignal,
+    VictimRefused,
+    WatchdogUnavailable,
+)
+from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity
+from fault.injector import clock_offset
+from tests.unit.fault.conftest import KEY, Channel, Host
+
+# No pid of a machine is so high.
+NOBODY = ProcessIdentity(4_194_400, 1_000.0, EXECUTOR, "20261121T061500Z-3fa9c1", (), 55)
+
+
+def kill(channel: SshChannel, victim: ProcessIdentity = NOBODY) -> Any:
+    return channel.ask("signal", victim=victim, signum=signal.SIGKILL)
+
+
+def test_a_connection_is_made_once_with_no_key_but_the_named_one(channel: SshChannel, host: Host) -> None:
+    assert host.connected == []
+    channel.ask("arm", victim=NOBODY)
+    channel.ask("arm", victim=NOBODY)
+    seconds = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), 3.0)
+    how = {"port": 2222, "username": "me", "pkey": KEY, "allow_agent": False, "look_for_keys": False}
+    assert host.connected == [{"host": "there", **how, **seconds}]
+    assert (host.keepalive_s, host.closed, len(host.agents)) == (5, 0, 1)
+    for _ in range(2):
+        channel.close()
+        assert host.closed == 1
+    channel.ask("arm", victim=NOBODY)
+    assert len(host.connected) == len(host.agents) == 2
+
+
+def test_an_agent_keeps_a_folder_while_it_is_asked_and_then_nothing(channel: SshChannel, host: Host) -> None:
+    channel.ask("clock")
+    (folder,) = host.left
+    assert (host.home / folder).stat().st_mode & 0o777 == 0o700
+    channel.close()
+    assert host.left == []
+
+
+def test_the_next_agent_removes_what_a_killed_one_left_and_no_folder_of_one_that_lives(
+    channel: SshChannel, host: Host, tmp_path: Path
+) -> None:
+    channel.ask("clock")
+    host.agents[0].kill()
+    host.agents[0].wait()
+    (dead,) = host.left
+    (tmp_path / "faultline-agent-link").symlink_to(tmp_path.parent)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ConnectionLost):
+        channel.ask("clock")
+    with contextlib.closing(SshChannel(channel._host)) as second:
+        second.ask("clock")
+        living = set(host.left)
+        assert dead not in living and len(living) == 3
+        channel.ask("clock")
+        assert living < set(host.left)
+    assert (tmp_path / "faultline-agent-link").is_symlink() and tmp_path.parent.exists()
+
+
+def test_where_nothing_is_said_it_is_port_22_and_ten_seconds() -> None:
+    plain = RemoteHost("there", "me", Path("key"), Path("known"))
+    assert (plain.port, plain.python, plain.timeout_s, plain.keepalive_s) == (22, "python3", 10.0, 5)
+
+
+def test_a_host_without_python_says_so_and_was_asked_nothing(
+    channel: SshChannel, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_false(made: Channel, command: str) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        made._agent = subprocess.Popen(["sh", "-c", "cat >/dev/null & exec >&-; exec 2>&-; wait"], **pipes)
+        host.agents.append(made._agent)
+
+    monkeypatch.setattr(Channel, "exec_command", run_false)
+    with pytest.raises(RemoteError, match=r"probe.*said so"):
+        channel.ask("probe", victim=NOBODY)
+    assert host.closed >= 1
+
+
+def test_a_dead_connection_is_made_anew(channel: SshChannel, host: Host) -> None:
+    channel.ask("arm", victim=NOBODY)
+    host.alive = False
+    with pytest.raises(ConnectionLost, match="not active"):
+        channel.ask("probe", victim=NOBODY)
+    assert len(host.connected) == 2 and host.closed == 2
+
+
+@pytest.mark.parametrize(
+    ("refused", "kind"),
+    [
+        (paramiko.BadHostKeyException("there", KEY, KEY), HostKeyRefused),
+        (paramiko.AuthenticationException("no"), AuthenticationRefused),
+        (paramiko.PasswordRequiredException("no"), AuthenticationRefused),
+        (paramiko.SSHException("no"), HostUnreachable),
+        (OSError("no"), HostUnreachable),
+        (EOFError(), HostUnreachable),
+        (ZeroDivisionError("no"), ZeroDivisionError),
+    ],
+)  # fmt: skip
+def test_what_keeps_from_connecting_has_a_type(
+    channel: SshChannel, host: Host, refused: Exception, kind: type[Exception]
+) -> None:
+    host.refuses = refused
+    with pytest.raises(kind) as caught:
+        kill(channel)
+    assert type(caught.value) is kind
+    assert host.closed == 1
+    if isinstance(caught.value, RemoteError):
+        assert (caught.value.host, caught.value.command) == ("there", "kill -s KILL 4194400")
+
+
+@pytest.mark.parametrize(
+    ("do", "fields", "command"),
+    [
+        ("find", {"victim": "executor"}, "find executor"), ("probe", {"victim": NOBODY}, "probe 4194400"),
+        ("signal", {"victim": NOBODY, "signum": 19}, "kill -s STOP 4194400"), ("clock", {}, "read the clock"),
+        ("act", {"step": "do", "kind": "partition"}, "do partition"), ("watch", {"kind": "delay"}, "watch delay"),
+        ("watch", {"victim": NOBODY}, "watch 4194400"), ("busy", {}, "read CPU times"), ("record", {}, "record"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_was_asked_for(
+    channel: SshChannel, host: Host, do: str, fields: Mapping[str, Any], command: str
+) -> None:
+    host.refuses = OSError("no")
+    with pytest.raises(HostUnreachable) as caught:
+        channel.ask(do, **fields)
+    assert caught.value.command == command
+
+
+def test_a_lost_word_leaves_a_signal_unknown_until_a_probe_answers(channel: SshChannel, host: Host) -> None:
+    for lost in (b"", b'{"n": 2', b'{"n": 0, "value": "sent"}\n', OSError("broke"), EOFError(), TimeoutError()):
+        host.lost = [lost]
+        assert kill(channel) == Delivery.UNKNOWN
+        agents = len(host.agents)
+        with pytest.raises(UnsettledSignal):
+            kill(channel)
+        assert len(host.agents) == agents, "nothing was asked"
+        assert kill(channel, replace(NOBODY, pid=4_194_401)) == Delivery.GONE, "another victim"
+        host.lost = [OSError("broke")]
+        with pytest.raises(ConnectionLost):
+            channel.ask("probe", victim=NOBODY)
+        with pytest.raises(UnsettledSignal):
+            kill(channel)
+        assert channel.ask("probe", victim=NOBODY) == Presence.GONE
+        assert kill(channel) == Delivery.GONE
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "words"),
+    [
+        ({"kind": "SignalRefused", "said": "pid: no"}, RemoteSignalRefused, "there: the signal is refused.*pid: no"),
+        ({"kind": "VictimRefused", "said": "pid: no"}, VictimRefused, "^pid: no$"),
+        ({"kind": "WatchdogUnavailable", "said": "none"}, WatchdogUnavailable, "^there: none"),
+        ({"kind": "ActRefused", "said": "nft: no"}, ActRefused, "^there: nft: no"),
+        ({"kind": "KeyError", "said": "KeyError: 'x'"}, RemoteError, "kill -s KILL 4194400: KeyError"),
+        ({"kind": "IdentityMismatch", "said": "", "pid": 7, "part": "role", "detail": "is none"}, IdentityMismatch,
+         "role: process 7 is refused: is none"),
+    ],
+)  # fmt: skip
+def test_what_an_agent_refuses_is_an_error_of_that_host(
+    channel: SshChannel, host: Host, told: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    host.told = [{"error": told}]
+    with pytest.raises(kind, match=words) as caught:
+        kill(channel)
+    assert type(caught.value) is kind
+
+
+def test_the_offset_of_the_clocks_is_that_of_the_shortest_round_trip(channel: SshChannel, host: Host) -> None:
+    found = clock_offset(channel)
+    assert abs(found.offset_s) <= found.round_trip_s / 2 + 0.001 and found.round_trip_s > 0
+    said = time.time_ns() + 10**9
+    host.told = [{"value": said + 10**10}, {"value": said}, {"value": said - 10**10}]
+    seen = clock_offset(channel, samples=3)
+    assert min(abs(seen.offset_s - by) for by in (1, 11, -9)) < 4
+    host.lost = [EOFError()]
+    with pytest.raises(ConnectionLost, match="read the clock"):
+        clock_offset(channel)

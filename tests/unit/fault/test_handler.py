@@ -1,0 +1,410 @@
+"""The handler on real processes, on this host and over a connection: what it hits, and above all what it does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from fault import handler as handler_module
+from fault.errors import (
+    ActRefused,
+    IdentityMismatch,
+    KernelLacks,
+    SignalRefused,
+    VictimRefused,
+    WatchdogUnavailable,
+    error_of,
+)
+from fault.handler import Handler, answer
+from fault.identity import (
+    DRIVER,
+    EXECUTOR,
+    PYTHON_WORKER,
+    WORKER,
+    Delivery,
+    LiveProcess,
+    Presence,
+    ProcessIdentity,
+    Tokens,
+    from_line,
+    to_line,
+)
+from fault.injector import Injector, Outcome, executors_on, settle
+from fault.procfs import read_process
+from tests.support.decoys import NOBODY, decoy, only_root
+from tests.unit.sleepers import Spawn
+
+OTHER_RUN = "20261121T061500Z-000000"
+
+
+def only(injector: Injector, run: str) -> ProcessIdentity:
+    (found,) = injector.find("executor", Tokens(run))
+    return found
+
+
+def test_finding_sees_the_run_and_nothing_else(injector: Injector, spawn: Spawn, run: str) -> None:
+    wanted = [spawn(number=1), spawn(number=0)]
+    spawn(token=f"{run}0")
+    spawn(token=OTHER_RUN)
+    spawn(main="org.apache.spark.deploy.worker.Worker")
+    found = injector.find("executor", Tokens(run))
+    assert [victim.pid for victim in found] == [wanted[1].pid, wanted[0].pid]
+    assert [victim.number for victim in found] == [0, 1]
+    assert all(victim.start_ticks is not None for victim in found)
+
+
+def test_a_child_that_still_shows_its_parents_command_line_is_not_found(spawn: Spawn, run: str) -> None:
+    parent = spawn(program="import os, time\nif os.fork():\n    print('up', flush=True)\ntime.sleep(900)")
+    (child,) = psutil.Process(parent.pid).children()
+    try:
+        assert only(Injector(), run).pid == parent.pid
+    finally:
+        child.kill()
+
+
+def test_services_are_found_by_their_own_token_and_workers_by_whom_they_host(spawn: Spawn, run: str) -> None:
+    instance = uuid.uuid4().hex[:16]
+    services = {"mark": "-Dfaultline.instance=", "token": instance}
+    hosting = spawn(main=WORKER.main, node="127.0.0.1:7001", **services)
+    spawn(main=WORKER.main, node="127.0.0.1:7002", **services)
+    spawn(main=WORKER.main, node="127.0.0.1:7001", mark="-Dfaultline.instance=", token="0" * 16)
+    broker = spawn(main="kafka.Kafka", **services)
+    executors = [spawn(number=3), spawn(number=1)]
+    tokens, injector = Tokens(run, instance), Injector()
+    assert [one.pid for one in injector.find("worker", tokens)] == [hosting.pid]
+    assert [one.pid for one in injector.find("kafka", tokens)] == [broker.pid]
+    assert {one.pid for one in injector.find("any", tokens)} == {hosting.pid, *(one.pid for one in executors)}
+    assert executors_on(injector, "127.0.0.1:7001", tokens) == [1, 3]
+    assert executors_on(injector, None, tokens) == []
+
+
+# What an executor does: it starts a first process, which forks one for each task and lives on.
+DAEMON = """
+import os, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for number in range(2):
+    if os.fork() == 0:
+        break
+else:
+    print("up", flush=True)
+time.sleep(900)
+"""
+
+PARENT = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {DAEMON!r}, "-m", "pyspark.daemon"])
+time.sleep(900)
+"""
+
+
+@pytest.fixture
+def tree(spawn: Spawn) -> Iterator[Callable[..., list[int]]]:
+    """Starts an executor with a first Python process and its two workers; gives the four pids in that order."""
+    pids: list[int] = []
+
+    def start(**options: str) -> list[int]:
+        executor = psutil.Process(spawn(program=PARENT, **options).pid)
+        (daemon,) = executor.children()
+        workers = sorted(worker.pid for worker in daemon.children())
+        assert len(workers) == 2
+        pids.extend(made := [executor.pid, daemon.pid, *workers])
+        return made
+
+    yield start
+    for pid in pids:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_python_workers_are_found_by_their_executor_and_killed_one_by_one(
+    injector: Injector, tree: Callable[..., list[int]], run: str
+) -> None:
+    executor, daemon, *workers = tree()
+    other = tree(token=OTHER_RUN)
+    found = injector.find("python_worker", Tokens(run))
+    assert sorted(one.pid for one in found) == workers
+    assert {one.node for one in found} == {"127.0.0.1:7001"}
+    victim, spared = found
+    assert injector.probe(victim) is Presence.ALIVE
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert all(psutil.pid_exists(pid) for pid in (executor, daemon, spared.pid, *other))
+    assert injector.find("python_worker", Tokens(run)) == (spared,)
+    for pid in (daemon, other[2]):
+        with pytest.raises(IdentityMismatch, match="^create_time"):
+            injector.signal(replace(spared, pid=pid), signal.SIGKILL)
+    for pid, part in ((daemon, "role"), (other[2], "token")):
+        with pytest.raises(IdentityMismatch, match=f"^{part}"):
+            injector.signal(claimed(spared, pid), signal.SIGKILL)
+
+
+def claimed(victim: ProcessIdentity, pid: int) -> ProcessIdentity:
+    """Another process under the victim's name."""
+    live = read_process(pid)
+    assert live is not None
+    return replace(victim, pid=pid, create_time=live.create_time, start_ticks=live.start_ticks)
+
+
+def test_a_paused_python_worker_is_healed_also_when_its_executor_has_died(
+    tree: Callable[..., list[int]], run: str
+) -> None:
+    executor, daemon, *_ = tree()
+    injector = Injector()
+    victim = injector.find("python_worker", Tokens(run))[0]
+    stopped = settle(injector, victim, Presence.STOPPED, injector.signal(victim, signal.SIGSTOP))
+    assert stopped.outcome is Outcome.EFFECTIVE
+    for pid in (executor, daemon):
+        os.kill(pid, signal.SIGKILL)
+    await_orphan(victim)
+    assert injector.find("python_worker", Tokens(run)) == ()
+    with pytest.raises(IdentityMismatch, match="^role"):
+        injector.signal(victim, signal.SIGKILL)
+    assert injector.probe(victim) is Presence.STOPPED
+    assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
+    assert injector.probe(victim) is Presence.ALIVE
+
+
+def await_orphan(victim: ProcessIdentity) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        live = read_process(victim.pid)
+        parent = None if live is None else read_process(live.parent_pid)
+        if parent is None or PYTHON_WORKER.main not in parent.command:
+            return
+        time.sleep(0.01)
+    pytest.fail("the worker kept its parent")
+
+
+@pytest.mark.parametrize("error", [None, OSError(38, "Function not implemented"), AttributeError("pidfd_open")])
+def test_a_kill_is_effective_and_spares_the_decoys_also_without_pidfds(
+    spawn: Spawn, run: str, error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pid: int) -> int:
+        assert error is not None
+        raise error
+
+    if error is not None:
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+    injector = Injector()
+    decoys = [spawn(token=OTHER_RUN), spawn(token=f"{run}0"), spawn(main="some.other.Main")]
+    process = spawn()
+    victim = only(injector, run)
+    injector.arm(victim)
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+    settlement = settle(injector, victim, Presence.GONE, Delivery.SENT)
+    assert settlement.outcome is Outcome.EFFECTIVE, settlement.detail
+    assert process.wait(120) == -signal.SIGKILL
+    assert all(decoy.poll() is None for decoy in decoys)
+
+
+STRANGERS: list[tuple[str, Callable[[ProcessIdentity], ProcessIdentity]]] = [
+    ("create_time", lambda victim: replace(victim, create_time=victim.create_time - 60)),
+    ("create_time", lambda victim: replace(victim, create_time=victim.create_time + 2.1)),
+    ("create_time", lambda victim: replace(victim, start_ticks=(victim.start_ticks or 0) - 1)),
+    ("create_time", lambda victim: replace(victim, create_time=victim.create_time - 0.05, start_ticks=None)),
+    ("token", lambda victim: replace(victim, token=OTHER_RUN)),
+    ("role", lambda victim: replace(victim, role=DRIVER)),
+    ("role", lambda victim: replace(victim, role=replace(EXECUTOR, mains=("some.other.Main",)))),
+]
+
+
+def test_a_stranger_under_the_pid_is_refused_by_what_differs_and_lives(
+    injector: Injector, spawn: Spawn, run: str
+) -> None:
+    process = spawn()
+    victim = only(injector, run)
+    for part, change in STRANGERS:
+        stranger = change(victim)
+        assert injector.probe(stranger) is Presence.OTHER
+        for act in (
+            lambda one=stranger: injector.signal(one, signal.SIGKILL),
+            lambda one=stranger: injector.arm(one),
+            lambda one=stranger: injector.start_watchdog(one, 5.0),
+        ):
+            with pytest.raises(IdentityMismatch) as caught:
+                act()
+            assert caught.value.part == part
+    # What the kernel's clocks differ by is no other process.
+    near = [replace(victim, create_time=victim.create_time + 1.9), replace(victim, start_ticks=None)]
+    assert [injector.probe(other) for other in near] == [Presence.ALIVE] * 2
+    assert process.poll() is None
+
+
+def test_what_is_gone_already_has_no_effect(injector: Injector, spawn: Spawn, run: str) -> None:
+    process = spawn()
+    victim = only(injector, run)
+    process.kill()
+    # Not yet waited for, it is a zombie; afterwards its pid is free.
+    for _ in range(2):
+        deadline = time.monotonic() + 120
+        while injector.probe(victim) is not Presence.GONE and time.monotonic() < deadline:
+            time.sleep(0.005)
+        injector.arm(victim)
+        delivery = injector.signal(victim, signal.SIGKILL)
+        assert delivery is Delivery.GONE
+        assert settle(injector, victim, Presence.GONE, delivery).outcome is Outcome.NO_EFFECT
+        process.wait(120)
+    assert read_process(victim.pid) is None
+
+
+def test_a_survivor_is_no_effect(injector: Injector, spawn: Spawn, run: str) -> None:
+    spawn(program="import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(900)")
+    victim = only(injector, run)
+    delivery = injector.signal(victim, signal.SIGTERM)
+    settlement = settle(injector, victim, Presence.GONE, delivery, within_s=0.1)
+    assert settlement.outcome is Outcome.NO_EFFECT
+    assert "still alive" in settlement.detail
+
+
+def test_an_armed_victim_is_hit_without_another_look_and_only_once(
+    spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = spawn()
+    injector = Injector()
+    victim = only(injector, run)
+    injector.arm(victim)
+    injector.arm(victim)
+    looks: list[int] = []
+    monkeypatch.setattr(handler_module, "read_process", lambda pid: looks.append(pid))
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert looks == []
+    process.wait(120)
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE, "the handle is used up, and the process is gone"
+
+
+def test_a_victim_that_died_armed_is_gone(injector: Injector, spawn: Spawn, run: str) -> None:
+    process = spawn()
+    victim = only(injector, run)
+    injector.arm(victim)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE, "a zombie is nobody who could be hit"
+
+
+def test_a_signal_that_the_system_refuses_is_a_typed_error(
+    spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, injector = spawn(), Injector()
+    victim = only(injector, run)
+
+    def refuse(handle: int, signum: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+    with pytest.raises(SignalRefused, match="SIGKILL .* is refused: Operation not permitted"):
+        injector.signal(victim, signal.SIGKILL)
+    assert process.poll() is None
+
+
+def test_whoever_would_signal_and_its_ancestors_are_never_hit(injector: Injector, run: str) -> None:
+    """The guard knows only the pids of the host that it runs on."""
+    victim = ProcessIdentity(
+        4_194_400, 1_000.0, EXECUTOR, run, (), 55, "there" if "there" in injector._channels else ""
+    )
+    agents = [one for one in psutil.Process().children() if "-c" in one.cmdline()] if victim.host else []
+    for pid in (os.getpid(), *(one.pid for one in agents)):
+        own = claimed(victim, pid)
+        for act in (lambda own=own: injector.signal(own, signal.SIGKILL), lambda own=own: injector.arm(own)):
+            with pytest.raises(IdentityMismatch, match="an ancestor of it") as caught:
+                act()
+            assert caught.value.part == "pid"
+
+
+@only_root
+def test_another_users_look_alike_is_never_found_nor_hit_and_shields_nobody(
+    injector: Injector, spawn: Spawn, run: str
+) -> None:
+    """It shows all that an executor of this run shows; or of another run, on the node of this one's worker."""
+    instance = uuid.uuid4().hex[:16]
+    worker = spawn(main=WORKER.main, mark="-Dfaultline.instance=", token=instance)
+    ours = spawn()
+    alike = (EXECUTOR.main, "--executor-id", "0", "--worker-url", "spark://Worker@127.0.0.1:7001")
+    with (
+        decoy(f"-Dfaultline.run={run}", *alike, user=NOBODY) as planted,
+        decoy(f"-Dfaultline.run={OTHER_RUN}", *alike, user=NOBODY),
+    ):
+        victim = only(injector, run)
+        assert victim.pid == ours.pid
+        assert [one.pid for one in injector.find("worker", Tokens(run, instance))] == [worker.pid]
+        foreign = claimed(victim, planted.pid)
+        assert injector.probe(foreign) is Presence.OTHER
+        for act in (
+            lambda: injector.signal(foreign, signal.SIGKILL),
+            lambda: injector.arm(foreign),
+            lambda: injector.start_watchdog(foreign, 5.0),
+        ):
+            with pytest.raises(IdentityMismatch, match="^user: .*belongs to another user"):
+                act()
+
+
+def test_one_that_works_is_told_from_one_that_sleeps(spawn: Spawn, run: str) -> None:
+    spawn(number=1)
+    spinning = spawn(program="print('up', flush=True)\nwhile True: pass", number=2)
+    candidates = Injector().find("executor", Tokens(run))
+    until = time.monotonic() + 120
+    while not (busy := Handler().ask("busy", candidates=candidates)) and time.monotonic() < until:
+        pass
+    assert [one.pid for one in busy] == [spinning.pid]
+    assert Handler().ask("busy", candidates=[replace(one, start_ticks=1) for one in candidates]) == []
+
+
+@pytest.mark.parametrize(
+    ("ticks", "command", "presence"),
+    [(55, (), Presence.ALIVE), (56, (), Presence.OTHER), (55, ("stranger",), Presence.OTHER)],
+)
+def test_a_process_that_is_being_torn_down_is_no_stranger(
+    ticks: int, command: tuple[str, ...], presence: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = ProcessIdentity(4000, 1000.0, EXECUTOR, OTHER_RUN, (), 55)
+    monkeypatch.setattr(handler_module, "read_process", lambda pid: LiveProcess(pid, 1, 1000.0, ticks, command))
+    assert Handler().ask("probe", victim=victim) is presence
+
+
+def test_every_error_is_told_by_its_kind_and_comes_back_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[Exception] = []
+
+    def probe(**asked: object) -> None:
+        raise raised[0]
+
+    handler = Handler()
+    monkeypatch.setattr(handler, "_can", {"probe": probe})
+    for error in (
+        SignalRefused("x"), VictimRefused("x"), WatchdogUnavailable("x"), KernelLacks("x"), ActRefused("x"),
+        IdentityMismatch(7, "role", "y"),
+    ):  # fmt: skip
+        raised[:] = [error]
+        told = from_line(to_line(answer(handler, {"n": 3, "do": "probe"})))
+        again = error_of(told["error"])
+        assert told["n"] == 3 and type(again) is type(error) and str(again) == str(error)
+    raised[:] = [OSError("x")]
+    assert answer(handler, {"n": 3, "do": "probe"})["error"] == {"kind": "OSError", "said": "OSError: x"}
+    assert answer(handler, {"n": 4, "do": "dance"})["error"]["kind"] == "KeyError"
+
+
+def test_a_victim_comes_back_as_it_went() -> None:
+    one = ProcessIdentity(4000, 1_000.0, EXECUTOR, OTHER_RUN, (), 55)
+    for victim in (
+        one,
+        replace(one, role=PYTHON_WORKER, node="a:1", command=("x", "é\udc80")),
+        replace(one, start_ticks=None),
+        replace(one, role=replace(EXECUTOR, mains=("some.other.Main",))),
+    ):
+        assert from_line(to_line({"victim": victim})) == {"victim": victim}
+        assert from_line(to_line([replace(victim, host="there")])) == [victim], "each host calls its own local"
+
+
+def test_a_request_that_was_cut_off_is_not_carried_out(spawn: Spawn, run: str) -> None:
+    process = spawn()
+    asked = to_line({"n": 1, "do": "signal", "victim": only(Injector(), run), "signum": 9})
+    program = "import sys; from fault.handler import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
+    done = subprocess.run([sys.executable, "-c", program], input=asked[:-1], capture_output=True, check=True)
+    assert done.stdout == b"" and process.poll() is None

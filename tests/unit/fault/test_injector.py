@@ -1,0 +1,187 @@
+"""The injector on handlers that are made up: who is asked for what, what an act came to by probes, what is undone."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from fault import injector as injector_module
+from fault.action import UndoStack
+from fault.actions.processes import Signals
+from fault.errors import RemoteError, SignalRefused, VictimRefused
+from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity, Tokens
+from fault.injector import Injector, Outcome, place, resume, settle
+from fault.plan import ALLOWED
+from fault.registry import ACTIONS
+
+RUN = "20261121T061500Z-3fa9c1"
+TOKENS = Tokens(RUN, "0123456789abcdef")
+VICTIM = ProcessIdentity(4000, 1.0, EXECUTOR, RUN)
+LOST = RemoteError("node1", "probe 4000", stderr="gone away")
+
+
+@dataclass
+class Answering:
+    """A channel that notes what it is asked; its probes give what the test wrote down, the last answer stays."""
+
+    probes: Sequence[Presence | RemoteError] = (Presence.ALIVE,)
+    asked: list[tuple[str, Any]] = field(default_factory=list)
+
+    def ask(self, do: str, **fields: Any) -> Any:
+        self.asked.append((do, fields.get("victim", fields)))
+        if do == "probe":
+            answer, self.probes = self.probes[0], self.probes[1:] or self.probes
+            if isinstance(answer, RemoteError):
+                raise answer
+            return str(answer)
+        if do == "release":
+            raise LOST
+        return {"find": [VICTIM], "signal": "sent", "busy": fields.get("candidates", ())[:1]}.get(do)
+
+    def close(self) -> None:
+        self.asked.append(("close", None))
+
+    @property
+    def sent(self) -> int:
+        return sum(do == "signal" for do, _ in self.asked)
+
+
+def test_where_each_word_is_looked_for() -> None:
+    assert place([]) == dict.fromkeys(ALLOWED, ("",))
+    spark = ("worker-1", "worker-2")
+    assert place(spark) == {**dict.fromkeys(ALLOWED, spark), "driver": ("",), "kafka": ("",)}
+    assert place(["kafka", *spark]) == {**dict.fromkeys(ALLOWED, spark), "driver": ("",), "kafka": ("kafka",)}
+    assert place(["kafka"]) == {**dict.fromkeys(ALLOWED, ("",)), "kafka": ("kafka",)}
+
+
+def test_finding_goes_where_the_victims_belong_and_the_rest_follows() -> None:
+    here, one, two = Answering(), Answering(), Answering()
+    injector = Injector({"": here, "worker-1": one, "worker-2": two})
+    found = injector.find("executor", TOKENS)
+    assert [one.host for one in found] == ["worker-1", "worker-2"]
+    assert [one.host for one in injector.find("driver", TOKENS)] == [""]
+    assert here.asked == [("find", "driver")]
+    assert injector.signal(found[1], signal.SIGKILL) is Delivery.SENT
+    assert injector.probe(found[0]) is Presence.ALIVE
+    assert two.asked == [("find", "executor"), ("signal", found[1])]
+    assert one.asked == [("find", "executor"), ("probe", found[0])]
+    injector.start_watchdog(found[1], 3.0)
+    injector.end_watchdog(found[1])  # the word is lost, which is nobody's trouble
+    assert two.asked[2:] == [("watch", found[1]), ("release", found[1])]
+    injector.close()
+    assert one.asked[-1] == two.asked[-1] == ("close", None)
+
+
+def test_who_is_busy_is_asked_on_each_other_host() -> None:
+    here, idle = Answering(), Answering()
+    injector = Injector({"": here, "worker-1": Answering(), "worker-2": Answering(), "idle": idle})
+    one, two, other = (replace(VICTIM, pid=pid, host=f"worker-{host}") for pid, host in ((5, 1), (6, 1), (7, 2)))
+    assert injector.busy([two, one, other, VICTIM]) == {two, other}
+    assert here.asked == idle.asked == [] and injector.busy([]) == set()
+
+
+def test_an_unknown_host_is_refused() -> None:
+    with pytest.raises(VictimRefused, match="^host: elsewhere is not known; known: worker-1"):
+        Injector({"worker-1": Answering()}).signal(replace(VICTIM, host="elsewhere"), signal.SIGKILL)
+
+
+# --- settling and resuming
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    clock = [100.0]
+    monkeypatch.setattr(injector_module.time, "monotonic", lambda: clock[0])
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("answers", "wanted", "outcome"),
+    [
+        ([Presence.ALIVE, LOST, Presence.GONE], Presence.GONE, Outcome.EFFECTIVE),
+        ([Presence.OTHER], Presence.GONE, Outcome.EFFECTIVE),
+        ([Presence.ALIVE], Presence.GONE, Outcome.NO_EFFECT),
+        ([LOST], Presence.GONE, Outcome.UNKNOWN),
+        ([Presence.ALIVE, Presence.STOPPED], Presence.STOPPED, Outcome.EFFECTIVE),
+        ([Presence.GONE], Presence.STOPPED, Outcome.NO_EFFECT),
+    ],
+)
+def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
+    now: list[float], answers: list[Presence | RemoteError], wanted: Presence, outcome: Outcome
+) -> None:
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    for delivery in (Delivery.SENT, Delivery.UNKNOWN):
+        there = Answering(answers)
+        found = settle(Injector({"": there}), VICTIM, wanted, delivery, within_s=0.1, sleep=sleep)
+        assert found.outcome is outcome and there.sent == 0
+        hinted = delivery is Delivery.UNKNOWN and outcome is not Outcome.UNKNOWN
+        assert ("not acknowledged" in found.detail) is hinted
+
+
+def test_the_last_probe_lies_at_the_end_of_the_time(now: list[float]) -> None:
+    asked = Injector({"": Answering([Presence.ALIVE, Presence.GONE])})
+    assert settle(asked, VICTIM, Presence.GONE, Delivery.SENT, within_s=0.0).outcome is Outcome.NO_EFFECT
+
+
+@pytest.mark.parametrize(("action", "within_s"), [("kill", 5.0), ("pause", 5.0), ("term", 15.0)])
+def test_how_long_an_act_may_take_hangs_on_the_action(now: list[float], action: str, within_s: float) -> None:
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    hands = ACTIONS[action].hands
+    assert isinstance(hands, Signals)
+    settlement = settle(
+        Injector({"": Answering()}), VICTIM, hands.shows, Delivery.SENT, within_s=hands.within_s, sleep=sleep
+    )
+    assert settlement.outcome is Outcome.NO_EFFECT
+    assert within_s <= now[0] - 100.0 < within_s + 0.1
+
+
+def test_resuming_goes_on_until_it_runs_or_time_is_up(now: list[float]) -> None:
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    stopped = Presence.STOPPED
+    for answers, continued in (
+        ((Presence.ALIVE,), 0), ((Presence.GONE,), 0), ((stopped, Presence.ALIVE), 1),
+        ((LOST, stopped, stopped, stopped, Presence.ALIVE), 2), ((LOST, LOST, Presence.ALIVE), 0),
+    ):  # fmt: skip
+        there = Answering(answers)
+        resume(Injector({"": there}), VICTIM, sleep=sleep)
+        assert there.sent == continued
+    for answer, error, words in (
+        (stopped, SignalRefused, "still stopped 5 s after SIGCONT"),
+        (LOST, RemoteError, "gone"),
+    ):
+        began = now[0]
+        with pytest.raises(error, match=words):
+            resume(Injector({"": Answering((answer,))}), VICTIM, sleep=sleep)
+        assert 5 <= now[0] - began < 5.2
+
+
+def test_undoing_runs_newest_first_and_past_a_failing_step() -> None:
+    seen: list[str] = []
+
+    def fail() -> None:
+        raise OSError("no such file")
+
+    undo = UndoStack()
+    undo.register("first", lambda: seen.append("first"))
+    undo.register("broken", fail)
+    undo.register("last", lambda: seen.append("last"))
+    results = undo.run()
+    assert seen == ["last", "first"]
+    assert [(name, str(error) if error else None) for name, error in results] == [
+        ("last", None),
+        ("broken", "no such file"),
+        ("first", None),
+    ]
+    assert len(undo) == 1, "what failed is tried again"
+    assert [name for name, _ in undo.run()] == ["broken"]
+    assert seen == ["last", "first"]

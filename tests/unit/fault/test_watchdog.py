@@ -1,0 +1,284 @@
+"""Watchdogs on real processes: what they undo when nobody else does, and when they leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fault import host_acts, watchdog
+from fault.errors import ActRefused, WatchdogUnavailable
+from fault.handler import Handler
+from fault.host_acts import HostAct
+from fault.identity import Presence, ProcessIdentity, Tokens
+from fault.injector import Injector
+from faultline.system.waiting import wait_until
+from tests.support.processes import EVENT_S
+from tests.unit.fault.conftest import Host
+from tests.unit.sleepers import Spawn
+from tests.unit.sleepers import only as local_only
+
+HERE = Injector()
+
+
+def only(injector: Injector, run: str) -> ProcessIdentity:
+    (found,) = injector.find("executor", Tokens(run))
+    return found
+
+
+def await_presence(victim: ProcessIdentity, wanted: Presence) -> None:
+    """A signal that is sent has its effect when the process gets a core."""
+    there = Handler()
+    wait_until(lambda: there.ask("probe", victim=victim) is wanted, timeout_s=EVENT_S, every_s=0.01, what=str(wanted))
+
+
+# Stops the executor of a run, with a watchdog for so many seconds, and waits to be killed.
+STOPPER = """
+import signal, sys, time
+from fault.identity import Tokens
+from fault.injector import Injector
+injector = Injector()
+(victim,) = injector.find("executor", Tokens(sys.argv[1]))
+injector.start_watchdog(victim, float(sys.argv[2]))
+injector.signal(victim, signal.SIGSTOP)
+print("stopped", flush=True)
+time.sleep(900)
+"""
+Stopper = Callable[[float], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def stopper(run: str) -> Iterator[Stopper]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(seconds: float) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-c", STOPPER, run, str(seconds)], stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None and process.stdout.readline() == b"stopped\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def watchdogs(before: set[int]) -> list[psutil.Process]:
+    """Who came since, and is nobody's child; of others that come and go on the machine, some are gone when asked."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "ppid"])
+        if process.pid not in before and watchdog._PROGRAM in (process.info["cmdline"] or ()) and process.ppid() == 1
+    ]
+
+
+@pytest.mark.parametrize("how", ["it hangs", "it is killed with all that it started"])
+def test_a_victim_is_continued_though_whoever_stopped_it_never_does(
+    spawn: Spawn, run: str, stopper: Stopper, how: str
+) -> None:
+    spawn()
+    victim = local_only(run)
+    process = stopper(3.0)
+    await_presence(victim, Presence.STOPPED)
+    if how == "it hangs":
+        process.send_signal(signal.SIGSTOP)
+    else:
+        for one in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+            one.kill()
+        process.wait()
+    await_presence(victim, Presence.ALIVE)
+
+
+def test_over_there_it_stays_when_connection_and_agent_are_gone(
+    channel: Any, host: Host, spawn: Spawn, run: str
+) -> None:
+    spawn()
+    injector = Injector({"there": channel})
+    victim = only(injector, run)
+    injector.start_watchdog(victim, 5.0)
+    injector.signal(victim, signal.SIGSTOP)
+    host.agents[0].kill()
+    # The end of the agent continues nobody: the time does.
+    await_presence(victim, Presence.STOPPED)
+    await_presence(victim, Presence.ALIVE)
+
+
+def test_one_that_is_released_does_nothing_and_one_that_stands_is_enough(
+    injector: Injector, spawn: Spawn, run: str
+) -> None:
+    spawn()
+    victim = only(injector, run)
+    injector.end_watchdog(victim)
+    injector.start_watchdog(victim, 0.6)
+    injector.start_watchdog(victim, 2 * EVENT_S)
+    injector.signal(victim, signal.SIGSTOP)
+    # The first one's time counts: the other's is longer than what is waited for.
+    await_presence(victim, Presence.ALIVE)
+    injector.end_watchdog(victim)
+    injector.start_watchdog(victim, 0.6)
+    injector.signal(victim, signal.SIGSTOP)
+    injector.end_watchdog(victim)
+    time.sleep(1.0)
+    assert injector.probe(victim) is Presence.STOPPED
+    injector.signal(victim, signal.SIGCONT)
+
+
+def test_whoever_continues_the_victim_ends_the_watchdog_of_one_who_died(
+    spawn: Spawn, run: str, stopper: Stopper
+) -> None:
+    """Else it would end the next pause of the same process, of another attempt perhaps."""
+    spawn()
+    victim, before = local_only(run), {process.pid for process in psutil.process_iter()}
+    process = stopper(5 * EVENT_S)
+    await_presence(victim, Presence.STOPPED)
+    left = watchdogs(before)
+    process.kill()
+    process.wait()
+    time.sleep(2.0)  # it has seen the victim stopped
+    HERE.signal(victim, signal.SIGCONT)
+    # It looks every second, or later on a busy machine.
+    assert len(left) == 1 and psutil.wait_procs(left, timeout=120)[1] == []
+
+
+# Takes a watchdog with few looks for a pause, in an own process, whose modules may be changed.
+LEFT = """
+import sys
+from fault import watchdog
+from fault.identity import Tokens
+from fault.injector import Injector
+watchdog.UNSEEN_LOOKS = 1
+if sys.argv[2] == "no pidfds":
+    import os
+    del os.pidfd_open
+(victim,) = Injector().find("executor", Tokens(sys.argv[1]))
+made = watchdog.fork({"seconds": 60.0, "victim": victim})
+assert made.stands()
+"""
+
+
+@pytest.mark.parametrize("kernel", ["pidfds", "no pidfds"])
+def test_one_that_was_left_before_the_pause_leaves_without_having_seen_it(spawn: Spawn, run: str, kernel: str) -> None:
+    """Whoever would have stopped the victim is gone: the next pause is another's."""
+    spawn()
+    subprocess.run([sys.executable, "-c", LEFT, run, kernel], check=True)
+
+    def left() -> list[psutil.Process]:
+        return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] and LEFT in one.info["cmdline"]]
+
+    wait_until(lambda: not left(), timeout_s=120, what="its end")
+    assert HERE.probe(local_only(run)) is Presence.ALIVE
+
+
+def test_without_pidfds_the_process_of_the_same_start_is_continued_and_another_ends_the_watch(
+    spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    process = spawn()
+    victim = local_only(run)
+    found = watchdog._Paused.find(victim)
+    assert found is not None and found.handle is None and not found.is_stopped()
+    process.send_signal(signal.SIGSTOP)
+    await_presence(victim, Presence.STOPPED)
+    other = watchdog._Paused(victim.pid, None, (victim.start_ticks or 0) - 1)
+    assert other.state() == ""
+    other.resume()
+    assert found.is_stopped()
+    found.resume()
+    await_presence(victim, Presence.ALIVE)
+
+
+def test_it_bears_no_mark_and_is_known_to_be_there(spawn: Spawn, run: str) -> None:
+    process = spawn()
+    before = {one.pid for one in psutil.process_iter()}
+    made = watchdog.start({"seconds": 60.0, "victim": local_only(run)})
+    assert made is not None and made.stands()
+    (one,) = watchdogs(before)
+    assert set(one.environ()) <= {"PATH", "LC_CTYPE"} and not any(run in word for word in one.cmdline())
+    process.kill()
+    process.wait()
+    # The victim's end is its own.
+    assert psutil.wait_procs([one], timeout=120)[1] == []
+    wait_until(lambda: not made.stands(), timeout_s=120, what="that it is gone")
+    made.release()
+
+
+def test_one_that_was_ended_itself_is_replaced_and_for_one_who_is_gone_there_is_none(spawn: Spawn, run: str) -> None:
+    process, handler = spawn(), Handler()
+    victim, before = local_only(run), {one.pid for one in psutil.process_iter()}
+    handler.ask("watch", victim=victim, seconds=60.0)
+    (one,) = watchdogs(before)
+    one.kill()
+    psutil.wait_procs([one], timeout=120)
+    handler.ask("watch", victim=victim, seconds=0.3)
+    handler.ask("signal", victim=victim, signum=signal.SIGSTOP)
+    await_presence(victim, Presence.ALIVE)
+    process.kill()
+    process.wait()
+    fresh = Handler()
+    fresh.ask("watch", victim=victim, seconds=5.0)
+    assert not fresh._watchdogs
+
+
+def test_where_none_can_be_started_the_victim_is_not_to_be_stopped(
+    spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_room() -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    spawn()
+    victim = local_only(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(watchdog, "_ROOT", tmp_path)
+        with pytest.raises(WatchdogUnavailable, match="^watchdog: it does not answer .*No module named 'fault'"):
+            HERE.start_watchdog(victim, 5.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/no/such")
+        with pytest.raises(WatchdogUnavailable, match="^watchdog: it cannot be started: "):
+            HERE.start_watchdog(victim, 5.0)
+    monkeypatch.setattr(os, "setsid", no_room)
+    with pytest.raises(WatchdogUnavailable, match="^watchdog: it cannot be started; look at the limit of processes"):
+        watchdog.fork({"seconds": 5.0, "victim": victim})
+
+
+# --- of acts on a host
+
+
+def test_an_act_is_undone_again_and_again_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a process that is nobody's child; what fails once may go well."""
+    tries, child = tmp_path / "tries", subprocess.Popen(["true"])
+
+    def undo(name: str, asked: Mapping[str, Any]) -> None:
+        with tries.open("a") as file:
+            file.write(f"{os.getpid()} {os.getppid()}\n")
+        if len(tries.read_text().splitlines()) < 3:
+            raise ActRefused("tc: busy")
+
+    never = HostAct(lambda name, asked: None, lambda name, asked: None, undo, lambda name, asked: False)
+    monkeypatch.setattr(host_acts, "HOST_ACTS", {"partition": never})
+    monkeypatch.setattr(watchdog, "APART_S", 0.01)
+    began = time.monotonic()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    Handler(watchdog.fork).ask("watch", kind="partition", name="of_a_test_0", asked={}, seconds=0.2)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # another child is left to whoever started it
+    child.wait()
+    wait_until(lambda: tries.exists() and len(tries.read_text().splitlines()) == 3, timeout_s=120, what="three tries")
+    assert time.monotonic() - began > 0.2
+    pid, parent = (int(word) for word in tries.read_text().split()[:2])
+    assert os.getpid() not in (pid, parent)
+    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=120, what="its end")
+    assert len(tries.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(("kind", "name"), [("dance", "of_a_test_0"), ("partition", "of a test")])
+@pytest.mark.parametrize("start", [watchdog.start, watchdog.fork])
+def test_what_is_no_act_has_none(start: watchdog.Start, kind: str, name: str) -> None:
+    with pytest.raises(ActRefused, match="is no act on a host$"):
+        start({"kind": kind, "name": name, "asked": {}, "seconds": 1.0})
