@@ -35,6 +35,7 @@ PASSWORD = "FAULTLINE_ADMIN_PASSWORD"
 LOCK_S = 30
 _DRIVER = "postgresql+psycopg2"
 _CONNECT_S = 5
+_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
 
 
 def configuration(settings: Settings, keys: dict[str, str], database: str | None = None) -> dict[str, dict[str, str]]:
@@ -85,15 +86,7 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             # Reading the DAG files takes a core for some seconds, beside whatever is measured. A changed file is read
             # at once all the same; what they import, when the services start.
             "min_file_process_interval": "600",
-            "dag_bundle_config_list": json.dumps(
-                [
-                    {
-                        "name": "dags-folder",
-                        "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
-                        "kwargs": {},
-                    }
-                ]
-            ),
+            "dag_bundle_config_list": json.dumps([{"name": "dags-folder", "classpath": _BUNDLE, "kwargs": {}}]),
         },
         "usage_data_collection": {"enabled": "False"},
     }
@@ -254,40 +247,24 @@ def airflow_services(settings: Settings) -> list[Service]:
     def component(name: str) -> Callable[[], bool]:
         return lambda: airflow_health(settings).get(name) == "healthy"
 
+    scheduler = ["scheduler", "--skip-serve-logs"]
     api_command = ["api-server", "--host", HOST, "--port", str(settings.ports["airflow"]), "--workers", "1"]
     return [
         Service(
-            "airflow-api-server",
-            [airflow, *api_command],
-            lambda: bool(airflow_health(settings)),
-            stop_signal="INT",
+            "airflow-api-server", [airflow, *api_command], lambda: bool(airflow_health(settings)), stop_signal="INT",
             background=True,
         ),
         # The tasks' logs are read from disk, so the log servers, which bind to every address, stay off.
         Service(
             "airflow-scheduler",
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "faultline.installation.start",
-                "scheduler",
-                airflow,
-                "scheduler",
-                "--skip-serve-logs",
-            ],
-            component("scheduler"),
-            environment=passed_on(),
-            background=True,
+            [sys.executable, "-P", "-m", "faultline.installation.start", "scheduler", airflow, *scheduler],
+            component("scheduler"), environment=passed_on(), background=True,
         ),
         Service("airflow-dag-processor", [airflow, "dag-processor"], component("dag_processor"), background=True),
         Service(
-            "airflow-triggerer",
-            [airflow, "triggerer", "--skip-serve-logs"],
-            component("triggerer"),
-            background=True,
+            "airflow-triggerer", [airflow, "triggerer", "--skip-serve-logs"], component("triggerer"), background=True
         ),
-    ]
+    ]  # fmt: skip
 
 
 def airflow_health(settings: Settings) -> dict[str, str]:
@@ -318,23 +295,12 @@ def connections(settings: Settings) -> dict[str, dict[str, object]]:
 def _ssh(host: dict[str, Any]) -> dict[str, object]:
     """Only paths of keys are kept, never a key or a password."""
     extra = {key: host[key] for key in ("key_file", "known_hosts", "python", "disk") if key in host}
-    return {
-        "conn_type": "ssh",
-        "host": host["host"],
-        "login": host["user"],
-        "port": int(host["port"]),
-        "extra": json.dumps(extra),
-    }
+    known = {"host": host["host"], "login": host["user"], "port": int(host["port"])}
+    return {"conn_type": "ssh", **known, "extra": json.dumps(extra)}
 
 
 def spark_connections(settings: Settings) -> dict[str, dict[str, object]]:
     """The Connections by id: the cluster's master, and one JVM for short jobs."""
     common = {"conn_type": "spark", "extra": json.dumps({"deploy-mode": "client", "spark-binary": "spark-submit"})}
-    return {
-        "spark_default": {
-            **common,
-            "host": f"spark://{settings.placement.conductor}",
-            "port": settings.ports["spark_master"],
-        },
-        "spark_local": {**common, "host": LOCAL_MASTER},
-    }
+    master = {"host": f"spark://{settings.placement.conductor}", "port": settings.ports["spark_master"]}
+    return {"spark_default": {**common, **master}, "spark_local": {**common, "host": LOCAL_MASTER}}

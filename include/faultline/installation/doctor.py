@@ -7,12 +7,13 @@ import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psutil
 
 from fault.sampling import counts_delay
-from faultline.engines.spark.distributions import Distribution, distributions, require_unchanged
+from faultline.engines.spark.distributions import distributions, require_unchanged
 from faultline.experiment.attempt import unhealed_attempts, unhealed_text
 from faultline.installation.airflow import airflow_health
 from faultline.installation.jars import verify
@@ -112,15 +113,14 @@ def _targets(settings: Settings) -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 
 def _builds(settings: Settings) -> list[dict[str, Any]]:
+    """Whether each Spark that is registered is what it was."""
     try:
-        return [_build(one) for one in distributions(settings).values()]
+        return [
+            _check(f"spark build {one.name}", partial(require_unchanged, one), f"Spark {one.version}, {one.spark_home}")
+            for one in distributions(settings).values()
+        ]
     except FaultlineError as error:
         return [{"name": "spark builds", "ok": False, "detail": str(error)}]
-
-
-def _build(one: Distribution) -> dict[str, Any]:
-    """Whether a registered Spark is what it was."""
-    return _check(f"spark build {one.name}", lambda: require_unchanged(one), f"Spark {one.version}, {one.spark_home}")
 
 
 def print_examination(findings: dict[str, Any]) -> None:

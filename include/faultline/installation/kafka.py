@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.installation.hosts.layout import kafka_disk
-from faultline.installation.spark import spark_home
+from faultline.installation.spark import log4j, spark_home
 from faultline.installation.supervisord import Service
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import sync_tree, write_private, write_whole
@@ -39,16 +39,7 @@ from faultline.system.waiting import in_time
 LISTENERS = ("DIRECT", "CONTROLLER", "PROXIED", "GATED")
 HEAP_MB = 512
 HEAP_OPTIONS = ("-Xms384m", f"-Xmx{HEAP_MB}m")
-LOG4J_KAFKA = """\
-rootLogger.level = INFO
-rootLogger.appenderRef.out.ref = out
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p [%t] %c{1}: %m%n
-logger.quiet.name = org.apache.kafka
-logger.quiet.level = WARN
-"""
+LOG4J_KAFKA = log4j("SYSTEM_OUT", {"org.apache.kafka": "WARN"})
 
 
 def kafka_service(settings: Settings, java: Path, instance: str) -> Service:

@@ -17,6 +17,8 @@ from typing import Any
 
 from faultline.engines.registry import ENGINES
 from faultline.installation.spark import spark_home
+from faultline.system.errors import InfrastructureError
+from faultline.system.files import write_json
 from faultline.system.hashes import file_hash, list_hash
 from faultline.system.settings import ROOT, Settings
 
@@ -41,12 +43,12 @@ def set_hashes(sets: Mapping[str, Path], cache: Path) -> dict[str, str]:
         facts = [f"{jar} {status.st_size} {status.st_mtime_ns}" for jar in jars for status in [jar.stat()]]
         identity = hashlib.sha256("\n".join(facts).encode()).hexdigest()
         before = known.get(name)
-        if isinstance(before, dict) and before.get("identity") == identity and isinstance(before.get("hash"), str):
-            found[name] = {"identity": identity, "hash": before["hash"]}
-            continue
-        found[name] = {"identity": identity, "hash": list_hash(jars)}
+        kept = before.get("hash") if isinstance(before, dict) and before.get("identity") == identity else None
+        found[name] = {"identity": identity, "hash": kept if isinstance(kept, str) else list_hash(jars)}
     if found != known:
-        _write(cache, found)
+        # A file that cannot be written costs time, and no figure.
+        with contextlib.suppress(InfrastructureError):
+            write_json(cache, found)
     return {name: one["hash"] for name, one in found.items()}
 
 
@@ -56,14 +58,6 @@ def _read(cache: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
-
-
-def _write(cache: Path, found: Mapping[str, Any]) -> None:
-    part = cache.with_name(f"{cache.name}.part")
-    # A file that cannot be written costs time, and no figure.
-    with contextlib.suppress(OSError):
-        part.write_text(json.dumps(found, indent=1))
-        part.replace(cache)
 
 
 # ---- Versions of the engines, of the broker, and of what drives them ----

@@ -26,23 +26,34 @@ PROBE_S = 1.0
 
 # Millisecond instants, the thread (it carries the task's TID) and RocksDB's own lines: the
 # timeline of a recovery is read from these logs.
-LOG4J_SPARK = """\
+_LOG4J = """\
 rootLogger.level = INFO
-rootLogger.appenderRef.err.ref = err
-appender.err.type = Console
-appender.err.name = err
-appender.err.target = SYSTEM_ERR
-appender.err.layout.type = PatternLayout
-appender.err.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p [%t] %c{1}: %m%n%ex
-logger.kafka.name = org.apache.kafka
-logger.kafka.level = WARN
-logger.network.name = org.apache.kafka.clients.NetworkClient
-logger.network.level = INFO
-logger.codegen.name = org.apache.spark.sql.catalyst.expressions.codegen
-logger.codegen.level = WARN
-logger.jetty.name = org.sparkproject.jetty
-logger.jetty.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = %s
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %%d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %%p [%%t] %%c{1}: %%m%%n%%ex
 """
+
+
+def log4j(target: str, levels: Mapping[str, str]) -> str:
+    """Logging settings of a JVM, as the text of a file. `levels`: by the beginning of the classes' names."""
+    named = enumerate(levels.items())
+    return _LOG4J % target + "".join(
+        f"logger.a{number}.name = {name}\nlogger.a{number}.level = {level}\n" for number, (name, level) in named
+    )
+
+
+LOG4J_SPARK = log4j(
+    "SYSTEM_ERR",
+    {
+        "org.apache.kafka": "WARN",
+        "org.apache.kafka.clients.NetworkClient": "INFO",
+        "org.apache.spark.sql.catalyst.expressions.codegen": "WARN",
+        "org.sparkproject.jetty": "WARN",
+    },
+)
 
 
 def spark_home() -> Path:

@@ -70,60 +70,46 @@ def up(
     Returns the settings with the ports that are really used. Raises InfrastructureError naming the
     service that did not come up, with the end of its log.
     """
+    explicit_ports = explicit_ports or {}
     # Two installations that start at once choose other ports: each keeps its claims until its services listen.
     with _one_at_a_time(settings), contextlib.ExitStack() as claims:
-        return _up(settings, java, java_home, airflow, explicit_ports or {}, hosts, progress, claims)
-
-
-def _up(
-    settings: Settings,
-    java: Path,
-    java_home: Path,
-    airflow: bool,
-    explicit_ports: dict[str, int],
-    hosts: int | None,
-    progress: Progress,
-    claims: contextlib.ExitStack,
-) -> Settings:
-    if airflow:
-        _refuse_beside_conductor(settings)
-    supervisor = Supervisor(settings)
-    database = choose_database(settings, running=airflow_runs(settings)) if airflow else None
-    if supervisor.running():
-        _refuse_other_terms(settings, explicit_ports, hosts)
-        _require_secrets(settings)
-    else:
-        _sweep(settings)
-        settings = _claim_hosts(settings, hosts)
-        settings = _claim_ports(settings, explicit_ports, progress, claims)
-        write_instance(settings)
-        settings.make_place_for_sockets()
-        prepare_services(settings, java)
-        _start_daemon(settings, java, java_home)
+        if airflow:
+            _refuse_beside_conductor(settings)
         supervisor = Supervisor(settings)
-    data, components = (
-        data_services(settings, java, instance(settings)["instance"]),
-        control_services(settings) if airflow else [],
-    )
-    wanted = data + components
-    if airflow:
-        write_airflow_home(settings, database)
-    if missing := [service for service in wanted if service.name not in supervisor.states()]:
-        write_configuration(settings, wanted)
-        supervisor.load()
-        progress(f"services: {', '.join(service.name for service in missing)}")
-    for service in data:
-        supervisor.start(service.name)
-    if airflow:
-        provision_airflow(settings, progress)
-    for service in components:
-        supervisor.start(service.name)
-    for service in wanted:
-        _await_ready(supervisor, service, settings)
-        progress(f"{service.name}: ready")
-    restore(instance(settings).get("instance"), settings.window_lock)
-    tell_state(settings, progress)
-    return settings
+        database = choose_database(settings, running=airflow_runs(settings)) if airflow else None
+        if supervisor.running():
+            _refuse_other_terms(settings, explicit_ports, hosts)
+            _require_secrets(settings)
+        else:
+            _sweep(settings)
+            settings = _claim_hosts(settings, hosts)
+            settings = _claim_ports(settings, explicit_ports, progress, claims)
+            write_instance(settings)
+            settings.make_place_for_sockets()
+            prepare_services(settings, java)
+            _start_daemon(settings, java, java_home)
+            supervisor = Supervisor(settings)
+        data = data_services(settings, java, instance(settings)["instance"])
+        components = control_services(settings) if airflow else []
+        wanted = data + components
+        if airflow:
+            write_airflow_home(settings, database)
+        if missing := [service for service in wanted if service.name not in supervisor.states()]:
+            write_configuration(settings, wanted)
+            supervisor.load()
+            progress(f"services: {', '.join(service.name for service in missing)}")
+        for service in data:
+            supervisor.start(service.name)
+        if airflow:
+            provision_airflow(settings, progress)
+        for service in components:
+            supervisor.start(service.name)
+        for service in wanted:
+            _await_ready(supervisor, service, settings)
+            progress(f"{service.name}: ready")
+        restore(instance(settings).get("instance"), settings.window_lock)
+        tell_state(settings, progress)
+        return settings
 
 
 def airflow_runs(settings: Settings) -> bool:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from fault.procfs import all_pids, owner_of, stat_of
 from fault.sampling import SETTLED_S, Key
+from faultline.system.environment import allowed_in_a_thread
 from faultline.system.locks import is_measured
 from faultline.system.marks import BACKGROUND_MARK
 
@@ -59,10 +60,8 @@ class Means:
                 "class back, and sessions are not weighed as groups; a limit of RLIMIT_NICE 20 (`ulimit -e 20`) or "
                 "CAP_SYS_NICE would do; what they take counts as others' load"
             )
-        how = " and ".join(
-            [*(["idle class"] if self.idle else []), *(["autogroup niceness 19"] if self.groups else [])]
-        )
-        return f"background processes give way while a window is measured ({how})"
+        how = [*(["idle class"] if self.idle else []), *(["autogroup niceness 19"] if self.groups else [])]
+        return f"background processes give way while a window is measured ({' and '.join(how)})"
 
 
 def means() -> Means:
@@ -71,20 +70,11 @@ def means() -> Means:
 
 
 def _is_idle_taken_back() -> bool:
-    found: list[bool] = []
+    def there_and_back() -> None:
+        for policy in (os.SCHED_IDLE, os.SCHED_OTHER):
+            _set_policy(threading.get_native_id(), policy)
 
-    def attempt() -> None:
-        try:
-            _set_policy(threading.get_native_id(), os.SCHED_IDLE)
-            _set_policy(threading.get_native_id(), os.SCHED_OTHER)
-            found.append(True)
-        except (AttributeError, OSError):  # a system without the class, or a user without the right
-            found.append(False)
-
-    thread = threading.Thread(target=attempt)
-    thread.start()
-    thread.join()
-    return found[0]
+    return allowed_in_a_thread(there_and_back)
 
 
 def _are_sessions_weighed() -> bool:

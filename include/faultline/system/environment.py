@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from faultline.system.errors import ConfigError
 from faultline.system.text import say
@@ -61,29 +61,35 @@ REFUSE_ROOT = "FAULTLINE_REFUSE_ROOT"
 SHARED = "FAULTLINE_SHARED_RESULTS"
 
 
-@functools.cache
-def may_raise_priority() -> bool:
-    """Whether a thread that was put behind others can be put back.
+def allowed_in_a_thread(act: Callable[[], object]) -> bool:
+    """Whether the system lets a thread do what it may not be able to take back: one that ends is tried on.
 
-    Found out by trying: a container may show a capability that the machine does not honour.
+    A container may show a capability that the machine does not honour.
     """
     found = []
 
     def attempt() -> None:
-        own = threading.get_native_id()
-        usual = os.getpriority(os.PRIO_PROCESS, own)
-        try:
-            os.setpriority(os.PRIO_PROCESS, own, usual + 1)
-            os.setpriority(os.PRIO_PROCESS, own, usual)
-        except PermissionError:
-            return
-        found.append(True)
+        with contextlib.suppress(AttributeError, OSError):
+            act()
+            found.append(True)
 
-    # In a thread that ends, as one that could not be put back would stay behind.
     thread = threading.Thread(target=attempt)
     thread.start()
     thread.join()
     return bool(found)
+
+
+@functools.cache
+def may_raise_priority() -> bool:
+    """Whether a thread that was put behind others can be put back."""
+
+    def there_and_back() -> None:
+        own = threading.get_native_id()
+        usual = os.getpriority(os.PRIO_PROCESS, own)
+        os.setpriority(os.PRIO_PROCESS, own, usual + 1)
+        os.setpriority(os.PRIO_PROCESS, own, usual)
+
+    return allowed_in_a_thread(there_and_back)
 
 
 def refuse_root() -> None:

@@ -160,20 +160,12 @@ def read_ended(path: Path) -> tuple[Line, ...]:
     A last line that was cut by a kill is dropped. Raises InfrastructureError for a broken line anywhere else, naming
     file and line.
     """
-    if not path.exists():
-        return ()
-    lines: list[Line] = []
-    texts = path.read_bytes().splitlines()
-    for number, text in enumerate(texts, start=1):
-        if not text.strip():
-            continue
-        value = parse_line(text)
+    texts = path.read_bytes().splitlines() if path.exists() else []
+    lines = [parse_line(text) if text.strip() else {} for text in texts]
+    for number, value in enumerate(lines[:-1], start=1):
         if value is None:
-            if number == len(texts):
-                break  # the writer was killed in the middle of it
             raise InfrastructureError(f"{path}: line {number} is not a JSON object; run the experiment again")
-        lines.append(value)
-    return tuple(lines)
+    return tuple(value for value, text in zip(lines, texts, strict=True) if value is not None and text.strip())
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -27,7 +30,7 @@ KAFKA, SPARK, STORAGE = "faultline_kafka", "faultline_spark", "faultline_storage
 HOST = "faultline_host_{}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Target:
     """The ids of a target's Connections. `hosts`: names of the hosts that are reached over SSH, each by the Connection
     `faultline_host_NAME`."""
@@ -36,7 +39,7 @@ class Target:
     kafka: str = KAFKA
     spark: str = SPARK
     storage: str = STORAGE
-    hosts: tuple[str, ...] = field(default=())
+    hosts: tuple[str, ...] = ()
 
     def host(self, name: str) -> str:
         """The id of a host's Connection."""
@@ -149,6 +152,6 @@ def endpoints_at(settings: Settings, name: str) -> Endpoints:
 def _read(file: Path) -> Target:
     try:
         values: dict[str, Any] = json.loads(file.read_text())
-        return Target(file.stem, **{**values, "hosts": tuple(values.get("hosts", ()))})
+        return Target(file.stem, **values)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file}: is no target ({error}); delete it, and add the target anew") from None

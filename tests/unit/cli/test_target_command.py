@@ -59,7 +59,7 @@ def test_it_is_not_looked_at_while_an_experiment_is_at_work(
     monkeypatch.setattr("faultline.installation.targets.look.look", lambda *_: looked.append(2))
     with pytest.raises(InfrastructureError, match=r"^machine: 20261127T000000Z-aaaaaa is at work, and looking would"):
         target_command.check("lab")
-    monkeypatch.setattr(connections, "machine_holder", lambda _: SimpleNamespace(text="another's"))
+    monkeypatch.setattr(connections.MachineLock, "holder", lambda _: SimpleNamespace(text="another's"))
     with pytest.raises(InfrastructureError, match="^machine: another's is at work"):
         target_command.check("lab")
     assert looked == []

@@ -20,7 +20,7 @@ from typing import NoReturn
 import psutil
 
 from faultline.installation.hosts.layout import checkpoint_disk, disk_of, folder_of, found, put_in_group, remove_group
-from faultline.installation.hosts.network import join, make_bridge, remove_bridge, remove_link
+from faultline.installation.hosts.network import join, make_bridge, remove_bridge, remove_link, run
 from faultline.installation.hosts.ssh import prepare_ssh
 from faultline.system.endpoints import Host
 from faultline.system.errors import FaultlineError, InfrastructureError
@@ -184,26 +184,20 @@ def mount(image: Path, folder: Path, *, size_mb: int = SIZE_MB) -> None:
         made = image.with_suffix(".new")
         made.unlink(missing_ok=True)
         # No room is kept back for root, as which everything on it runs.
-        _run([str(found("mkfs.ext4")), "-q", "-m", "0", str(made), f"{size_mb}M"])
+        run([str(found("mkfs.ext4")), "-q", "-m", "0", str(made), f"{size_mb}M"])
         made.rename(image)
-    _run([str(found("mount")), "-o", "loop", str(image), str(folder)])
+    run([str(found("mount")), "-o", "loop", str(image), str(folder)])
 
 
 def unmount(folder: Path) -> None:
     """Takes it away, once nobody uses it any more; harmless where none is."""
     if is_mounted(folder):
-        _run([str(found("umount")), "--lazy", str(folder)])
+        run([str(found("umount")), "--lazy", str(folder)])
 
 
 def is_mounted(folder: Path) -> bool:
     """Whether a disk is mounted there."""
     return os.path.ismount(folder)
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InfrastructureError(f"hosts: {' '.join(command)}: {done.stderr.strip() or 'failed'}")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def join(placement: Placement, host: Host, pid: int) -> None:
         ("link", "set", far, "up"),
         ("route", "add", "default", "via", placement.conductor),
     ):
-        _run([*inside, *words])
+        run([*inside, *words])
 
 
 def remove_link(placement: Placement, host: Host) -> None:
@@ -70,10 +70,11 @@ def _exists(link: str) -> bool:
 
 
 def _ip(*words: str) -> None:
-    _run([str(found("ip")), *words])
+    run([str(found("ip")), *words])
 
 
-def _run(command: list[str]) -> None:
+def run(command: list[str]) -> None:
+    """Raises InfrastructureError, with what the command said, when it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InfrastructureError(f"hosts: {' '.join(command)}: {done.stderr.strip() or 'failed'}")
