@@ -8,34 +8,22 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from generators import data_files
 from generators.data_files import ROWS_A_LOOK, read_data, require_forward
 from generators.journal import InputError
-
-objects = st.dictionaries(st.text(min_size=1, max_size=5), st.none() | st.integers() | st.text(max_size=8), max_size=4)
 
 
 def written(folder: Path, name: str, text: str | bytes) -> str:
     path = folder / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return str(path)
-
-
-@given(st.lists(objects, min_size=1, max_size=8))
-def test_lines_of_json_are_sent_as_they_stand(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
-    lines = [json.dumps(row) for row in rows]
-    path = written(tmp_path_factory.mktemp("data"), "a.jsonl", "\n".join(lines))
-    assert read_data(path).values == [line.encode() for line in lines]
 
 
 def test_keys_and_times_come_from_columns_whatever_the_form(tmp_path: Path) -> None:

@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from faultline.experiment.config import parse_configuration
 from generators.journal import InputError
-from generators.nexmark import CLOSING_MS, NexmarkEvents, rules_of, xxhash64
+from generators.nexmark import CLOSING_MS, NexmarkEvents, rules_of
 from generators.spec import GeneratorSpec
 from generators.stream import make_nexmark, make_source
 
@@ -31,24 +28,6 @@ def read(lines: list[bytes]) -> list[dict[str, Any]]:
 
 def time_of(event: dict[str, Any]) -> str:
     return str(next(event[kind]["dateTime"] for kind in ("person", "auction", "bid") if kind in event))
-
-
-@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50), st.integers(0, 2**31 - 1))
-def test_a_hash_hangs_on_number_and_salt_alone(numbers: list[int], salt: int) -> None:
-    whole = xxhash64(np.array(numbers, dtype=np.uint64), salt)
-    single = [int(xxhash64(np.array([one], dtype=np.uint64), salt)[0]) for one in numbers]
-    assert whole.tolist() == single
-
-
-def test_records_are_the_same_in_chunks_of_any_size() -> None:
-    source = make_source(spec())
-    whole = source.payloads(np.arange(2000, dtype=np.uint64))
-    parts = [
-        line
-        for first in range(0, 2000, 7)
-        for line in source.payloads(np.arange(first, min(first + 7, 2000), dtype=np.uint64))
-    ]
-    assert whole == parts
 
 
 def test_the_schedule_goes_on_where_the_primer_ends() -> None:
@@ -92,20 +71,6 @@ def test_closing_events_are_of_all_kinds_and_far_ahead() -> None:
         and min(event["n"] for event in closing) >= 2100
     )
     assert {kind for event in closing for kind in event} == {"n", "person", "auction", "bid"}
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"rules": None}, "rules: the source nexmark needs them"),
-        ({"source": "ids"}, "rules: the source nexmark needs them"),
-        ({"source": "ids", "rules": None, "closing": True}, "closing_ahead_s: what closes"),
-        ({"state_mb": 1}, "state_mb: the records of nexmark carry no filler words"),
-    ],
-)
-def test_a_specification_that_does_not_fit_is_refused(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
-        spec(**values)
 
 
 def test_unknown_rules_are_named() -> None:

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from generators.data_files import Data
 from generators.gate import Start, Stopped, StopSwitch, await_gate
-from generators.journal import GeneratorError, InputError, Standing
+from generators.journal import GeneratorError, Standing
 from generators.lateness import Lateness, new_histogram, percentiles_ms, read_log, write_log
 from generators.pacing import SHORTEST_SLEEP_NS, Stripe
 from generators.process import close, prime, run_schedule
 from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, Sender, make_producer
-from generators.spec import GeneratorSpec, read_spec
+from generators.spec import GeneratorSpec
 from generators.stream import CHUNKS_AHEAD, Replay, Stream, make_fillers, make_source
 
 ROOT = Path(__file__).parents[3]
@@ -95,30 +95,6 @@ def test_every_record_has_its_intended_time_and_partition() -> None:
     assert percentiles_ms(outcome.lateness)["max"] <= SHORTEST_SLEEP_NS / 1e6
 
 
-@given(st.integers(1, 4), st.integers(0, 5), st.sampled_from(["zipf", "constant", "ids", "stock"]), st.booleans())
-@settings(max_examples=25, deadline=None)
-def test_stripes_send_together_what_one_sends_alone(of: int, seed: int, source: str, moves: bool) -> None:
-    whole = FakeProducer()
-    more: dict[str, Any] = {"state_mb": 0.01, "state_touch": 0.1} if source in ("zipf", "constant") else {}
-    if moves:
-        more["rate_curve"] = {"kind": "burst", "at_s": 0.5, "length_s": 0.25, "to": 2000, "every_s": 1}
-        if source in ("zipf", "stock"):
-            more["skew_curve"] = {"kind": "ramp", "from_s": 0, "until_s": 2, "to": 2}
-    wanted = spec(seed=seed, source=source, **more)
-    run(wanted, whole)
-    parts = []
-    for index in range(of):
-        part = FakeProducer()
-        run(wanted.model_copy(update={"processes": of}), part, Stripe(index, of))
-        parts += part.messages
-
-    def order(m: dict[str, Any]) -> tuple[Any, ...]:
-        return m["ts"], m["p"], m["value"]
-
-    assert sorted(parts, key=order) == sorted(whole.messages, key=order)
-    assert len(parts) == (1750 if moves else 1000)
-
-
 def test_failures_and_the_undelivered_are_unknown() -> None:
     assert run(spec(), FakeProducer(failing=(3, 10, 999))).unknown == 3
 
@@ -175,15 +151,6 @@ def test_as_fast_as_possible_sends_the_asked_number() -> None:
     assert {m["ts"] for m in producer.messages} == {T0.wall_ns // 10**6}
 
 
-def test_timestamps_follow_a_moving_rate() -> None:
-    producer = FakeProducer()
-    outcome = run(spec(rate_curve={"kind": "step", "at_s": 1, "to": 1000}), producer)
-    assert outcome.records == outcome.acked == 1500
-    after_ms = [k * 2 for k in range(500)] + [1000 + k for k in range(1000)]
-    assert [m["ts"] for m in producer.messages] == [(T0.wall_ns + ms * 10**6) // 10**6 for ms in after_ms]
-    assert percentiles_ms(outcome.lateness)["max"] <= SHORTEST_SLEEP_NS / 1e6
-
-
 def test_primer_reaches_every_partition_and_carries_all_fillers() -> None:
     producer = FakeProducer()
     wanted = spec(partitions=3, state_mb=0.5)
@@ -222,27 +189,6 @@ def test_the_buffer_is_bounded_whatever_the_length() -> None:
     stream = Stream(make_source(wanted), make_fillers(wanted), wanted, Stripe())
     assert stream.total == 10**11
     assert sum(1 for _ in iter(stream.prepare, False)) == CHUNKS_AHEAD
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{"rate": 0}, {"rate": -1}, {"rate": float("nan")}, {"seconds": None}, {"records": 5}, {"rate": None}]
-    + [{"unknown": 1}, {"source": "poem"}, {"partitions": 0}, {"state_touch": 1.1}, {"skew": -1}, {"processes": 0}],
-)
-def test_wrong_specifications_are_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
-        spec(**values)
-
-
-def test_specification_files(tmp_path: Path) -> None:
-    path = tmp_path / "spec.json"
-    with pytest.raises(InputError, match="cannot be read"):
-        read_spec(path)
-    path.write_text(spec(seed=4).model_dump_json())
-    assert read_spec(path) == spec(seed=4)
-    path.write_text(json.dumps({**spec().model_dump(), "rate": 0}))
-    with pytest.raises(InputError, match="rate: "):
-        read_spec(path)
 
 
 @given(st.lists(st.integers(-10, 4_000_000_000_000), min_size=1, max_size=300))

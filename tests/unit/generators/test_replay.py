@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,24 +63,6 @@ def sent(one: GeneratorSpec, stripe: Stripe | None = None) -> list[tuple[object,
     return rows
 
 
-def test_equal_seeds_send_equal_bytes_and_other_repetitions_begin_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(f"line {n}" for n in range(50)))
-    first, again = sent(spec(tmp_path / "a.txt")), sent(spec(tmp_path / "a.txt"))
-    assert first == again and len(first) == 200
-    other = sent(spec(tmp_path / "a.txt", repetition=1))
-    assert other != first and sorted(str(row[2]) for row in other) == sorted(str(row[2]) for row in first)
-
-
-def test_several_processes_send_what_one_would(tmp_path: Path) -> None:
-    rows = [{"k": f"key{n % 4}", "n": n} for n in range(30)]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    whole = spec(tmp_path / "a.jsonl", data_key="k", numbered=True)
-    parts = [row for index in range(3) for row in sent(whole, Stripe(index, 3))]
-    assert sorted(parts, key=lambda row: row[4]) == sorted(sent(whole), key=lambda row: row[4])  # type: ignore[arg-type, return-value]
-    for partition, key, *_ in parts:
-        assert isinstance(key, bytes) and partition == partition_of(key, 3)
-
-
 def test_recorded_times_decide_and_cycles_move_the_times_in_values(tmp_path: Path) -> None:
     rows = [{"at": 1_795_608_000 + second} for second in (0, 1, 4)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -94,29 +75,12 @@ def test_recorded_times_decide_and_cycles_move_the_times_in_values(tmp_path: Pat
 def test_the_primer_of_data_with_times_makes_nothing_late() -> None:
     data = Data(values=[b"a", b"b"], times_ms=[1, 2])
     assert list(Replay(data, 1, 0).primer(3)) == [b"a", b"a", b"a"]
-    assert list(Replay(Data(values=[b"a", b"b"]), 1, 0).primer(3)) == [b"a", b"b", b"a"]
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"data_pace": "recorded", "seconds": None, "rate": None, "records": 5}, "data_pace"),
-        ({"source": "text"}, "data:"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(tmp_path: Path, more: dict[str, object], said: str) -> None:
-    (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(ValueError, match=said):
-        spec(tmp_path / "a.txt", **more)
+    plain, keyed = Replay(Data(values=[b"a", b"b"]), 1, 0), Replay(Data([b"a", b"b"], [b"k", None]), 1, 0)
+    assert list(plain.primer(3)) == [b"a", b"b", b"a"] and plain.primer_key(0) is None
+    assert [keyed.primer_key(number) for number in range(3)] == [b"k", None, b"k"]
 
 
 def test_a_round_is_as_long_as_its_times_whatever_their_order() -> None:
     assert Data(values=[b"a"] * 3, times_ms=[100, 500, 90]).round_ms == 410 + 205
     assert Data(values=[b"a"] * 2, times_ms=[7, 7]).round_ms == 1000
     assert Data(values=[b"a"] * 2, times_ms=[0, 86_400_000], resolution_ms=86_400_000).round_ms == 2 * 86_400_000
-
-
-def test_the_primer_of_data_has_its_own_keys() -> None:
-    data = Data(values=[b"a", b"b"], keys=[b"k", None])
-    assert [Replay(data, 1, 0).primer_key(number) for number in range(3)] == [b"k", None, b"k"]
-    assert Replay(Data(values=[b"a"]), 1, 0).primer_key(0) is None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from generators.journal import InputError
 from generators.pacing import Schedule
 from generators.process import prime
-from generators.source import FIRST_PRIMER_ID, ConstantLines, Ids
-from generators.spec import GeneratorSpec, read_spec
+from generators.source import FIRST_PRIMER_ID, MOBY_DICK, ConstantLines, Ids, TextLines, corpus_files
+from generators.spec import GeneratorSpec
 from generators.stream import make_fillers, make_source
 
 
@@ -74,36 +75,42 @@ def test_the_schedule_follows_the_curve() -> None:
     assert moving is not None and moving.value(0) == 1.0 and moving.value(5) == 2.0
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"rate_curve": {"kind": "jump"}}, "rate_curve.kind: 'jump' is not known; use constant, step"),
-        ({"rate_curve": {"kind": "step", "at_s": 1, "to": 1e8}}, r"rate_curve.to: 1e\+08 lies outside"),
-        ({"rate_curve": [1]}, "rate_curve"),
-        ({"rate_curve": {"kind": "recorded", "points": [[0, 0]]}}, "rate_curve: no record is due in 20 s; raise"),
-        ({"rate": None, "seconds": None, "records": 5, "rate_curve": {"kind": "constant"}}, "rate_curve: it moves"),
-        ({"skew_curve": {"kind": "step", "at_s": 1, "to": 9}}, r"skew_curve.to: 9 lies outside \[0, 5\]"),
-        ({"source": "text", "skew_curve": {"kind": "constant"}}, "skew_curve: only the sources zipf and stock"),
-        ({"source": "ids", "state_mb": 1}, "state_mb: the records of ids carry no filler words"),
-        ({"source": "ids", "iterations": 0}, "iterations"),
-        ({"streams": ["stock"]}, "streams"),
-    ],
-)
-def test_bad_specifications_are_one_line(tmp_path: Path, values: dict[str, Any], message: str) -> None:
-    path = tmp_path / "spec.json"
-    path.write_text(json.dumps({**spec().model_dump(mode="json"), **values}))
-    with pytest.raises(InputError, match=f"spec.json: {message}") as refusal:
-        read_spec(path)
-    assert "\n" not in str(refusal.value)
+def cycle(lines: TextLines, n: int | None = None) -> list[bytes]:
+    return lines.payloads(np.arange(len(lines) if n is None else n, dtype=np.uint64))
 
 
-def test_specifications_come_back_from_their_file(tmp_path: Path) -> None:
-    path = tmp_path / "spec.json"
-    wanted = spec(
-        source="stock",
-        streams=["STOCK", "POSITION"],
-        rate_curve={"kind": "recorded", "points": [[0, 5], [3, 6.5]]},
-        skew_curve={"kind": "sine", "period_s": 9, "amplitude": 0},
-    )
-    path.write_text(wanted.model_dump_json())
-    assert read_spec(path) == wanted
+def test_one_cycle_of_moby_dick_holds_every_word_as_often_as_the_book() -> None:
+    book = " ".join(path.read_text(encoding="utf-8") for path in corpus_files(MOBY_DICK)).lower()
+    expected = Counter(re.findall(r"[a-z]+", book))
+    lines = cycle(TextLines.load(MOBY_DICK, 10, seed=1, repetition=0))
+    assert Counter(word for line in lines for word in line.decode().split(" ")) == expected
+    assert sorted({len(line.split(b" ")) for line in lines})[-1] == 10
+    assert sum(len(line.split(b" ")) != 10 for line in lines) <= 1
+    assert expected["whale"] > 500
+
+
+def test_normalisation(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Don't  stop!\n\n  Été, 42 x_y\n", encoding="utf-8")
+    lines = TextLines.load(str(tmp_path), 10, 1, 0)
+    assert cycle(lines) == ["don t stop été x y".encode()]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 30), st.integers(0, 2**40))
+def test_lines_cycle_from_the_offset(offset: int, size: int, k: int) -> None:
+    words = [f"w{i}".encode() for i in range(size)]
+    lines = TextLines(words, offset)
+    assert lines.payloads(np.array([k, k + size], dtype=np.uint64)) == [words[(offset + k) % size]] * 2
+    assert sorted(cycle(lines)) == sorted(words)
+
+
+def test_bad_corpora_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere is not a directory"):
+        TextLines.load(str(tmp_path / "nowhere"), 10, 1, 0)
+    with pytest.raises(InputError, match="holds no .txt file"):
+        TextLines.load(str(tmp_path), 10, 1, 0)
+    (tmp_path / "a.txt").write_text("12 34\n\n")
+    with pytest.raises(InputError, match=r"a\.txt, line 1: holds no word"):
+        TextLines.load(str(tmp_path), 10, 1, 0)
+    (tmp_path / "a.txt").write_bytes("gut\nschön\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"a\.txt, line 2: not UTF-8"):
+        TextLines.load(str(tmp_path), 10, 1, 0)

@@ -8,11 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
-from generators.zipf import WORD_LENGTH, ZipfLines, cumulative, estimate_exponent, words_of
+from generators.chance import draw_uniform
+from generators.curve import parse_curve
+from generators.pacing import Schedule
+from generators.zipf import (
+    HEAD,
+    TABLES_KEPT,
+    WORD_LENGTH,
+    Inversion,
+    MovingExponent,
+    RankTable,
+    RankTables,
+    ZipfLines,
+    cumulative,
+    estimate_exponent,
+    words_of,
+)
 
 
 @given(st.integers(0, 4), st.integers(1, 60))
@@ -24,45 +38,11 @@ def test_cumulative_against_exact_fractions(exponent: int, size: int) -> None:
     np.testing.assert_allclose(table, exact, atol=1e-14)
 
 
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 1.5, 3.0])
-def test_frequencies_follow_the_law(exponent: float) -> None:
-    size, n = 50, 40_000
-    ranks = ZipfLines(exponent, size, 10, seed=7, repetition=0).ranks(np.arange(n // 10, dtype=np.uint64))
-    weights = np.arange(1, size + 1) ** -exponent
-    expected = n * weights / weights.sum()
-    many = expected >= 5  # the condition of the test; the rest is pooled
-    observed = np.bincount(ranks.ravel(), minlength=size)
-    seen, due = observed[many].tolist(), expected[many].tolist()
-    if not many.all():
-        seen, due = [*seen, observed[~many].sum()], [*due, expected[~many].sum()]
-    assert chisquare(seen, due).pvalue > 1e-4
-
-
-@given(st.integers(0, 2**31), st.integers(0, 9), st.integers(1, 100), st.integers(1, 40))
-def test_any_chunking_gives_the_same_lines(seed: int, repetition: int, cut: int, step: int) -> None:
-    records = np.arange(100, dtype=np.uint64)
-    lines = ZipfLines(1.0, 500, 10, seed, repetition).payloads(records)
-    again = ZipfLines(1.0, 500, 10, seed, repetition)
-    assert again.payloads(records[:cut]) + again.payloads(records[cut:]) == lines
-    assert again.payloads(records[::step]) == lines[::step]
-
-
-def test_seed_and_repetition_change_the_lines() -> None:
-    records = np.arange(50, dtype=np.uint64)
-    variants = [ZipfLines(1.0, 500, 10, s, r).payloads(records) for s, r in [(1, 0), (2, 0), (1, 1)]]
-    assert len({tuple(lines) for lines in variants}) == 3
-
-
 def test_words_are_distinct_letters_and_lines_have_the_asked_words() -> None:
     words = {bytes(word) for word in words_of(np.arange(20_000))}
     assert len(words) == 20_000 and all(word.isalpha() and word.islower() for word in words)
     lines = ZipfLines(1.0, 100, 7, 1, 0).payloads(np.arange(20, dtype=np.uint64))
     assert all([len(word) for word in line.split(b" ")] == [WORD_LENGTH] * 7 for line in lines)
-
-
-def test_a_vocabulary_of_one_word() -> None:
-    line = ZipfLines(1.0, 1, 3, 1, 0).payloads(np.zeros(1, dtype=np.uint64))[0]
-    assert len(set(line.split(b" "))) == 1
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 0.8, 1.0, 1.2, 2.0, 3.5])
@@ -110,3 +90,105 @@ def test_the_estimate_is_the_likeliest_exponent() -> None:
 def test_counts_without_an_exponent_are_refused(counts: list[Any]) -> None:
     with pytest.raises(ValueError, match="^counts: "):
         estimate_exponent(counts)
+
+
+MANY_DRAWS = draw_uniform(5, np.arange(100_000, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 0.99, 1.0, 1.01, 1.5, 2.0, 3.0, 5.0])
+@pytest.mark.parametrize("size", [HEAD + 1, 300_000, 2_000_000])
+def test_long_tables_draw_what_the_whole_table_draws(exponent: float, size: int) -> None:
+    expected = cumulative(exponent, size).searchsorted(MANY_DRAWS, side="right")
+    found = RankTable(exponent, size).ranks(MANY_DRAWS)
+    # Both round a sum of up to two million floats: a draw may fall between the two roundings of one bound.
+    assert (found != expected).mean() <= 2e-5 and np.abs(found - expected).max() <= 1
+
+
+@given(st.floats(0, 3), st.integers(HEAD + 1, 10**7), st.floats(0, 1, exclude_max=True))
+@example(0.0, 10**7, 0.0)
+@example(1.0, 10**7, 1 - 2**-53)
+@example(0.0, 10**7, 1 - 2**-53)
+@settings(max_examples=50)
+def test_far_ranks_lie_where_the_tail_says(exponent: float, size: int, draw: float) -> None:
+    table = RankTable(exponent, size)
+    rank = int(table.ranks(np.array([draw]))[0])
+    assert 0 <= rank < size
+    if HEAD <= rank < size - 1:
+        left = (1 - draw) * table._total
+        here, beyond = table._tail(np.array([rank, rank + 1.0]))
+        assert beyond < left and (here >= left or rank == HEAD)
+
+
+@pytest.mark.parametrize("exponent", [0.3, 1.0, 1.4, 2.0])
+def test_draws_on_the_bounds_between_ranks(exponent: float) -> None:
+    """Where the inverse of the leading term alone lands on either side."""
+    table = RankTable(exponent, 3_000_000)
+    bounds = np.arange(HEAD + 1, 3_000_000 - 1, 97, dtype=np.float64)
+    draws = 1 - table._tail(bounds) / table._total
+    left = (1 - draws) * table._total
+    found = table.ranks(draws)
+    assert (np.abs(found - bounds) <= 1).all() and (found != bounds).any() and (found == bounds).any()
+    assert (table._tail(found.astype(np.float64)) >= left).all()
+    assert (table._tail(found + 1.0) < left).all()
+
+
+def test_memory_is_bounded_whatever_the_vocabulary_and_the_curve() -> None:
+    tables = RankTables(10**7)
+    for hundredths in range(0, 300):
+        tables.table(hundredths)
+    assert len(tables._kept) == TABLES_KEPT and list(tables._kept)[-1] == 299
+    assert sum(table._table.nbytes for table in tables._kept.values()) <= TABLES_KEPT * HEAD * 8
+    kept = tables.table(250)
+    assert tables.table(250) is kept and list(tables._kept)[-1] == 250
+
+
+RAMP = parse_curve({"kind": "ramp", "from_s": 10, "until_s": 20, "to": 2}, base=0.5, low=0, high=5)
+
+
+def test_the_exponent_is_that_of_the_due_time() -> None:
+    moving = MovingExponent(RAMP, Schedule.over(10.0, 100.0))
+    records = np.array([0, 100, 101, 150, 200, 999], dtype=np.uint64)
+    # At 10.1 s the ramp is at 0.515, which float64 puts just below or above the middle between two hundredths.
+    assert moving.hundredths(records).tolist() in ([50, 50, 51, 125, 200, 200], [50, 50, 52, 125, 200, 200])
+    assert moving.at_start(2).tolist() == [50, 50]
+
+
+def test_a_moving_source_has_at_each_moment_the_draws_of_that_exponent() -> None:
+    moving = ZipfLines(0.5, 500, 10, 3, 1, MovingExponent(RAMP, Schedule.over(10.0, 100.0)))
+    before, middle, after = (np.arange(k, k + n, dtype=np.uint64) for k, n in ((0, 101), (150, 1), (200, 100)))
+    for records, exponent in ((before, 0.5), (middle, 1.25), (after, 2.0)):
+        assert moving.payloads(records) == ZipfLines(exponent, 500, 10, 3, 1).payloads(records)
+    assert list(moving.primer(5000)) == ZipfLines(0.5, 500, 10, 3, 1).payloads(np.arange(5000, dtype=np.uint64))
+
+
+DRAWS = draw_uniform(7, np.arange(50_000, dtype=np.uint64))
+LAST = np.nextafter(1.0, 0.0)
+
+
+def as_searched(table: np.ndarray, draws: np.ndarray) -> None:
+    found = Inversion(table).ranks(draws)
+    assert found.shape == draws.shape and found.dtype == np.int64
+    assert np.array_equal(found, table.searchsorted(draws, side="right"))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.7, 1.0, 1.5, 5.0])
+@pytest.mark.parametrize("size", [1, 2, 3, 1000, 65_536, 300_000])
+def test_draws_of_zipfs_law_have_the_ranks_that_a_search_finds(exponent: float, size: int) -> None:
+    table = cumulative(exponent, size)
+    bounds = table[:: max(1, size // 1000)]
+    near = np.concatenate([bounds, np.nextafter(bounds, 0), np.nextafter(bounds, 1), [0.0, LAST]])
+    as_searched(table, near[(near >= 0) & (near < 1)])
+    as_searched(table, DRAWS.reshape(-1, 10))
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=300),
+    st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=50),
+)
+def test_whatever_the_table_and_the_draws(bounds: list[float], draws: list[float]) -> None:
+    """Entries that are equal, that crowd in one place, or that end below 1, where a long table goes on."""
+    as_searched(np.sort(np.array(bounds)), np.array(draws))
+
+
+def test_no_draws_have_no_ranks() -> None:
+    as_searched(cumulative(1.0, 10), np.empty((0, 10)))

@@ -1,0 +1,190 @@
+"""Every source: equal specifications send equal bytes, however they are cut, and bad specifications are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.experiment.config import parse_configuration
+from generators.chance import partition_of
+from generators.journal import InputError
+from generators.pacing import Stripe
+from generators.spec import GeneratorSpec, read_spec
+from generators.stream import Chunk, Stream, make_fillers, make_source
+
+RULES = parse_configuration({"workload": "nexmark", "source": "kafka"}).input_source()["rules"]
+SINE = {"kind": "sine", "period_s": 5, "amplitude": 400}
+STREAMS = ("STOCK", "TRANSACTION", "POSITION")
+# fmt: off
+SOURCES: dict[str, dict[str, Any]] = {
+    "text": {"state_mb": 0.01, "state_touch": 0.1},
+    "zipf": {"state_mb": 0.01, "state_touch": 0.1},
+    "moving": {"source": "zipf", "vocabulary": 500, "skew_curve": {"kind": "ramp", "from_s": 0, "until_s": 9, "to": 2}},
+    "constant": {},
+    "ids": {},
+    "stock": {"streams": STREAMS},
+    "skewed": {
+        "source": "stock",
+        "streams": STREAMS,
+        "skew": 1.0,
+        "skew_curve": {"kind": "sine", "period_s": 7, "amplitude": 0.5},
+    },
+    "nexmark": {"rules": {**RULES, "rate": 500.0}, "primer_lines": 100},
+    "data": {"data_key": "k", "numbered": True},
+}
+# fmt: on
+# Of the first records: what was sent once is sent for ever, since records of older runs are compared with newer ones.
+GOLDEN = {
+    "text": "118608c92fd1c3fe",
+    "zipf": "8221e2eb85849e18",
+    "moving": "5ed27d1dc04495b0",
+    "constant": "a173b3e469d180bd",
+    "ids": "3b63a2cc1f6c79c4",
+    "stock": "fae7c9fc583c1f88",
+    "skewed": "4f33b850f91eba24",
+    "nexmark": "cf7f85455e292770",
+    "data": "6b4ac74580044526",
+}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("data") / "a.jsonl"
+    path.write_text("".join(json.dumps({"k": f"key{n % 4}", "n": n}) + "\n" for n in range(30)))
+    return str(path)
+
+
+def spec(name: str, rows: str, **values: Any) -> GeneratorSpec:
+    base = {"bootstrap": "b:1", "topic": "t", "partitions": 3, "rate": 500, "seconds": 20, "source": name}
+    data = {"data": rows} if name == "data" else {}
+    return GeneratorSpec.model_validate({**base, **data, **SOURCES[name], **values})
+
+
+def chunks(wanted: GeneratorSpec, stripe: Stripe, n: int) -> list[Chunk]:
+    stream, found = Stream(make_source(wanted), make_fillers(wanted), wanted, stripe), list[Chunk]()
+    while (left := min(n, stream.total) - sum(len(one.payloads) for one in found)) > 0:
+        found.append(stream.take(min(left, 97)))
+    return found
+
+
+def sent(wanted: GeneratorSpec, stripe: Stripe = Stripe(), n: int = 10**6) -> list[tuple[Any, ...]]:  # noqa: B008
+    """(due, partition, key, value, headers) of the first n records of a stripe."""
+    return [
+        row
+        for one in chunks(wanted, stripe, n)
+        for row in zip(
+            one.due_ns.tolist(), one.partitions, one.keys or [None] * len(one.payloads), one.payloads,
+            map(str, one.headers or one.partitions), strict=True,
+        )
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_records_are_the_same_for_ever(name: str, rows: str) -> None:
+    wanted = spec(name, rows, seed=5, repetition=2, rate_curve=SINE)
+    found = hashlib.sha256(repr([*make_source(wanted).primer(100), *sent(wanted)]).encode()).hexdigest()[:16]
+    assert found == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@given(seed=st.integers(0, 2**31), cut=st.integers(1, 199), step=st.integers(1, 40), of=st.integers(2, 4))
+@settings(max_examples=5, deadline=None)
+def test_any_cut_and_any_processes_send_the_same_records(
+    name: str, rows: str, seed: int, cut: int, step: int, of: int
+) -> None:
+    wanted = spec(name, rows, seed=seed, rate_curve=SINE, seconds=1)
+    source, records = make_source(wanted), np.arange(200, dtype=np.uint64)
+    whole = source.payloads(records)
+    assert source.payloads(records[:cut]) + source.payloads(records[cut:]) == whole
+    assert source.payloads(records[::step]) == whole[::step] and source.payloads(records[:0]) == []
+    shared = wanted.model_copy(update={"processes": of})
+    parts = [row for index in range(of) for row in sent(shared, Stripe(index, of))]
+    assert sorted(parts, key=repr) == sorted(sent(wanted), key=repr) and len(parts) == wanted.total
+    for _, partition, key, *_ in parts:
+        assert key is None or partition == partition_of(key, 3)
+
+
+@pytest.mark.parametrize("name", ["text", "zipf", "stock", "state"])
+def test_seed_and_repetition_change_the_records(name: str, rows: str) -> None:
+    more = {"state_touch": 1.0} if name == "state" else {"state_mb": 0}
+    wanted = [spec("text" if name == "state" else name, rows, seed=s, repetition=r, **more) for s, r in SEEDS]
+    same, first, *others = [tuple(row[3] for row in sent(one, n=50)) for one in wanted]
+    assert same == first and len({first, *others}) == 3
+
+
+SEEDS = [(1, 0), (1, 0), (2, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        *(
+            ({key: value}, key)
+            for key, value in (
+                ("rate", 0),
+                ("rate", -1),
+                ("partitions", 0),
+                ("state_touch", 1.1),
+                ("skew", -1),
+                ("processes", 0),
+                ("unknown", 1),
+                ("source", "poem"),
+                ("streams", ["stock"]),
+                ("streams", []),
+                ("iterations", 0),
+                ("stocks", 0),
+                ("users", 0),
+                ("watermark_s", -1),
+                ("late", 1.1),
+                ("rate_curve", [1]),
+            )
+        ),
+        ({"seconds": None}, "seconds: with a rate"),
+        ({"records": 5}, "seconds: with a rate"),
+        ({"rate": None}, "records: without a rate"),
+        ({"rate_curve": {"kind": "jump"}}, "rate_curve.kind: 'jump' is not known; use constant, step"),
+        ({"rate_curve": {"kind": "step", "at_s": 1, "to": 1e8}}, r"rate_curve.to: 1e\+08 lies outside"),
+        ({"rate_curve": {"kind": "recorded", "points": [[0, 0]]}}, "rate_curve: no record is due in 20 s; raise"),
+        ({"rate": None, "seconds": None, "records": 5, "rate_curve": {"kind": "constant"}}, "rate_curve: it moves"),
+        ({"skew_curve": {"kind": "step", "at_s": 1, "to": 9}}, r"skew_curve.to: 9 lies outside \[0, 5\]"),
+        ({"source": "text", "skew_curve": {"kind": "constant"}}, "skew_curve: only the sources zipf and stock"),
+        ({"source": "ids", "state_mb": 1}, "state_mb: the records of ids carry no filler words"),
+        ({"source": "stock", "state_mb": 1}, "state_mb: the records of stock carry no filler words"),
+        ({"source": "stock", "rate": None, "seconds": None, "records": 5}, "rate: the source stock takes its event"),
+        ({"source": "stock", "streams": ["STOCK", "STOCK"]}, "streams: a stream is named twice"),
+        ({"source": "stock", "disorder": 0.6, "late": 0.5}, "disorder: no record is both"),
+        ({"source": "nexmark"}, "rules: the source nexmark needs them"),
+        ({"rules": RULES}, "rules: the source nexmark needs them"),
+        ({"source": "nexmark", "rules": RULES, "state_mb": 1}, "state_mb: the records of nexmark"),
+        ({"closing": True}, "closing_ahead_s: what closes"),
+        ({"data": "a.txt"}, "data: the source data needs a file"),
+        ({"data_pace": "recorded"}, "data_pace: only data has recorded times"),
+    ],
+)
+def test_bad_specifications_are_refused_by_key_in_one_line(
+    tmp_path: Path, rows: str, values: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps({**spec("zipf", rows, state_mb=0).model_dump(mode="json"), **values}))
+    with pytest.raises(
+        InputError, match=f"spec.json: {message}" if " " in message[:-1] else f"spec.json: {message[:-2]}"
+    ) as refusal:
+        read_spec(path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_specifications_come_back_from_their_file(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "spec.json"
+    with pytest.raises(InputError, match="cannot be read"):
+        read_spec(path)
+    for name in SOURCES:
+        wanted = spec(name, rows, rate_curve={"kind": "recorded", "points": [[0, 5], [3, 6.5]]})
+        path.write_text(wanted.model_dump_json())
+        assert read_spec(path) == wanted
