@@ -23,13 +23,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.figure import Figure
+from benchmarks.topics import fresh_topics
 from fault.identity import EXECUTOR
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
 from faultline.experiment.common import SECONDS_AFTER_FAULT
 from faultline.experiment.config import parse_configuration
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import JournalReader, events, last
-from faultline.system.kafka import kafka_client
 from faultline.system.processes import Entry, process_of, send, spawn_detached, victim_of
 from faultline.system.settings import Settings
 from faultline.system.text import Say
@@ -100,7 +100,7 @@ def measure(settings: Settings, faults: int, *, loaded: bool) -> list[float]:
     """|actual − planned| in ms of each kill of one conductor run, with busy cores when `loaded`."""
     attempt = Attempt(settings.home / "bench" / new_attempt_id(settings.home / "bench"))
     attempt.logs.mkdir(parents=True)
-    with _topic(settings.endpoints.kafka, f"faultline-bench-{attempt.id}") as topic:
+    with fresh_topics(settings.endpoints.kafka, PARTITIONS, 1) as (topic,):
         write_json(attempt.folder / "attempt.json", description(attempt.id, settings.endpoints.kafka, topic, faults))
         with _Victims(attempt.id) as victims, _load(os.cpu_count() or 1 if loaded else 0):
             lines = _conduct(attempt, settings, victims, faults)
@@ -234,20 +234,3 @@ def _close(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     if process.stdin is not None:
         process.stdin.close()
-
-
-@contextmanager
-def _topic(bootstrap: str, name: str) -> Iterator[str]:
-    """A fresh topic, deleted afterwards."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
-    admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
-    try:
-        admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=_STOP_S)[name].result()
-    except KafkaException as error:
-        raise InfrastructureError(f"broker {bootstrap}: cannot make a topic: {error.args[0]}") from None
-    try:
-        yield name
-    finally:
-        admin.delete_topics([name])[name].result()

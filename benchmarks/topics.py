@@ -173,7 +173,7 @@ class Filled:
     t0_ms: int
 
 
-def fill(bootstrap: str, topics: tuple[str, str], config: Configuration, records: int) -> Filled:
+def fill(bootstrap: str, topics: Sequence[str], config: Configuration, records: int) -> Filled:
     """Fills input and output topic with `records` records at the configuration's rate, the last one just before now.
 
     Raises InfrastructureError when the broker does not take all of them.
@@ -254,20 +254,19 @@ def _emit(producer: Any, topic: str, emissions: Sequence[Emission], at_ms: Seque
 
 
 @contextmanager
-def fresh_topics(bootstrap: str, partitions: int) -> Iterator[tuple[str, str]]:
-    """An input and an output topic under names of their own; both are deleted afterwards."""
-    run = uuid.uuid4().hex[:12]
-    names = (f"faultline-bench-{run}-in", f"faultline-bench-{run}-out")
+def fresh_topics(bootstrap: str, partitions: int, number: int) -> Iterator[list[str]]:
+    """Make topics under names of their own; delete them afterwards. Raises InfrastructureError for one that cannot be
+    made, and for one that stays."""
     admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
+    run = uuid.uuid4().hex[:12]
+    names = [f"faultline-bench-{run}-{one}" for one in range(number)]
     settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000)}
     made: list[str] = []
     try:
-        asked = [NewTopic(name, partitions, 1, config=settings) for name in names]
-        for name, future in admin.create_topics(asked).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                raise InfrastructureError(f"broker {bootstrap}: cannot make a topic: {error.args[0]}") from None
+        for name, future in admin.create_topics(
+            [NewTopic(one, partitions, 1, config=settings) for one in names]
+        ).items():
+            _answered(future, f"broker {bootstrap}: cannot make a topic")
             made.append(name)
         yield names
     finally:
@@ -275,10 +274,14 @@ def fresh_topics(bootstrap: str, partitions: int) -> Iterator[tuple[str, str]]:
 
 
 def delete_topics(bootstrap: str, names: Sequence[str]) -> None:
-    """Deletes topics. Raises InfrastructureError for one that stays."""
+    """Delete topics. Raises InfrastructureError for one that stays."""
     admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
     for name, future in (admin.delete_topics(list(names)) if names else {}).items():
-        try:
-            future.result()
-        except KafkaException as error:
-            raise InfrastructureError(f"topic {name}: could not be deleted: {error.args[0]}") from error
+        _answered(future, f"topic {name}: could not be deleted")
+
+
+def _answered(future: Any, what: str) -> None:
+    try:
+        future.result()
+    except KafkaException as error:
+        raise InfrastructureError(f"{what}: {error.args[0]}") from None

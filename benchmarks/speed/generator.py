@@ -22,22 +22,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 import generators
 from benchmarks.figure import Figure, summarise
+from benchmarks.topics import fresh_topics
 from faultline.system.errors import InfrastructureError
-from faultline.system.kafka import kafka_client
 from generators.producer import BATCH_BYTES, LINGER_MS
 from generators.spec import GeneratorSpec
 from generators.stream import make_source
@@ -102,7 +98,6 @@ class _Bench:
     def __init__(self, bootstrap: str, classpath: str, java: str, plan: Plan, folder: Path) -> None:
         self._bootstrap, self._classpath, self._java = bootstrap, classpath, java
         self._plan, self._folder = plan, folder
-        self._admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
 
     def measure(self) -> dict[str, Figure]:
         """All figures by name."""
@@ -156,26 +151,13 @@ class _Bench:
         defaults = {"rate": None, "records": self._plan.records, "partitions": PARTITIONS, "topic": "none yet"}
         return GeneratorSpec.model_validate({"bootstrap": self._bootstrap, **defaults, **values})
 
-    @contextmanager
-    def _topic(self) -> Iterator[str]:
-        """A fresh topic, deleted afterwards."""
-        name = f"faultline-bench-{uuid.uuid4().hex[:12]}"
-        try:
-            self._admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result()
-        except KafkaException as error:
-            raise InfrastructureError(f"broker {self._bootstrap}: cannot make a topic: {error.args[0]}") from None
-        try:
-            yield name
-        finally:
-            self._admin.delete_topics([name])[name].result()
-
     def _generate(self, spec: GeneratorSpec) -> dict[str, Any]:
         """Runs one generator to its end; returns its `done` event."""
         return self._follow(spec)[-1]
 
     def _follow(self, spec: GeneratorSpec) -> list[dict[str, Any]]:
         """Runs one generator to its end; returns its events, the last of which is `done`."""
-        with self._topic() as topic:
+        with fresh_topics(self._bootstrap, PARTITIONS, 1) as (topic,):
             folder = self._folder / topic
             folder.mkdir()
             config = folder / "generator.json"
@@ -200,7 +182,7 @@ class _Bench:
 
     def _jvm(self, *payload: str) -> float:
         """Records per second of one ProducerPerformance run."""
-        with self._topic() as topic:
+        with fresh_topics(self._bootstrap, PARTITIONS, 1) as (topic,):
             command = [self._java, "-cp", self._classpath, "org.apache.kafka.tools.ProducerPerformance"]
             command += ["--bootstrap-server", self._bootstrap, "--topic", topic, "--throughput", "-1"]
             command += ["--num-records", str(self._plan.records + self._plan.warmup_records)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
 def measure(settings: Settings, config: Configuration, asked: int, records: int, times: int) -> tuple[Size, Filled]:
     """Fills topics once, and harvests them as often as asked for."""
     with (
-        fresh_topics(settings.endpoints.kafka, config.partitions) as topics,
+        fresh_topics(settings.endpoints.kafka, config.partitions, 2) as topics,
         tempfile.TemporaryDirectory(prefix="faultline-harvest-") as folder,
     ):
         filled = fill(settings.endpoints.kafka, topics, config, records)
@@ -100,7 +101,7 @@ def measure(settings: Settings, config: Configuration, asked: int, records: int,
 
 
 def write_configuration(
-    folder: Path, settings: Settings, topics: tuple[str, str], config: Configuration, filled: Filled
+    folder: Path, settings: Settings, topics: Sequence[str], config: Configuration, filled: Filled
 ) -> Path:
     """Writes what the step `harvest` gives its program; returns the path."""
     batches = folder / "batches.json"

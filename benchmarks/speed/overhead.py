@@ -12,17 +12,17 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.figure import Figure, summarise
+from benchmarks.installation import await_run
 from benchmarks.leftovers import attempts_of, sweep_of
 from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import await_dags
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.sweep_id import sweep_id_of
-from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.orchestration.airflow_api import AirflowApi
 from faultline.system.journal import last, read_journal
 from faultline.system.settings import Settings
 from faultline.system.text import Say
-from faultline.system.waiting import wait_until
 
 MATRIX = "state_size_x_checkpoint_interval"
 # The default word count, kill and all: a cell of the demo's kind.
@@ -62,12 +62,7 @@ def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: flo
     api = AirflowApi(settings)
     await_dags(api, MATRIX)
     run_id = api.trigger(MATRIX, form, run_id=series)
-    wait_until(
-        lambda: api.run_state(MATRIX, run_id) in FINISHED,
-        timeout_s=TIMEOUT_S,
-        every_s=5.0,
-        what=f"{MATRIX}: the end of the run {run_id}",
-    )
+    await_run(api, run_id, MATRIX, timeout_s=TIMEOUT_S)
     attempts = [one for one in attempts_of(settings) if sweep_of(one) == sweep_id_of(run_id)]
     measured = [one for one in attempts if gate_s(one) is not None]
     for one in measured:
