@@ -53,6 +53,8 @@ def draw_uniform(key: int, counters: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 # Spark's `xxhash64` in numpy: what a hash of columns comes to, a number after the other.
+#
+# The hash of the first number is the seed of the second one's. A long and an int of one value differ.
 
 
 Words = npt.NDArray[np.uint64]

@@ -1,4 +1,4 @@
-"""Records of a user's file as they are sent, and where their columns stand in them."""
+"""Records of a user's file as they are sent, where their columns stand in them, and the times in those."""
 
 from __future__ import annotations
 
@@ -76,6 +76,10 @@ class CsvRow(Row):
 
 
 # The times in a user's records: read, and moved in place, in the form that they have.
+#
+# A time is a number since the epoch, in a unit that is given or that its magnitude tells, or a text by ISO 8601: a
+# date alone, or with a time of day to any part, with a fraction of up to nine digits, with an offset or without one
+# (then UTC). A moved time has the same form: the same separators, offset, and number of digits.
 
 
 Unit = Literal["s", "ms", "us", "ns"]

@@ -1,4 +1,4 @@
-"""What a generator says: one JSON object per line on standard output, flushed at once."""
+"""What a generator says: one JSON object per line, flushed at once; and the errors that end it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a source of records is, and the two plainest: bytes that never change, and numbered work."""
+"""What a source of records is, and the plainest: bytes that never change, numbered work, and lines of a text."""
 
 from __future__ import annotations
 
@@ -60,6 +60,11 @@ class Ids:
 
 
 # Lines of a real text, cycling for ever.
+#
+# Normalisation: the text is lower-cased and split on everything that is not a letter (Unicode), so `Don't` gives
+# `don` and `t`, and blank lines give nothing. The words of all files are joined in order and cut into lines of a
+# constant number of words, joined by one space, so a rate in lines is a rate in words; only the last line of the text
+# may be shorter.
 
 
 MOBY_DICK = "moby-dick"

@@ -196,6 +196,11 @@ def _parts(cents: Ints) -> tuple[list[int], list[int]]:
 
 
 # Stocks and their prices: real daily closes, played back as a market that can be asked for any moment.
+#
+# Listings are dealt over the real series in turn: listing i follows series i mod 5, and is called `MSFT-017` when it
+# is the eighteenth on MSFT. The listings of one series begin at places spread evenly over its days. A trading day
+# takes DAY_MS of market time, and between two closes the price moves in a straight line. At its last day a series
+# turns and runs backwards, so that every price lies between two real neighbouring closes, for ever.
 
 
 DAILY = Path(__file__).parent / "data" / "stocks" / "daily.csv"

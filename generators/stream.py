@@ -1,4 +1,4 @@
-"""The records of one process: a source, its share of the schedule, and a bounded buffer ahead of time."""
+"""The records of one process: a source, its share of the schedule, and a bounded buffer ahead of time; replays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Lines of a synthetic vocabulary whose word frequencies follow Zipf's law, and the exponent seen from such counts.
 
 The word of rank r (1 … n) has probability r^-s / sum over i of i^-s: exponent s = 0 is uniform, 1 is near to
-natural language. `ranks` draws from it.
+natural language.
 """
 
 from __future__ import annotations
@@ -172,6 +172,11 @@ class Inversion:
 
 
 # Ranks drawn from Zipf's law, by the inverse of its exact cumulative distribution, with an exponent that may move.
+#
+# The rank r (1 … n) has probability r^-s / sum over i of i^-s. A fixed exponent has one table of n entries. Where the
+# exponent moves it is taken in hundredths, and each has a table of its own; so that a table costs the same whatever
+# n, it ends at HEAD ranks. Behind them the sum is the midpoint formula of Euler and Maclaurin, which from there on is
+# as exact as a float64 holds the sum, and is inverted.
 
 
 # Half a megabyte of float64, which takes a millisecond or two to fill: no burst waits longer for a new exponent.

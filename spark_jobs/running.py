@@ -248,6 +248,8 @@ def run(query: Query, description: str | None, *, output_mode: str = "update", s
 
 
 # Writes what the streaming query reports, one flushed JSON line an event.
+#
+# Spark has no REST endpoint for streaming queries, so a listener is the only way to see each batch.
 
 
 class Journal:

@@ -247,6 +247,14 @@ class Stage:
 
 
 # What each stage of the chain computes: tuples of its input (`source.SCHEMA`) to records of its output.
+#
+# source    takes lines out of the queues, as they are
+# split     a line becomes its words
+# count     counts words with full history; its state lies in as many partitions as the stage can have tasks
+# persist   has no query: its rows go to the store (see `persisting`)
+#
+# Between stages a tuple is a record: the key is the number of its attempts and the value the line, or, from `split`
+# on, the key is the word and the value its number: attempts, or behind `count` its count.
 
 
 SOURCE, SPLIT, COUNT, PERSIST = "source", "split", "count", "persist"

@@ -155,6 +155,10 @@ def parsed(records: DataFrame) -> Streams:
 
 
 # The winning bid of each auction, once the auction is over: what queries 4, 6 and 9 have in common.
+#
+# The suite joins bids to auctions and ranks them. Here both are one stream, grouped by auction and session: an
+# auction opens a session as long as it lasts, and a bid falls into it or stands alone. So Spark keeps one row for an
+# auction that is open instead of all of its bids, and forgets it when the watermark has passed its end.
 
 
 # The shortest time that Spark knows: a bid's session touches that of an auction only when it lies inside, since event
