@@ -6,6 +6,7 @@ something of an action asks its value, and never for its name.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,60 +112,60 @@ class HalfDone(Exception):
         self.sent = list(sent)
 
 
-class Act(Protocol):
+class Act(ABC):
     """One occurrence of an action, from the choice of its victims to the word on its effect."""
 
+    @abstractmethod
     def find(self) -> bool:
         """Looks at the victims, again after the first time; whether they are others now. Raises FaultError."""
-        ...
 
+    @abstractmethod
     def describe(self) -> list[str]:
         """The dry run: a line for each victim."""
-        ...
 
+    @abstractmethod
     def victims(self) -> list[dict[str, Any]]:
         """The victims as the journal names them."""
-        ...
 
+    @abstractmethod
     def undo(self) -> list[UndoSpec]:
         """What is to be registered before the act; none for an act that is over at once."""
-        ...
 
     def await_ready(self, until_mono_ns: int) -> bool:
         """Waits for what must be the case at the instant of the act; False when it was not in time."""
-        ...
+        return True
 
     def arm(self, planned: Moment) -> None:
         """The last preparations, after the undo is registered."""
-        ...
+        return None
 
+    @abstractmethod
     def perform(self) -> list[Sent]:
         """The act itself. Raises HalfDone."""
-        ...
 
+    @abstractmethod
     def settle(self, sent: Sequence[Sent]) -> Settlement:
         """What it did."""
-        ...
 
 
-class Hands(Protocol):
+class Hands(ABC):
     """What an action does, apart from when: the conductor keeps the time."""
 
     def prepare(self, site: Site) -> tuple[Daemon, ...]:
         """The processes that must run for it; equal ones of several actions are started once."""
-        ...
+        return ()
 
+    @abstractmethod
     def act(self, planned: Occurrence, context: Context) -> Act:
         """One occurrence of it."""
-        ...
 
+    @abstractmethod
     def holds(self, undo: UndoSpec, context: Context) -> bool:
         """Whether what the step undoes holds still, for a healer that comes later. Raises FaultError."""
-        ...
 
+    @abstractmethod
     def undo(self, undo: UndoSpec, context: Context) -> None:
         """Runs the step; harmless when repeated. Raises FaultError."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -79,11 +79,11 @@ class Occurrence(Protocol):
 class Rule:
     """How the plan checks one of them. `check(key, value)` gives it, a length as a float, or raises PlanError.
 
-    `missing` and `surplus` say, with `{action}` in them, why its absence or presence is refused.
+    `needs` and `surplus` say of an action why its absence or presence is refused.
     """
 
     check: Callable[[str, Any], Any]
-    missing: str
+    needs: str
     surplus: str
 
 
@@ -177,51 +177,19 @@ def _between(low: float, high: float, unit: str) -> Callable[[str, Any], float]:
     return lambda key, value: number(key, value, wanted, lambda given: low <= given <= high)
 
 
-# In the order in which a plan checks them. A new one is also a field of `fault.plan.Fault`.
+# In the order in which a plan checks them. A new one is also a field of `Asked`.
 RULES: Mapping[str, Rule] = {
-    DURATION: Rule(
-        _duration,
-        missing="a {action} needs a duration in seconds; give one",
-        surplus="the action {action} has no duration; leave it out",
-    ),
-    "delay_ms": Rule(
-        _delay,
-        missing="a {action} needs its size in milliseconds; give one",
-        surplus="the action {action} delays nothing; leave it out",
-    ),
-    "jitter_ms": Rule(
-        _delay,
-        missing="a {action} needs by how many milliseconds it varies; give them",
-        surplus="the action {action} delays nothing; leave it out",
-    ),
+    DURATION: Rule(_duration, "a duration in seconds; give one", "has no duration"),
+    "delay_ms": Rule(_delay, "its size in milliseconds; give one", "delays nothing"),
+    "jitter_ms": Rule(_delay, "by how many milliseconds it varies; give them", "delays nothing"),
     "loss_percent": Rule(
         _between(0.01, MAX_LOSS_PERCENT, "percent"),
-        missing="a {action} needs how many percent of the packets are lost; give them",
-        surplus="the action {action} loses nothing; leave it out",
+        "how many percent of the packets are lost; give them",
+        "loses nothing",
     ),
-    "peer": Rule(
-        _word(PEERS),
-        missing="a {action} needs whom it is from; give one",
-        surplus="the action {action} is not between hosts; leave it out",
-    ),
-    "way": Rule(
-        _word(WAYS),
-        missing="a {action} needs its direction; give one",
-        surplus="the action {action} has no direction; leave it out",
-    ),
-    "mbit_s": Rule(
-        _between(0.1, 100_000.0, "megabits a second"),
-        missing="a {action} needs megabits a second; give them",
-        surplus="the action {action} narrows nothing; leave it out",
-    ),
-    "cores": Rule(
-        _between(1, 256, "cores"),
-        missing="a {action} needs a number of cores; give one",
-        surplus="the action {action} takes no cores; leave it out",
-    ),
-    "memory_mb": Rule(
-        _between(1, 1_000_000, "MiB"),
-        missing="a {action} needs a size in MiB; give one",
-        surplus="the action {action} takes no memory; leave it out",
-    ),
+    "peer": Rule(_word(PEERS), "whom it is from; give one", "is not between hosts"),
+    "way": Rule(_word(WAYS), "its direction; give one", "has no direction"),
+    "mbit_s": Rule(_between(0.1, 100_000.0, "megabits a second"), "megabits a second; give them", "narrows nothing"),
+    "cores": Rule(_between(1, 256, "cores"), "a number of cores; give one", "takes no cores"),
+    "memory_mb": Rule(_between(1, 1_000_000, "MiB"), "a size in MiB; give one", "takes no memory"),
 }

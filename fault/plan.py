@@ -76,9 +76,9 @@ class Fault(Asked):
             value, taken = getattr(self, name), self.how.takes(name)
             if value is None:
                 if taken is not None and taken.required:
-                    raise PlanError(f"{name}: {rule.missing.format(action=self.action)}")
+                    raise PlanError(f"{name}: a {self.action} needs {rule.needs}")
             elif taken is None:
-                raise PlanError(f"{name}: {rule.surplus.format(action=self.action)}")
+                raise PlanError(f"{name}: the action {self.action} {rule.surplus}; leave it out")
             else:
                 self._set(name, rule.check(name, value))
         if self.jitter_ms is not None and self.jitter_ms > (self.delay_ms or 0.0):

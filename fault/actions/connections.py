@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault.action import Act, Action, Context, Daemon, Moment, Sent, Site, UndoSpec
+from fault.action import Act, Action, Context, Daemon, Hands, Sent, Site, UndoSpec
 from fault.identity import Delivery
 from fault.injector import Outcome, Settlement
 from fault.parameters import DURATION, Asked, Occurrence, Parameter
@@ -23,7 +23,7 @@ _PLAIN = "plain"
 
 
 @dataclass(frozen=True)
-class Connections:
+class Connections(Hands):
     """Tells the proxy. `tell` gives the number of connections that it hit; None when the proxy is to be asked."""
 
     tell: Callable[[ProxyControl, Asked], int | None]
@@ -51,7 +51,7 @@ class Connections:
 
 
 @dataclass
-class ConnectionAct:
+class ConnectionAct(Act):
     """One act on connections."""
 
     hands: Connections
@@ -78,13 +78,6 @@ class ConnectionAct:
         if self.planned.fault.duration_s is None:
             return []
         return [UndoSpec(self.planned.fault.action, "heal the proxy")]
-
-    def await_ready(self, until_mono_ns: int) -> bool:
-        """At once."""
-        return True
-
-    def arm(self, planned: Moment) -> None:
-        """Nothing to prepare."""
 
     def perform(self) -> list[Sent]:
         """Tells the proxy, once. Raises ProxyError."""

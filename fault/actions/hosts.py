@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault.action import Action, Context, Daemon, HalfDone, Moment, Sent, Site, UndoSpec
+from fault.action import Act, Action, Context, HalfDone, Hands, Moment, Sent, UndoSpec
 from fault.errors import ConnectionLost, FaultError, VictimRefused
 from fault.host_acts import name_of
 from fault.identity import KAFKA_HOST, Delivery, ProcessIdentity
@@ -19,17 +19,13 @@ LATE_S = 10.0
 
 
 @dataclass(frozen=True)
-class OnHosts:
+class OnHosts(Hands):
     """Does `kind` of `fault.host_acts` to hosts. `asks` gives what it is asked for, of the fault, the host's name and
     the places that the attempt knows. `here`: it can be done to this host, too, where driver and harness live."""
 
     kind: str
     asks: Callable[[Asked, str, Context], dict[str, Any]]
     here: bool = False
-
-    def prepare(self, site: Site) -> tuple[Daemon, ...]:
-        """None: the handler acts."""
-        return ()
 
     def act(self, planned: Occurrence, context: Context) -> HostsAct:
         """An act on the hosts of the victims that the plan asks for."""
@@ -45,7 +41,7 @@ class OnHosts:
 
 
 @dataclass
-class HostsAct:
+class HostsAct(Act):
     """One act on hosts."""
 
     hands: OnHosts
@@ -104,10 +100,6 @@ class HostsAct:
             UndoSpec(action, f"end of {action} on {_called(one.host)}", {"host": one.host, "act": self._act(one)})
             for one in self._chosen
         ]
-
-    def await_ready(self, until_mono_ns: int) -> bool:
-        """At once."""
-        return True
 
     def arm(self, planned: Moment) -> None:
         """Starts a watchdog on each host, before anything is done there."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault.action import Act, Action, Context, Daemon, Moment, Sent, Site, UndoSpec
+from fault.action import Act, Action, Context, Daemon, Hands, Moment, Sent, Site, UndoSpec
 from fault.actions.connections import CONNECTIONS, ConnectionAct, Connections
 from fault.actions.hosts import HostsAct, OnHosts, others
 from fault.errors import KernelLacks
@@ -20,7 +20,7 @@ Tell = Callable[[ProxyControl, Asked, Sequence[str] | None], int]
 
 
 @dataclass(frozen=True)
-class Impaired:
+class Impaired(Hands):
     """`on_hosts` does it to hosts, `tell` has the relay do it. `falls_back`: of a host whose kernel cannot, its
     connections to Kafka are taken; else it is refused there."""
 
@@ -59,7 +59,7 @@ class Impaired:
 
 
 @dataclass
-class ImpairedAct:
+class ImpairedAct(Act):
     """One act on hosts, or on their connections where their kernels cannot."""
 
     hands: Impaired
@@ -95,10 +95,6 @@ class ImpairedAct:
     def undo(self) -> list[UndoSpec]:
         """Those of the act."""
         return self.act.undo()
-
-    def await_ready(self, until_mono_ns: int) -> bool:
-        """As the act."""
-        return self.act.await_ready(until_mono_ns)
 
     def arm(self, planned: Moment) -> None:
         """As the act."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault.action import Act, Action, Context, Daemon, HalfDone, Moment, Sent, Site, UndoSpec
+from fault.action import Act, Action, Context, HalfDone, Hands, Moment, Sent, UndoSpec
 from fault.busy import await_busy
 from fault.errors import FaultError, IdentityMismatch
 from fault.identity import ANY, VICTIMS, Delivery, Presence, ProcessIdentity
@@ -24,7 +24,7 @@ HELD = ("kafka", "worker")
 
 
 @dataclass(frozen=True)
-class Signals:
+class Signals(Hands):
     """Sends `signum`. `shows`: what becomes of the victim, GONE or STOPPED, within `within_s` seconds.
 
     Who was stopped is continued.
@@ -33,10 +33,6 @@ class Signals:
     signum: signal.Signals
     shows: Presence = Presence.GONE
     within_s: float = SETTLE_WITHIN_S
-
-    def prepare(self, site: Site) -> tuple[Daemon, ...]:
-        """None: whoever conducts sends the signals himself."""
-        return ()
 
     def act(self, planned: Occurrence, context: Context) -> Act:
         """An act on the processes that the plan asks for."""
@@ -54,7 +50,7 @@ class Signals:
 
 
 @dataclass
-class SignalAct:
+class SignalAct(Act):
     """One act on processes."""
 
     hands: Signals
