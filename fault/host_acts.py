@@ -145,10 +145,6 @@ def _ballast(name: str, asked: Mapping[str, Any]) -> Path:
 # --- neighbours
 
 
-def _crowd_check(name: str, asked: Mapping[str, Any]) -> None:
-    """Whatever may be started can be a neighbour."""
-
-
 def _swell_check(name: str, asked: Mapping[str, Any]) -> None:
     words = _MEMORY.read_text().split()
     total_mb = int(words[words.index("MemTotal:") + 1]) // 1024
@@ -241,6 +237,6 @@ HOST_ACTS: Mapping[str, HostAct] = {
     "bandwidth": HostAct(traffic.check_bandwidth, traffic.narrow, traffic.widen, traffic.is_narrowed),
     "delay": HostAct(traffic.check_delay, traffic.hold_up, traffic.let_go, traffic.is_held_up),
     "disk_full": HostAct(_disk_check, _fill, _empty, _filled),
-    "cpu_pressure": HostAct(_crowd_check, _crowd, _leave, _crowded),
+    "cpu_pressure": HostAct(lambda name, asked: None, _crowd, _leave, _crowded),
     "memory_pressure": HostAct(_swell_check, _swell, _leave, _swollen),
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault.action import Act, Action, Context, Daemon, Moment, Sent, Site, UndoSpec
+from fault.action import Act, Action, Context, Hands, Sent, UndoSpec
 from fault.identity import Delivery
 from fault.injector import Outcome, Settlement
 from fault.parameters import DURATION, Occurrence, Parameter
@@ -16,11 +16,8 @@ SIZE = 1000
 
 
 @dataclass(frozen=True)
-class Fill:
+class Fill(Hands):
     """Writes a file of SIZE bytes."""
-
-    def prepare(self, site: Site) -> tuple[Daemon, ...]:
-        return ()
 
     def act(self, planned: Occurrence, context: Context) -> Act:
         return FillAct(planned, context, context.folder / f"filler-{planned.index}")
@@ -33,7 +30,7 @@ class Fill:
 
 
 @dataclass
-class FillAct:
+class FillAct(Act):
     """One file."""
 
     planned: Occurrence
@@ -52,12 +49,6 @@ class FillAct:
 
     def undo(self) -> list[UndoSpec]:
         return [UndoSpec(self.planned.fault.action, f"remove {self.path.name}", {"path": str(self.path)})]
-
-    def await_ready(self, until_mono_ns: int) -> bool:
-        return True
-
-    def arm(self, planned: Moment) -> None:
-        pass
 
     def perform(self) -> list[Sent]:
         self.path.write_bytes(bytes(SIZE))

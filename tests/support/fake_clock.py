@@ -1,0 +1,90 @@
+"""A clock that only sleeping moves, and a host whose processes are made up: an experiment in no time."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from fault.identity import Delivery, Presence, ProcessIdentity
+
+
+class FakeClock:
+    """Takes the place of `time`'s clocks and of its sleep, for one thread. Each look costs a microsecond, so that what
+    spins comes to its end; what was put `at` an instant happens when sleep gets there."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.mono_ns, self.ahead_ns = 10**12, 1_770_000_000 * 10**9
+        self._due: list[tuple[int, int, Callable[[], object]]] = []
+        self._count = itertools.count()
+        patch.setattr(time, "monotonic_ns", self._look)
+        patch.setattr(time, "time_ns", lambda: self._look() + self.ahead_ns)
+        patch.setattr(time, "monotonic", lambda: self._look() / 1e9)
+        patch.setattr(time, "time", lambda: (self._look() + self.ahead_ns) / 1e9)
+        patch.setattr(time, "sleep", self.sleep)
+
+    def _look(self) -> int:
+        self.mono_ns += 1000
+        return self.mono_ns
+
+    def at(self, mono_ns: int, act: Callable[[], object]) -> None:
+        """Has something happen then."""
+        self._due.append((mono_ns, next(self._count), act))
+
+    def sleep(self, seconds: float) -> None:
+        until = self.mono_ns + round(seconds * 1e9)
+        while self._due and min(self._due)[0] <= until:
+            self._due.remove(first := min(self._due))
+            self.mono_ns = max(self.mono_ns, first[0])
+            first[2]()
+        self.mono_ns = max(self.mono_ns, until)
+
+
+@dataclass
+class MadeUpHost:
+    """A channel to processes that are made up, which do what signals say. `before` is called with what is asked."""
+
+    states: dict[ProcessIdentity, Presence] = field(default_factory=dict)
+    before: Callable[[str, dict[str, Any]], object] = lambda do, fields: None
+    sent: list[tuple[int, int]] = field(default_factory=list)
+    watched: set[int] = field(default_factory=set)
+
+    def start(self, *victims: ProcessIdentity) -> None:
+        self.states |= dict.fromkeys(victims, Presence.ALIVE)
+
+    def end(self, victim: ProcessIdentity) -> None:
+        self.states[victim] = Presence.GONE
+
+    def ask(self, do: str, **fields: Any) -> Any:
+        answer = self.before(do, fields)
+        if answer is not None:
+            return answer
+        victim = fields.get("victim")
+        match do:
+            case "find":
+                living = [one for one, state in self.states.items() if state is not Presence.GONE]
+                return [one for one in living if one.role.name == victim]
+            case "probe":
+                return self.states[victim]
+            case "watch":
+                self.watched.add(victim.pid)
+            case "release":
+                self.watched.discard(victim.pid)
+            case "signal" if self.states[victim] is Presence.GONE:
+                return Delivery.GONE
+            case "signal":
+                signum = fields["signum"]
+                assert signum != signal.SIGSTOP or victim.pid in self.watched, "nobody would continue it"
+                self.sent.append((victim.pid, signum))
+                change = {signal.SIGSTOP: Presence.STOPPED, signal.SIGCONT: Presence.ALIVE}
+                self.states[victim] = change.get(signum, Presence.GONE)
+                return Delivery.SENT
+        return None
+
+    def close(self) -> None:
+        """It has no connection."""
