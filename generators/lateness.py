@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
-from hdrh.log import HistogramLogReader, HistogramLogWriter
+from hdrh.log import HistogramLogWriter
 from numpy.typing import NDArray
 
 # What is later than this was not sent when it was due: the 99th percentile must not be.
@@ -103,13 +103,3 @@ def write_log(path: Path, histogram: HdrHistogram, start_ms: int, end_ms: int) -
         histogram.set_end_time_stamp(end_ms)
         # The ratio only scales the log's readable maximum; 1 keeps it in microseconds.
         writer.output_interval_histogram(histogram, max_value_unit_ratio=1.0)
-
-
-def read_log(path: Path) -> HdrHistogram:
-    """The sum of all intervals of a log."""
-    merged = new_histogram()
-    reader = HistogramLogReader(str(path), merged)
-    while reader.add_next_interval_histogram():
-        pass
-    reader.close()
-    return merged
