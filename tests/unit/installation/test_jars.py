@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 from faultline.installation import jars
 from faultline.installation.java import Java
+from faultline.installation.software import LOCKS, file_hash, hashes, set_hashes
 from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -103,11 +106,6 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str) -> None:
         jars.read_lock(lock)
 
 
-def test_verify_accepts_what_the_lock_promises(home: Path, lock: Path) -> None:
-    jars.verify(home, lock)
-    assert jars.missing(home, lock) == []
-
-
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
@@ -118,33 +116,27 @@ def test_verify_accepts_what_the_lock_promises(home: Path, lock: Path) -> None:
     ],
 )
 def test_verify_names_jar_fault_and_remedy(home: Path, lock: Path, content: bytes | None, fault: str) -> None:
-    path = home / "jars" / "kafka" / "one-1.0.jar"
-    if content is None:
-        path.unlink()
-    else:
-        path.write_bytes(content)
+    jars.verify(home, lock)
+    path, other = jars.classpath(home, "kafka", lock)[0], jars.classpath(home, "spark-kafka", lock)[0]
+    path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         jars.verify(home, lock)
     message = str(caught.value)
     assert message.startswith(f"{path}: {fault};")
     assert "run `./faultline` again" in message and "\n" not in message
     assert ("delete it" in message) == (content is not None)
-
-
-def test_verify_counts_further_faults(home: Path, lock: Path) -> None:
-    for group, name in GOOD:
-        (home / "jars" / group / name).unlink()
-    with pytest.raises(ConfigError, match=r"missing \(and 1 more\)"):
+    other.unlink()
+    with pytest.raises(ConfigError, match=rf"{fault} \(and 1 more\)"):
         jars.verify(home, lock)
 
 
-def test_classpath(home: Path, lock: Path) -> None:
-    assert jars.classpath(home, "kafka", lock) == [home / "jars" / "kafka" / "one-1.0.jar"]
+def test_a_set_that_is_none_is_refused(home: Path, lock: Path) -> None:
     with pytest.raises(ConfigError, match="choose one of kafka"):
         jars.classpath(home, "spark", lock)
 
 
 def test_fetch_asks_only_for_what_is_missing(home: Path, lock: Path, tmp_path: Path) -> None:
+    jars.fetch(home, Java(tmp_path, tmp_path / "no-java", "17", True), lock)  # nothing, and starts nothing
     (home / "jars" / "kafka" / "one-1.0.jar").unlink()
     jars.fetch(home, fake_java(tmp_path, GOOD), lock, ivy=tmp_path / "ivy.jar")
     jars.verify(home, lock)
@@ -152,10 +144,6 @@ def test_fetch_asks_only_for_what_is_missing(home: Path, lock: Path, tmp_path: P
     assert 'name="one" rev="1.0"' in asked and 'name="two"' not in asked
     assert (tmp_path / "arguments").read_text().strip().endswith("-confs kafka")
     assert not (home / "ivy").exists()
-
-
-def test_fetch_with_nothing_missing_starts_nothing(home: Path, lock: Path, tmp_path: Path) -> None:
-    jars.fetch(home, Java(tmp_path, tmp_path / "no-java", "17", True), lock)
 
 
 @pytest.mark.parametrize("served", [jar_bytes("another"), GOOD["kafka", "one-1.0.jar"][:-30], b"<html>blocked</html>"])
@@ -192,3 +180,49 @@ def test_without_pyspark_the_remedy_is_named(tmp_path: Path) -> None:
 )
 def test_proxy_options(environ: dict[str, str], options: list[str]) -> None:
     assert jars.proxy_options(environ) == options
+
+
+# ---- One hash a set of jars, and what it hangs on ----
+
+
+def jars_in(folder: Path, **named: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, text in named.items():
+        (folder / f"{name}.jar").write_text(text)
+    return folder
+
+
+def test_a_set_has_the_hash_of_its_list(tmp_path: Path) -> None:
+    folder = jars_in(tmp_path / "jars", b="two", a="one")
+    made = (("a", b"one"), ("b", b"two"))
+    lines = "".join(f"{hashlib.sha256(text).hexdigest()}  {name}.jar\n" for name, text in made)
+    expected = {"set": hashlib.sha256(lines.encode()).hexdigest()}
+    cache = tmp_path / "cache.json"
+    assert set_hashes({"set": folder, "none": tmp_path / "missing"}, cache) == expected
+    assert set_hashes({"set": folder}, cache) == expected
+    cache.write_text('{"set": ["of another form"]}')
+    assert set_hashes({"set": folder}, cache) == expected
+    assert set_hashes({"set": folder}, tmp_path / "no" / "folder" / "cache.json") == expected, "only time is lost"
+
+
+def test_what_is_kept_is_believed_until_a_file_changes(tmp_path: Path) -> None:
+    folder, cache = jars_in(tmp_path / "jars", a="one"), tmp_path / "cache.json"
+    first = set_hashes({"set": folder}, cache)
+    status = (folder / "a.jar").stat()
+    (folder / "a.jar").write_text("eno")  # the same size and, put back, the same time
+    os.utime(folder / "a.jar", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert set_hashes({"set": folder}, cache) == first
+    os.utime(folder / "a.jar", ns=(1, 1))
+    assert set_hashes({"set": folder}, cache) != first
+    jars_in(folder, a="one")
+    assert set_hashes({"set": folder}, cache) == first, "when it was made is no part of a hash"
+
+
+def test_an_installation_tells_of_its_locks_and_jars(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+    (settings.home / "jars" / "kafka").mkdir(parents=True)
+    jars_in(settings.jars / "kafka", broker="broker")
+    found = hashes(settings)
+    assert set(found) == {*LOCKS, "spark", "kafka"}
+    assert found["jars.lock"] == file_hash(ROOT / "jars.lock")
+    assert hashes(settings) == found

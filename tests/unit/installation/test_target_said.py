@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from faultline.engines.spark.settings import properties_file
+from faultline.installation.targets.given import Given, said_by
 from faultline.installation.targets.logins import write_target
-from faultline.installation.targets.said import Said, check_said, digest, host_of, kafka_of, spark_of, storage_of
+from faultline.installation.targets.said import Said, check_said, digest, kafka_of, spark_of, storage_of
 from faultline.orchestration import connections
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
+from faultline.system.files import write_private
 from faultline.system.kafka import kafka_client, kafka_options
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file
 from faultline.system.settings import Settings
@@ -108,93 +112,83 @@ def test_a_changed_password_is_noticed() -> None:
     assert digest(said()) == digest(said()) != digest(said(**{"sasl.password": "another"}))
 
 
+def kafka_extra(**extra: Any) -> Said:
+    return Said("k", "kafka", extra={key.replace("_", "."): value for key, value in extra.items()})
+
+
+def master(password: str = "", **extra: Any) -> Said:
+    return Said("k", "spark", "spark://127.0.0.1", 7077, password=password, extra=extra)
+
+
+def path(path: str, **extra: str) -> Said:
+    return Said("k", "fs", extra={"path": path, **extra})
+
+
 @pytest.mark.parametrize(
-    ("read", "one", "why"),
+    ("read", "one", "key"),
     [
-        (kafka_of, Said("k"), "extra: bootstrap.servers: missing"),
-        (kafka_of, Said("k", extra={"bootstrap.server": "a:1"}),
-         "extra: bootstrap.servers: missing; give HOST:PORT of a broker in place of bootstrap.server"),
-        (kafka_of, Said("k", extra={"bootstrap.servers": "broker"}), "extra: bootstrap.servers: 'broker' is no HOST:"),
-        (kafka_of, Said("k", extra={"bootstrap.servers": "a:1", "ssl.ca.location": "/no/file"}),
-         "extra: ssl.ca.location: /no/file: No such file"),
-        (spark_of, Said("k", "spark", "local[2]"), "host: local[2] is no master"),
-        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"deploy-mode": "cluster"}),
-         "extra: deploy-mode: Input should be 'client'"),
-        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, password="two\nlines"),
-         "password: holds a line break"),
-        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"conf": {"spark.authenticate.secret": "x"}}),
-         "extra: conf: spark.authenticate.secret follows from the secret"),
-        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"conf": {"spark.master": "local[2]"}}),
-         "extra: conf: spark.master follows from the Connection"),
-        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077,
-                        extra={"conf": {"spark.network.crypto.enabled": "true"}}),
-         "password: missing, and conf has spark.network.crypto.enabled"),
-        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"ui": "master:8081"}),
-         "extra: ui: 'master:8081' is no address of a page; give http://"),
-        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"driver-host": "no such host"}),
-         "extra: driver-host: 'no such host' is no host"),
-        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"driver-host": "::1"}),
-         "extra: driver-host: '::1' is no host"),
+        (kafka_of, kafka_extra(), "extra: bootstrap.servers: missing"),
+        (kafka_of, kafka_extra(bootstrap_server="a:1"), "extra: bootstrap.servers: missing; give HOST:PORT of a broker "
+         "in place of bootstrap.server"),
+        (kafka_of, kafka_extra(bootstrap_servers="broker"), "extra: bootstrap.servers: 'broker'"),
+        (kafka_of, kafka_extra(bootstrap_servers="a:1", ssl_ca_location="/no/file"), "extra: ssl.ca.location: /no/fi"),
+        (spark_of, Said("k", "spark", "local[2]"), "host: local[2]"),
         (spark_of, Said("k", "spark", "yarn"), "extra: driver-host: missing"),
         (spark_of, Said("k", "spark", "spark://no-such-host.invalid", 7077), "host: no-such-host.invalid has no addr"),
-        (storage_of, Said("k", "aws", extra={"path": "s3a://bucket/x"}), "extra: path: s3a is refused: its files"),
-        (storage_of, Said("k", "fs", extra={"path": "gs://bucket/x"}), "extra: path: gs is refused: only a"),
-        (storage_of, Said("k", "fs", extra={"path": "hdfs://x"}), "extra: path: 'hdfs://x' is no folder in HDFS"),
-        (storage_of, Said("k", "fs", extra={"path": "hdfs://x:1/a b"}), "extra: path: 'hdfs://x:1/a b' is no folder"),
-        (storage_of, Said("k", "fs", extra={"path": "hdfs://x:1/a", "web": "x:2"}), "extra: web: 'x:2' is no address"),
-        (storage_of, Said("k", "fs", extra={"path": "shared"}), "extra: path: 'shared' is no path of a folder"),
+        (spark_of, master(**{"deploy-mode": "cluster"}), "extra: deploy-mode: "),
+        (spark_of, master(password="two\nlines"), "password: holds"),
+        (spark_of, master(conf=["spark.x"]), "extra: conf: "),
+        (spark_of, master(conf={"x": "y"}), "extra: conf: x is no setting"),
+        (spark_of, master(conf={"spark.authenticate.secret": "x"}), "extra: conf: spark.authenticate.secret follows"),
+        (spark_of, master(conf={"spark.master": "local[2]"}), "extra: conf: spark.master follows"),
+        (spark_of, master(conf={"spark.network.crypto.enabled": "true"}), "password: missing"),
+        (spark_of, master(ui="master:8081"), "extra: ui: 'master:8081'"),
+        (spark_of, master(**{"driver-host": "no such host"}), "extra: driver-host: 'no such host'"),
+        (spark_of, master(**{"driver-host": "::1"}), "extra: driver-host: '::1'"),
+        (storage_of, path("s3a://bucket/x"), "extra: path: s3a is refused: its files"),
+        (storage_of, path("gs://bucket/x"), "extra: path: gs is refused: only a"),
+        (storage_of, path("hdfs://x"), "extra: path: 'hdfs://x'"),
+        (storage_of, path("hdfs://x:1/a b"), "extra: path: 'hdfs://x:1/a b'"),
+        (storage_of, path("hdfs://x:1/a", web="x:2"), "extra: web: 'x:2'"),
+        (storage_of, path("shared"), "extra: path: 'shared'"),
+        (storage_of, path("/"), "extra: path: '/'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_names_connection_key_and_remedy(read: Callable[[Said], Any], one: Said, why: str) -> None:
+def test_what_cannot_be_used_names_connection_key_and_remedy(read: Callable[[Said], Any], one: Said, key: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(one)
-    assert str(refused.value).startswith(f"Connection k: {why}") and "; " in str(refused.value)
+    assert str(refused.value).startswith(f"Connection k: {key}") and "; " in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_a_storage_in_hdfs_is_read_by_its_page() -> None:
-    def read(**extra: str) -> tuple[str, str]:
-        return storage_of(Said("k", "fs", extra=extra))
-
-    assert read(path="hdfs://name:8020/shared/lab/") == ("hdfs://name:8020/shared/lab", "http://name:9870")
-    assert read(path="hdfs://name:8020/x", web="http://page:1/") == ("hdfs://name:8020/x", "http://page:1")
-    assert read(path="file:///shared/") == ("/shared", "")
+    assert storage_of(path("hdfs://n:8020/shared/lab/")) == ("hdfs://n:8020/shared/lab", "http://n:9870")
+    assert storage_of(path("hdfs://n:8020/x", web="http://page:1/")) == ("hdfs://n:8020/x", "http://page:1")
+    assert storage_of(path("file:///shared/")) == ("/shared", "")
 
 
 def test_masters_are_read_as_the_provider_of_spark_reads_them() -> None:
-    told = [
-        Said("k", "spark", "spark://127.0.0.1:7077"), Said("k", "spark", "127.0.0.1", 7077),
-        Said("k", "spark", "spark://127.0.0.1", 7077),
-    ]  # fmt: skip
+    told = [Said("k", "spark", "spark://127.0.0.1:7077"), Said("k", "spark", "127.0.0.1", 7077), master()]
     assert {spark_of(one).master for one in told} == {"spark://127.0.0.1:7077"}
     yarn = spark_of(Said("k", "spark", "yarn", extra={"driver-host": "10.0.0.9"}))
     assert (yarn.master, yarn.ui, yarn.here) == ("yarn", "", "10.0.0.9")
-
-
-def test_the_key_of_a_host_is_kept_in_a_file_of_this_user(settings: Settings, tmp_path: Path) -> None:
-    known = tmp_path / "known_hosts"
-    known.touch(0o600)
-    one = Said(
-        "faultline_host_a", "ssh", "10.0.0.7", 2222, "bench", extra={"private_key": "KEY", "known_hosts": str(known)}
-    )
-    assert host_of(one)["port"] == 2222
-    lab = replace(LAB, hosts=("a",))
-    keep(settings, lab)
-    host = write_target(settings, lab, {**said(), "faultline_host_a": one}).hosts["a"]
-    assert Path(host["key_file"]).read_text() == "KEY\n" and "private_key" not in host
-    assert stat.S_IMODE(Path(host["key_file"]).stat().st_mode) == 0o600
 
 
 def test_secrets_go_with_what_they_belonged_to(settings: Settings, tmp_path: Path) -> None:
     known, folder, own = tmp_path / "known_hosts", folder_of(settings, "lab"), Authority().signed()
     known.touch(0o600)
     given = {"private_key": "KEY", "known_hosts": str(known)}
-    keys = {f"faultline_host_{name}": Said(f"faultline_host_{name}", "ssh", "h", 22, "u", extra=given) for name in "ab"}
+    ids = [f"faultline_host_{name}" for name in "ab"]
+    keys = {one: Said(one, "ssh", "h", 2222, "u", extra=given) for one in ids}
     pair = {"ssl.ca.pem": Authority().pem, "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key}
     secret = ["ca.pem", "host_a.key", "host_b.key", "keystore.pem"]
 
     def left(*hosts: str, **login: str) -> list[str]:
-        write_target(settings, replace(LAB, hosts=hosts), {**said(**login), **keys})
+        there = write_target(settings, replace(LAB, hosts=hosts), {**said(**login), **keys}).hosts
+        for host in there.values():
+            file = Path(host["key_file"])
+            assert file.read_text() == "KEY\n" and stat.S_IMODE(file.stat().st_mode) == 0o600
+            assert host["port"] == 2222 and "private_key" not in host
         return [name for name in secret if (folder / name).exists()]
 
     keep(settings, LAB)
@@ -258,3 +252,122 @@ def test_a_dry_look_at_connections_writes_nothing(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="^Connection faultline_host_a.key_file: /no/key cannot be read"):
         check_said(LAB, {host.id: host})
     assert not settings.home.exists()
+
+
+# ---- The options of `target add` ----
+
+WITH_HOST = replace(LAB, hosts=("worker-a",))
+KAFKA = {"bootstrap.servers": "127.0.0.1:9092"}
+MASTER = "spark://no-such-host.invalid:7077"
+
+Write = Callable[[object], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def one(value: object) -> Path:
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
+        write_private(file, json.dumps(value))
+        return file
+
+    return one
+
+
+def a_host(folder: Path, **more: Any) -> dict[str, Any]:
+    for name in ("key", "known"):
+        (folder / name).touch(0o600)
+    return {"host": "10.0.0.5", "user": "bench", "key_file": str(folder / "key"), "known_hosts": str(folder / "known"),
+            **more}  # fmt: skip
+
+
+def test_options_become_connections(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "ssh").mkdir()
+    hosts = write({"worker-a": a_host(tmp_path / "ssh", port=2222)})
+    more = write({"secret": "s", "ui": "http://m:1", "conf": {"spark.network.crypto.enabled": "true"}})
+    given = Given(write(KAFKA), MASTER, more, "/shared", hosts=hosts)
+    assert list(given.listed_hosts) == ["worker-a"]
+    found = {conn_id: said_by(conn_id, values) for conn_id, values in given.connections(WITH_HOST).items()}
+    assert list(found) == list(WITH_HOST.connections)
+    assert found[WITH_HOST.kafka].extra == KAFKA and found[WITH_HOST.storage].extra == {"path": "/shared"}
+    engine, host = found[WITH_HOST.spark], found["faultline_host_worker-a"]
+    assert (engine.host, engine.password) == (MASTER, "s") and set(engine.extra) == {"ui", "conf"}
+    assert (host.host, host.port, host.login) == ("10.0.0.5", 2222, "bench") and host.extra["python"] == "python3"
+
+
+def test_what_is_left_out_comes_from_elsewhere() -> None:
+    assert Given().connections(WITH_HOST) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"kafka": {}}, "--kafka: bootstrap.servers: missing"),
+        ({"kafka": {**KAFKA, "sasl.usernme": "u"}}, "--kafka: sasl.usernme: .*; did you mean sasl.username"),
+        ({"kafka": []}, "--kafka: .* holds no JSON object"),
+        ({"spark": "master:7077"}, "--spark: host: master:7077"),
+        ({"spark": MASTER, "spark_file": {"secert": "x"}}, "--spark-file: secert: is not known; did you mean secret"),
+        ({"spark": MASTER, "spark_file": {"secret": 5}}, "--spark-file: secret: "),
+        ({"spark": MASTER, "spark_file": {"secret": ""}}, "--spark-file: secret: "),
+        ({"spark": MASTER, "spark_file": {"ui": "m:1"}}, "--spark: ui: 'm:1'"),
+        ({"spark_file": {}}, "--spark-file: says more of --spark"),
+        ({"storage": "s3a://bucket/x"}, "--storage: path: s3a is refused"),
+        ({"storage_web": "http://n:1"}, "--storage-web: says more of --storage"),
+        ({"hosts": {"a": {"host": "h"}}}, "--host-file: a.user: missing"),
+        ({"hosts": {"a": {"hots": "h"}}}, "--host-file: a.hots: is not known; did you mean host"),
+        ({"hosts": {"a": "h"}}, "--host-file: a.host: missing"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_refused(write: Write, options: dict[str, Any], why: str) -> None:
+    told = {name: write(value) if not isinstance(value, str) else value for name, value in options.items()}
+    with pytest.raises(ConfigError, match=f"^{why}") as refused:
+        Given(**told).connections(WITH_HOST)
+    assert "\n" not in str(refused.value)
+
+
+def test_paths_are_meant_from_here(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ca.pem").write_text(Authority().pem)
+    for name in ("key", "known"):
+        (tmp_path / name).touch(0o600)
+    protocol = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}
+    host = {"host": "h", "user": "u", "key_file": "key", "known_hosts": "known"}
+    found = Given(write({**KAFKA, **protocol}), hosts=write({"worker-a": host})).connections(WITH_HOST)
+    assert json.loads(found[WITH_HOST.kafka]["extra"])["ssl.ca.location"] == str(tmp_path / "ca.pem")
+    told = json.loads(found["faultline_host_worker-a"]["extra"])
+    assert (told["key_file"], told["known_hosts"]) == (str(tmp_path / "key"), str(tmp_path / "known"))
+
+
+def test_files_that_others_may_read_or_that_are_none_are_refused(write: Write, tmp_path: Path) -> None:
+    open_to_all = write(KAFKA)
+    open_to_all.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"^--kafka: \S+: has mode 0644, and others may not see it; chmod 0600"):
+        Given(kafka=open_to_all).connections(WITH_HOST)
+    with pytest.raises(ConfigError, match=r"^--kafka: \S+/none: No such file or directory; give a JSON file$"):
+        Given(kafka=tmp_path / "none").connections(WITH_HOST)
+    (tmp_path / "text").write_text("{")
+    with pytest.raises(ConfigError, match=r"^--kafka: \S+ is no JSON \(.*\); mend it$"):
+        Given(kafka=tmp_path / "text").connections(WITH_HOST)
+
+
+SAID = st.builds(
+    Said,
+    st.just("k"),
+    st.sampled_from(("kafka", "spark")),
+    st.sampled_from((None, "a", "b")),
+    st.sampled_from((None, 1, 2)),
+    st.none(),
+    st.sampled_from((None, "x", "y")),
+    st.dictionaries(st.sampled_from("uvw"), st.sampled_from(("1", "2"))),
+)
+
+
+@drawn(SAID, SAID)
+def test_two_connections_differ_in_what_one_says_otherwise(one: Said, other: Said) -> None:
+    assert (one.differs(other) == []) == (one == other)
+    assert replace(one, login="").differs(replace(one, login=None)) == []
+    assert one.differs(other) == other.differs(one) and one.differs(replace(one)) == []
+
+
+def test_keys_that_differ_are_named_without_their_values() -> None:
+    one = Said("k", "kafka", password="p", extra={"a": "1", "b": "2"})
+    assert one.differs(replace(one, password="q", extra={"a": "1", "c": "3"})) == ["password", "extra: b", "extra: c"]
