@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from faultline.system.settings import ROOT, Settings
 from tests.support.installation import Installation, make_installation
 from tests.support.needs import needed
 from tests.support.postgresql import Cluster, new_cluster
@@ -52,3 +53,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = local_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Of an installation of which nothing is there yet."""
+    return Settings(ROOT, tmp_path / "home", tmp_path / "results")

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -32,6 +31,7 @@ from faultline.system.environment import clean_environment
 from faultline.system.processes import PUNCTUAL_NICENESS
 from faultline.system.settings import DEFAULT_PORTS, HOST, ROOT, Settings
 from faultline.system.ssh_hosts import check_ssh_host
+from faultline.system.waiting import wait_until
 
 FILE = ROOT / "docker-compose.yaml"
 DOCKER = ROOT / "docker"
@@ -53,11 +53,8 @@ def mebibytes(text: str) -> int:
 # ---- Services, images, versions ----
 
 
-def test_there_is_a_container_for_each_service_of_the_embedded_system() -> None:
+def test_each_service_of_the_embedded_system_has_a_container_that_becomes_it() -> None:
     assert set(SERVICES) == {*OURS, "postgres"}
-
-
-def test_each_container_becomes_the_service_of_its_name() -> None:
     serve = ["python", "-P", "-m", "faultline.installation.serve"]
     for name in EMBEDDED:
         program, *arguments = SERVICES[name]["command"]
@@ -92,13 +89,9 @@ def test_the_image_is_made_from_the_locks_on_a_supported_python_and_java() -> No
     assert f"WORKDIR {INSIDE.root}\n" in DOCKERFILE
 
 
-def test_the_image_has_nothing_that_only_tests_need() -> None:
-    assert "requirements-test" not in DOCKERFILE + (DOCKER / "Dockerfile.dockerignore").read_text()
-    assert "faultline test" not in DOCKERFILE
-
-
 def test_what_the_dockerfile_copies_exists_and_is_sent_to_the_builder() -> None:
     rules = (DOCKER / "Dockerfile.dockerignore").read_text().split("\n")
+    assert not any("requirements-test" in text or "faultline test" in text for text in (*rules, DOCKERFILE))
     sent = [rule[1:] for rule in rules if rule.startswith("!")]
     assert "*" in rules
     for arguments in re.findall(r"^COPY (?:--\S+ )*(.+)$", DOCKERFILE, re.MULTILINE):
@@ -107,9 +100,6 @@ def test_what_the_dockerfile_copies_exists_and_is_sent_to_the_builder() -> None:
             assert any(fnmatch(source.rstrip("/"), rule) for rule in sent), f"{source} is not sent"
     build = SERVICES["machine"]["build"]
     assert (ROOT / build["context"] / build["dockerfile"]).is_file()
-
-
-def test_one_service_builds_the_image_and_the_others_fetch_none() -> None:
     assert [name for name, service in SERVICES.items() if "build" in service] == ["machine"]
     assert {SERVICES[name]["pull_policy"] for name in set(OURS) - {"machine"}} == {"never"}
 
@@ -167,10 +157,8 @@ def test_health_checks_and_connections_ask_the_service_that_listens_there() -> N
     known = connections(INSIDE)
     broker = json.loads(str(known["kafka_default"]["extra"]))["bootstrap.servers"]
     assert broker == f"{HOST}:{ports['kafka']}"
-    assert (known["spark_default"]["host"], known["spark_default"]["port"]) == (
-        f"spark://{HOST}",
-        ports["spark_master"],
-    )
+    spark = known["spark_default"]
+    assert (spark["host"], spark["port"]) == (f"spark://{HOST}", ports["spark_master"])
 
 
 def test_mounts_exist_in_the_repository_and_are_read_only() -> None:
@@ -182,17 +170,8 @@ def test_mounts_exist_in_the_repository_and_are_read_only() -> None:
             assert mount["read_only"] is True
             assert (ROOT / mount["source"]).is_dir(), mount["source"]
             assert Path(mount["target"]) == INSIDE.root / mount["source"]
-        code = {
-            "./benchmarks",
-            "./dags",
-            "./docker",
-            "./fault",
-            "./generators",
-            "./include",
-            "./plugins",
-            "./spark_jobs",
-        }
-        assert {mount["source"] for mount in bound} == code
+        code = ("benchmarks", "dags", "docker", "fault", "generators", "include", "plugins", "spark_jobs")
+        assert [mount["source"] for mount in bound] == [f"./{folder}" for folder in code]
         assert [mount for mount in mounts if isinstance(mount, str)] == [
             f"state:{INSIDE.home}",
             f"results:{INSIDE.results}",
@@ -216,19 +195,15 @@ def test_services_are_told_where_their_local_disk_is(monkeypatch: pytest.MonkeyP
 # ---- Life of the services ----
 
 
-def test_long_running_services_have_health_checks_and_restart() -> None:
+def test_services_bound_their_logs_and_those_that_stay_have_health_checks_and_restart() -> None:
     for name, service in SERVICES.items():
+        assert {"max-size", "max-file"} <= set(service["logging"]["options"]), name
         if name == PREPARE:
             assert service["restart"] == "no" and "healthcheck" not in service
             continue
         assert service["restart"] == "unless-stopped", name
         check = service["healthcheck"]
         assert check["test"][0] == "CMD" and {"interval", "timeout", "retries", "start_period"} <= set(check), name
-
-
-def test_every_service_bounds_its_logs() -> None:
-    for name, service in SERVICES.items():
-        assert {"max-size", "max-file"} <= set(service["logging"]["options"]), name
 
 
 def test_dependencies_wait_for_what_can_come_true() -> None:
@@ -267,13 +242,10 @@ def test_a_killed_scheduler_is_started_again_and_a_stopped_one_is_not(tmp_path: 
     script = subprocess.Popen([str(DOCKER / "scheduler")], env={"PATH": path}, stderr=subprocess.DEVNULL)
 
     def started(count: int) -> list[str]:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            lines = (tmp_path / "started").read_text().splitlines() if (tmp_path / "started").exists() else []
-            if len(lines) >= count:
-                return lines
-            time.sleep(0.02)
-        raise AssertionError(f"not started {count} times")
+        def lines() -> list[str]:
+            return (tmp_path / "started").read_text().splitlines() if (tmp_path / "started").exists() else []
+
+        return wait_until(lambda: lines()[count - 1 :] and lines(), timeout_s=120, what=f"start {count}")
 
     try:
         pid, *arguments = started(1)[0].split()
@@ -367,13 +339,9 @@ def test_keys_come_from_files_that_the_environment_names() -> None:
     assert holders == [PREPARE, "airflow-scheduler"]
 
 
-def sshd_config() -> dict[str, str]:
-    lines = (DOCKER / "sshd_config").read_text().splitlines()
-    return dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
-
-
 def test_sshd_takes_one_user_by_key_only() -> None:
-    config = sshd_config()
+    lines = (DOCKER / "sshd_config").read_text().splitlines()
+    config = dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
     no = ("PasswordAuthentication", "KbdInteractiveAuthentication", "PermitEmptyPasswords", "PermitRootLogin", "UsePAM")
     assert {config[key] for key in no} == {"no"}
     assert config["AuthenticationMethods"] == "publickey" and config["AllowUsers"] == "faultline"
@@ -449,7 +417,7 @@ def test_health_of_the_master_and_of_airflow() -> None:
     assert not healthy("spark-master", url)
 
 
-def test_a_worker_is_healthy_when_the_master_knows_it_and_sshd_answers() -> None:
+def test_a_port_that_listens_and_a_worker_that_master_and_sshd_know_are_healthy() -> None:
     def greet(server: socket.socket) -> None:
         connection, _ = server.accept()
         with connection:
@@ -465,15 +433,10 @@ def test_a_worker_is_healthy_when_the_master_knows_it_and_sshd_answers() -> None
         thread.join()
         with answering({"workers": [{"port": 17081, "state": "DEAD"}]}) as url:
             assert not healthy("spark-worker", url, "17081", port)
-    with answering({"workers": [{"port": 17081, "state": "ALIVE"}]}) as url:
-        assert not healthy("spark-worker", url, "17081", port)
-
-
-def test_a_port_is_healthy_when_something_listens() -> None:
-    with socket.create_server((HOST, 0)) as server:
-        port = str(server.getsockname()[1])
         assert healthy("port", port)
     assert not healthy("port", port)
+    with answering({"workers": [{"port": 17081, "state": "ALIVE"}]}) as url:
+        assert not healthy("spark-worker", url, "17081", port)
 
 
 # ---- Compose itself ----

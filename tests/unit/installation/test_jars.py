@@ -218,8 +218,7 @@ def test_what_is_kept_is_believed_until_a_file_changes(tmp_path: Path) -> None:
     assert set_hashes({"set": folder}, cache) == first, "when it was made is no part of a hash"
 
 
-def test_an_installation_tells_of_its_locks_and_jars(tmp_path: Path) -> None:
-    settings = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+def test_an_installation_tells_of_its_locks_and_jars(settings: Settings) -> None:
     (settings.home / "jars" / "kafka").mkdir(parents=True)
     jars_in(settings.jars / "kafka", broker="broker")
     found = hashes(settings)

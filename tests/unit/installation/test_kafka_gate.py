@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from faultline.installation.kafka import _digest, _knows_users
 from faultline.installation.kafka_gate import Exchange, log_in
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
+from faultline.system.secrets import make_secrets
 from faultline.system.settings import ROOT, free_port
 from faultline.system.sockets import listener_of, owner_of
 from faultline.system.waiting import wait_until
@@ -148,3 +150,23 @@ def test_this_users_processes_come_through_and_a_strangers_do_not(tmp_path: Path
         with pytest.raises(TimeoutError):
             server.accept()
     assert "closed a connection of another user's" in (tmp_path / "said").read_text()
+
+
+# ---- The broker's storage ----
+
+
+def test_a_storage_with_other_passwords_is_moved_aside_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, folder = make_secrets(tmp_path / "secrets"), tmp_path / "kafka"
+    (folder / "data").mkdir(parents=True)
+    assert not _knows_users(folder, known), "empty: there is nothing to keep"
+    (folder / "data" / "meta.properties").write_text("node.id=1")
+    (folder / "users.sha256").write_text(_digest(known))
+    assert _knows_users(folder, known) and capsys.readouterr().err == ""
+    (folder / "users.sha256").write_text("before")
+    assert not _knows_users(folder, known)
+    (aside,) = folder.glob("data-before-*")
+    assert (aside / "meta.properties").read_text() == "node.id=1"
+    said = capsys.readouterr().err
+    assert str(aside) in said and said.count("\n") == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from faultline.experiment.attempt import Attempt, write_json
 from faultline.installation import kafka as kafka
 from faultline.installation import supervision
 from faultline.installation.kafka import prepare_kafka
-from faultline.installation.supervision import _start_daemon, down, provision_airflow
-from faultline.installation.users import using
-from faultline.system.errors import InfrastructureError
+from faultline.installation.supervision import _start_daemon, down, provision_airflow, up
+from faultline.installation.users import FILE, conductor_of, only_conductor, using
+from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.settings import ROOT, Settings
+from faultline.system.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -56,8 +59,7 @@ def test_a_program_that_does_not_answer_is_a_line(
     assert not (given.secrets / "format.arguments").exists(), "it has passwords"
 
 
-def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(tmp_path: Path) -> None:
-    given = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(settings: Settings) -> None:
     sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"])
     try:
         started = psutil.Process(sleeping.pid).create_time()
@@ -68,13 +70,13 @@ def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(tmp_path: Pat
             None,
         ]
         for number, owner in enumerate(owners):
-            attempt = Attempt(given.attempts / f"20261121T06150{number}Z-00000{number}")
+            attempt = Attempt(settings.attempts / f"20261121T06150{number}Z-00000{number}")
             attempt.folder.mkdir(parents=True)
-            told = {"attempt": attempt.id, "home": str(given.home), "environment": {"host": socket.gethostname()}}
+            told = {"attempt": attempt.id, "home": str(settings.home), "environment": {"host": socket.gethostname()}}
             write_json(attempt.folder / "attempt.json", {**told, "owner": owner})
-        assert [process.pid for process in supervision._owners(given)] == [sleeping.pid]
-        Attempt(given.attempts / "20261121T061500Z-000000").closed.touch()
-        assert supervision._owners(given) == []
+        assert [process.pid for process in supervision._owners(settings)] == [sleeping.pid]
+        Attempt(settings.attempts / "20261121T061500Z-000000").closed.touch()
+        assert supervision._owners(settings) == []
     finally:
         sleeping.kill()
         sleeping.wait()
@@ -106,3 +108,75 @@ def test_down_ends_a_run_that_has_no_attempt_yet(tmp_path: Path) -> None:
     assert said == ["stopping what is measured without Airflow"] and supervision._owners(given) == []
     with using(given, run=True), using(given):
         assert supervision._owners(given) == [], "not the process that asks"
+
+
+# ---- Who serves an Airflow of others ----
+
+
+SERVES = """\
+import sys, time
+from pathlib import Path
+from faultline.system.settings import Settings
+from faultline.installation.users import only_conductor
+
+home = Path(sys.argv[1])
+with only_conductor(Settings(home, home, home)):
+    print("serves", flush=True)
+    time.sleep(900)
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(tmp_path, tmp_path, tmp_path / "results")
+
+
+@pytest.fixture
+def conductor(settings: Settings) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SERVES, str(settings.home)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "serves\n"
+        yield process
+        process.kill()
+
+
+def test_there_is_one_conductor_and_it_is_known(settings: Settings) -> None:
+    assert conductor_of(settings) is None
+    with only_conductor(settings):
+        with pytest.raises(ConfigError, match="a conductor serves there already"), only_conductor(settings):
+            pass
+        known = conductor_of(settings)
+        assert known is not None and known.pid == os.getpid()
+    assert conductor_of(settings) is None
+    with only_conductor(settings):
+        pass
+
+
+def test_whoever_has_the_number_of_a_dead_conductor_is_none(settings: Settings) -> None:
+    with only_conductor(settings):
+        told = json.loads((settings.home / FILE).read_text())
+    for change in ({"start_ticks": told["start_ticks"] - 1}, {"boot": "another"}, {"pid": None}, {"who": 1}):
+        (settings.home / FILE).write_text(json.dumps({**told, **change}))
+        assert conductor_of(settings) is None, change
+    (settings.home / FILE).write_text(json.dumps(told)[:-9])
+    assert conductor_of(settings) is None
+
+
+def test_airflow_does_not_come_up_beside_a_conductor(settings: Settings, conductor: subprocess.Popen[str]) -> None:
+    before = {path.name for path in settings.home.iterdir()}
+    with pytest.raises(ConfigError, match=rf"conductor of another Airflow serves here \(process {conductor.pid}\)"):
+        up(settings, Path("/nowhere/java"), Path("/nowhere"))
+    assert {path.name for path in settings.home.iterdir()} == before | {"up.lock"}
+
+
+def test_down_ends_the_conductor_and_not_the_one_that_calls_it(
+    settings: Settings, conductor: subprocess.Popen[str]
+) -> None:
+    said: list[str] = []
+    down(settings, said.append)
+    wait_until(lambda: conductor.poll() is not None, timeout_s=120, what="the end of the conductor")
+    assert said == ["stopping the conductor"]
+    assert conductor.returncode in (-signal.SIGTERM, 0)  # 0: `down` itself waited for its child
+    with only_conductor(settings):
+        down(settings, said.append)
+    assert len(said) == 1

@@ -31,11 +31,6 @@ PASSWORD, SECRET = 'pa"ss\\word', "of the \\cluster"
 LAB = Target("lab")
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
-
-
 def said(storage: str = "/shared", **kafka: Any) -> dict[str, Said]:
     login = {
         "bootstrap.servers": "127.0.0.1:9093,127.0.0.1:9094", "security.protocol": "SASL_SSL",

@@ -24,7 +24,7 @@ from faultline.system.secrets import (
     write_logins,
     write_no_logins,
 )
-from faultline.system.settings import DEFAULT_PORTS, INSTANCE, ROOT, Settings
+from faultline.system.settings import INSTANCE, Settings
 from tests.support.decoys import NOBODY, only_root
 
 
@@ -83,8 +83,7 @@ def test_a_link_in_the_place_of_the_folder_or_the_file_leads_nowhere(tmp_path: P
     assert (tmp_path / "victim").read_text() == "whole" and (tmp_path / "file").read_text() == "text"
 
 
-def test_clients_log_in_where_the_broker_asks(tmp_path: Path) -> None:
-    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results", DEFAULT_PORTS)
+def test_clients_log_in_where_the_broker_asks(settings: Settings) -> None:
     bootstrap, secrets = settings.endpoints.kafka, settings.secrets
     assert kafka_client(bootstrap, secrets=secrets) == {"bootstrap.servers": bootstrap} and not kafka_options(settings)
     known = make_secrets(secrets)
@@ -100,9 +99,8 @@ def test_clients_log_in_where_the_broker_asks(tmp_path: Path) -> None:
     assert json.loads((secrets / FILE).read_text()), "kept"
 
 
-def test_a_login_that_is_gone_while_services_run_is_named(tmp_path: Path) -> None:
+def test_a_login_that_is_gone_while_services_run_is_named(settings: Settings) -> None:
     """And nobody comes as anybody instead."""
-    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results", DEFAULT_PORTS)
     write_logins(settings.secrets, make_secrets(settings.secrets))
     write_private(settings.home / INSTANCE, "{}")
     require_logins(settings.secrets)
