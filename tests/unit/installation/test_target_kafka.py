@@ -8,7 +8,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,28 +108,22 @@ def with_own(folder: Path, port: int, authority: Authority, own: Pair) -> Broker
     return broker(folder, port, **{"security.protocol": "SSL", **given})
 
 
-def test_a_certificate_of_ones_own_is_shown_and_one_that_is_refused_told(tmp_path: Path) -> None:
-    authority = Authority()
-    strangers, own = Authority(), tmp_path / "own"
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_certificate_of_ones_own_is_shown_and_one_that_is_refused_told(
+    tmp_path: Path, newest: ssl.TLSVersion
+) -> None:
+    """TLS 1.3 tells after the handshake, so by the login."""
+    authority, strangers, own = Authority(), Authority(), tmp_path / "own"
     own.mkdir()
-    with tls_server(tmp_path, authority.signed(), clients=authority) as port:
+    with tls_server(tmp_path, authority.signed(), clients=authority, newest=newest) as port:
         assert reached(with_own(own, port, authority, authority.signed())) == f"{LOCAL}:{port} answers"
         given = {"security.protocol": "SSL", "ssl.ca.pem": authority.pem}
         for make in (lambda: with_own(own, port, authority, strangers.signed()), lambda: broker(own, port, **given)):
+            there = make()
+            if newest is ssl.TLSVersion.TLSv1_3:
+                assert reached(there)
             with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.certificate\.pem: .* do"):
-                reached(make())
-
-
-def test_a_certificate_that_is_refused_after_the_handshake_is_told_by_the_login(tmp_path: Path) -> None:
-    """As TLS 1.3 does."""
-    authority, strangers, own = Authority(), Authority(), tmp_path / "own"
-    own.mkdir()
-    with tls_server(tmp_path, authority.signed(), clients=authority, newest=ssl.TLSVersion.TLSv1_3) as port:
-        given = {"security.protocol": "SSL", "ssl.ca.pem": authority.pem}
-        for make in (lambda: with_own(own, port, authority, strangers.signed()), lambda: broker(own, port, **given)):
-            assert reached(there := make())
-            with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.certificate\.pem: .* do"):
-                logged_in(there)
+                (logged_in if newest is ssl.TLSVersion.TLSv1_3 else reached)(there)
 
 
 def damaged(pem: str) -> str:
@@ -143,11 +137,7 @@ def test_what_cannot_be_read_or_used_is_told_by_its_key_before_anybody_is_asked(
     own, other = authority.signed(), authority.signed()
     for pair, ca, why in (
         (own, damaged(authority.pem), r"ssl\.ca\.pem: cannot be read \(.*\); give it whole$"),
-        (
-            Pair(damaged(own.certificate), own.key),
-            authority.pem,
-            r"ssl\.certificate\.pem: cannot be read; give",
-        ),
+        (Pair(damaged(own.certificate), own.key), authority.pem, r"ssl\.certificate\.pem: cannot be read; give"),
         (Pair(own.certificate, other.key), authority.pem, r"ssl\.key\.pem: is not that of ssl\.certificate\.pem \("),
         (authority.signed(expired=True), authority.pem, r"ssl\.certificate\.pem: holds from .*; renew it$"),
     ):
@@ -159,50 +149,20 @@ def test_what_cannot_be_read_or_used_is_told_by_its_key_before_anybody_is_asked(
         assert "\n" not in str(refused.value)
 
 
-class Brokers:
-    """Of a cluster, as its admin client sees them; `answers`: what each look at a topic comes to."""
-
-    def __init__(self, *answers: int) -> None:
-        self.answers = list(answers)
-
-    def describe_configs(self, resources: list[str], request_timeout: float) -> dict[str, Future[None]]:
-        told: Future[None] = Future()
-        answer = self.answers.pop(0)
-        if answer == KafkaError.NO_ERROR:
-            told.set_result(None)
-        else:
-            told.set_exception(KafkaException(KafkaError(answer)))
-        return {resources[0]: told}
-
-
-def test_a_topic_of_which_a_broker_has_not_heard_yet_is_asked_for_again() -> None:
-    brokers = Brokers(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NO_ERROR)
-    kafka._describe(brokers, "topic")
-    assert brokers.answers == []
-
-
-@pytest.mark.parametrize("answer", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED])
-def test_a_topic_that_stays_away_or_is_refused_is_told(answer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "HEARD_S", 0)
-    brokers = Brokers(answer, answer, KafkaError.NO_ERROR)
-    with pytest.raises(KafkaException):
-        kafka._describe(brokers, "topic")
-    assert KafkaError.NO_ERROR in brokers.answers
-
-
 class Cluster:
-    """Of so many servers, as its admin client sees it. `trouble`: what each request comes to, by its name, when it has
-    been done."""
+    """Of so many servers, as its admin client sees it. `answers`: what each request comes to, by its name, once it has
+    been done: one after another, the last one from then on."""
 
-    def __init__(self, servers: int = 1, **trouble: int) -> None:
-        self.servers, self.trouble, self.topics, self.listed = servers, trouble, dict[str, int](), False
+    def __init__(self, servers: int = 1, **answers: list[int]) -> None:
+        self.servers, self.answers, self.topics, self.listed = servers, answers, dict[str, int](), False
 
     def _told(self, what: str) -> Future[None]:
         told: Future[None] = Future()
-        if what in self.trouble:
-            told.set_exception(KafkaException(KafkaError(self.trouble[what])))
-        else:
+        left = self.answers.get(what, [KafkaError.NO_ERROR])
+        if (answer := left[0] if len(left) == 1 else left.pop(0)) == KafkaError.NO_ERROR:
             told.set_result(None)
+        else:
+            told.set_exception(KafkaException(KafkaError(answer)))
         return told
 
     def create_topics(self, new: list[Any], request_timeout: float) -> dict[str, Future[None]]:
@@ -219,10 +179,25 @@ class Cluster:
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
         # It still answers when it is asked first.
-        if self.listed and "list" in self.trouble:
-            raise KafkaException(KafkaError(self.trouble["list"]))
+        if self.listed:
+            self._told("list").result()
         self.listed = True
         return SimpleNamespace(brokers=range(self.servers), topics=dict(self.topics))
+
+
+UNKNOWN, DENIED = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize(
+    ("answers", "heard_s", "is_there"),
+    [([UNKNOWN, UNKNOWN, KafkaError.NO_ERROR], 60, True), ([UNKNOWN], 0, False), ([DENIED], 60, False)],
+)
+def test_a_topic_of_which_a_broker_has_not_heard_yet_is_asked_for_again(
+    answers: list[int], heard_s: float, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "HEARD_S", heard_s)
+    with nullcontext() if is_there else pytest.raises(KafkaException):
+        kafka._describe(Cluster(describe=answers), "topic")
 
 
 def asked_of(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
@@ -246,7 +221,7 @@ def test_each_server_tells_its_clock_and_all_of_them_are_within_what_is_told(
 def test_a_broker_that_goes_meanwhile_keeps_no_topic_and_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    cluster = Cluster(**{what: KafkaError._TIMED_OUT})
+    cluster = Cluster(**{what: [KafkaError._TIMED_OUT]})
     with pytest.raises(InfrastructureError, match=f"^Connection faultline_kafka: could not {what} faultline-probe-"):
         asked_of(cluster, tmp_path, monkeypatch)
     assert cluster.topics == {}
@@ -265,14 +240,14 @@ def test_records_go_to_each_server_and_come_back_with_their_times(tmp_path: Path
         assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1, "they are this process"
 
 
-def test_a_topic_that_is_there_already_is_somebody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(create=KafkaError.TOPIC_ALREADY_EXISTS)
-    with pytest.raises(ConfigError, match="is there, and somebody else's; it stays as it is"):
-        asked_of(cluster, tmp_path, monkeypatch)
-    assert len(cluster.topics) == 1
-
-
 def test_the_fastest_record_tells_the_clock() -> None:
     # The broker's clock is 40 ms ahead; the second record took 2 ms, the first half a second.
     found = _clock([(10.0, 10.5), (11.0, 11.002)], [10.49, 11.041])
     assert found == Clock(pytest.approx(40.5), pytest.approx(1.5))
+
+
+def test_a_topic_that_is_there_already_is_somebody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(create=[KafkaError.TOPIC_ALREADY_EXISTS])
+    with pytest.raises(ConfigError, match="is there, and somebody else's; it stays as it is"):
+        asked_of(cluster, tmp_path, monkeypatch)
+    assert len(cluster.topics) == 1
