@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, Route
 
 from faultline.records.judge.judge import judge
 from faultline.records.record import Record
-from faultline.reports.figures.attempt import FAULT_COLOUR
+from faultline.reports.figures.style import FAULT_COLOUR
 from faultline.reports.report import write_report
 from tests.unit.sample_records import CENSORED, matrix, sample
 from tests.unit.synthetic import Scenario, Synthetic

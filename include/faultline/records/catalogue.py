@@ -35,7 +35,7 @@ class Sheet(Enum):
 
     RUNS = "a row for each run: terminal and report"
     CELLS = "a row for each configuration of a sweep on its page"
-    COMPARED = "figures that comparisons and nightly runs take by default"
+    COMPARED = "figures that comparisons, nightly runs and overviews take by default"
     WATCHED = "figures for Prometheus"
     ANSWER = "figures in the sentences of an answer"
     EXPORT = "what identifies a record in CSV and Parquet"

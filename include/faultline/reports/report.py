@@ -31,10 +31,10 @@ from faultline.records.summary import Entry
 from faultline.reports.answer.view import answer_view
 from faultline.reports.figures.parts import parts_figure
 from faultline.reports.html import environment, figures_json, own_text
-from faultline.reports.sweep_figures import overview_figures
 from faultline.reports.views.run import OVERSUBSCRIBED, as_text, period, run_view
 from faultline.reports.views.runs import columns_of, ordered, plain_rows
 from faultline.reports.views.story import Pairs
+from faultline.reports.views.sweep import PANEL_HEIGHT, Choice, SweepView
 from faultline.system.text import counted
 
 _ENGINES = {"pyspark": "Spark", "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow"}
@@ -72,10 +72,12 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
     figures: dict[str, go.Figure] = {}
     experiments = [run_view(record, results, row["number"]) for row, record in zip(rows, ordered(records), strict=True)]
     figures |= {view.plot: view.figure for view in experiments if view.figure is not None}
-    overview = []
-    for index, (axis, figure) in enumerate(overview_figures(records)):
-        figures[f"overview-{index}"] = figure
-        overview.append((axis, f"overview-{index}", figure.layout.height))
+    judged = SweepView([Entry.of(record) for record in ordered(records) if record.status in JUDGED], Choice())
+    overview: list[tuple[str, list[tuple[str, str]]]] = []
+    for axis, panels in judged.panels if judged.entries else ():
+        drawn = {f"overview-{len(overview)}-{place}": figure for place, (_, figure) in enumerate(panels)}
+        figures |= drawn
+        overview.append((axis, list(zip(drawn, [metric.title for metric, _ in panels], strict=True))))
     answer = _answer(records, figures)
     parts = parts_figure(records)
     if parts is not None:
@@ -94,7 +96,8 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
             rows=rows,
             answer=answer,
             overview=overview,
-            present=present_text(records, drawn=bool(overview), broken=parts is not None),
+            panel_height=PANEL_HEIGHT,
+            present=present_text(records, judged, broken=parts is not None),
             parts=None if parts is None else parts.layout.height,
             experiments=experiments,
             figures=figures_json(figures),
@@ -117,22 +120,22 @@ def _answer(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[st
     return answer_view(answer, unsound, figures)
 
 
-def present_text(records: Sequence[Record], *, drawn: bool, broken: bool) -> str:
-    """What the plots show, and why one is missing. `drawn`: along an axis; `broken`: whether there are recoveries."""
-    judged = [record for record in records if record.status in JUDGED]
-    if not judged:
+def present_text(records: Sequence[Record], view: SweepView, *, broken: bool) -> str:
+    """What the plots show, and why one is missing. `view`: of the judged records; `broken`: whether there are
+    recoveries."""
+    if not view.entries:
         return "No record has figures, so there is nothing to draw; each one below says why."
-    usable = Counter(record.config_id for record in judged if record.sound)
-    runs = counted(sum(usable.values()), "usable run")
-    parts = [f"{runs} of {counted(len({record.config_id for record in judged}), 'configuration')}"]
-    if unsound := len(judged) - sum(usable.values()):
-        parts.append(f"{counted(unsound, 'unsound run')}, hollow, with the reason at the mark")
-    if without := len(records) - len(judged):
+    parts = [f"{counted(view.usable, 'usable run')} of {counted(len(view.points), 'configuration')}"]
+    if view.unsound:
+        parts.append(f"{counted(view.unsound, 'unsound run')}, hollow, with the reason at the mark")
+    if others := len(view.entries) - len(view.members):
+        parts.append(f"not {counted(others, 'record')} of other builds, since builds are never mixed")
+    if without := len(records) - len(view.entries):
         parts.append(f"{counted(without, 'record')} without figures")
     text = f"Drawn: {'; '.join(parts)}."
-    if usable and max(usable.values()) == 1 and drawn:
+    if view.usable and not view.repeated and view.axes:
         text += " A single run of a configuration is noise, so no line joins them."
-    if not drawn:
+    if not view.axes:
         text += " They differ in no parameter that a plot has an axis for."
     return text if broken else f"{text} None of them was broken, so there is no recovery."
 

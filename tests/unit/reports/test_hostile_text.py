@@ -32,8 +32,9 @@ from faultline.reports.pages.nights import Chosen, nights_page
 from faultline.reports.pages.overlay import overlay_page
 from faultline.reports.pages.overview import overview_page
 from faultline.reports.pages.prometheus import prometheus_text
-from faultline.reports.pages.sweep import Choice, matrix_page, sweep_page
+from faultline.reports.pages.sweep import matrix_page, sweep_page
 from faultline.reports.report import render
+from faultline.reports.views.sweep import Choice
 from faultline.system.settings import ROOT, Settings
 from tests.unit.hostile import PIECES, TEXTS, Skeleton, hostile_store
 from tests.unit.pages_store import app, ask, figures, put, site

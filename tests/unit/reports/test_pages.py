@@ -14,7 +14,8 @@ from faultline.reports.pages.compare import Pair, compare_page
 from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.overview import SWEEPS_A_PAGE, overview_page
 from faultline.reports.pages.site import Site, Unknown
-from faultline.reports.pages.sweep import Choice, matrix_page, sweep_page
+from faultline.reports.pages.sweep import matrix_page, sweep_page
+from faultline.reports.views.sweep import Choice
 from tests.unit.pages_store import figure, figures, grid, put, record, rows, site
 from tests.unit.reports.test_report import EVIL, Page
 from tests.unit.sample_records import CENSORED, RECOVERED
@@ -127,7 +128,8 @@ def test_a_reader_chooses_metric_axis_and_view(tmp_path: Path) -> None:
     turned = figure(sweep_page(one, "s1", Choice(x="checkpoint_interval_s"))).data[0]
     assert (turned.x, turned.y) == (("2", "5"), ("1", "8"))
     drawn = figure(sweep_page(one, "s1", Choice(view="curves", metric="recovery.macro_s")))
-    assert [trace.name for trace in drawn.data] == ["checkpoint interval 2 s", "checkpoint interval 5 s"]
+    names = [trace.name for trace in drawn.data if trace.name != "one run"]
+    assert names == ["checkpoint interval 2 s", "checkpoint interval 5 s"]
     assert list(drawn.data[0].x) == [1, 8] and list(drawn.data[0].y) == [13.84, 13.84]
     assert drawn.layout.yaxis.title.text == "Macro recovery (s)"
     for wrong in (Choice(metric="nothing"), Choice(x="rate"), Choice(view="pie"), Choice(group="b9")):
@@ -145,7 +147,8 @@ def test_one_axis_makes_a_curve_with_error_bars(tmp_path: Path) -> None:
         ),
     )
     drawn = figure(sweep_page(site(tmp_path), "s1"))
-    (line,) = drawn.data
+    line, runs = drawn.data
+    assert (runs.name, len(runs.y), drawn.layout.showlegend) == ("one run", 9, False)
     assert list(line.y) == [15.0, 105.0, 1005.0]
     assert list(line.error_y.array) == [15.0] * 3 and list(line.error_y.arrayminus) == [5.0] * 3
     assert line.error_y.visible
@@ -199,7 +202,7 @@ def test_a_recovery_that_was_not_seen_to_end_bounds_the_median(tmp_path: Path) -
         record("b2", state_mb=8.0, repetition=2, recovery=RECOVERED),
     )
     html = sweep_page(site(tmp_path), "s1", Choice(metric="recovery.macro_s"))
-    seen, bound = figure(html).data
+    seen, bound = (trace for trace in figure(html).data if trace.name != "one run")
     assert (list(seen.y), list(bound.y)) == ([13.84], [33.94])
     assert bound.marker.symbol == "triangle-up-open" and bound.mode == "markers"
     assert any("> 33.94 13.84 – 33.94" in row for row in rows(html))
@@ -292,7 +295,7 @@ def test_each_recovery_of_a_run_is_a_small_point(tmp_path: Path) -> None:
         ),
     )  # fmt: skip
     drawn = figure(sweep_page(site(tmp_path), "s1", Choice(metric="recovery.macro_s")))
-    (small,) = (trace for trace in drawn.data if trace.name == "one recovery of a run")
+    (small,) = (trace for trace in drawn.data if trace.name == "one run")
     assert sorted(small.y) == [10.0, 10.0, 12.0, 12.0, 17.0, 17.0] and small.marker.size < 6
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from faultline.records.judge.judge import judge
 from faultline.records.record import CpuBesides, Record
-from faultline.reports.figures.attempt import FAULT_COLOUR
+from faultline.reports.figures.style import FAULT_COLOUR
 from faultline.reports.pages.download import as_parquet
 from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.overview import overview_page

@@ -19,7 +19,8 @@ from faultline.records.summary import Entry
 from faultline.reports.pages import nights
 from faultline.reports.pages.nights import Chosen, nights_page
 from faultline.reports.pages.site import Unknown
-from faultline.reports.pages.sweep import chosen_group, sweep_page
+from faultline.reports.pages.sweep import sweep_page
+from faultline.reports.views.sweep import chosen_group
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site
 

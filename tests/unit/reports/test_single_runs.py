@@ -16,7 +16,6 @@ from faultline.records.summary import Entry
 from faultline.reports.document.svg import Line, Mark, Panel, draw
 from faultline.reports.figures.configurations import curves
 from faultline.reports.pages.nights import course_figure
-from faultline.reports.sweep_figures import overview_figures
 from tests.unit.swept_records import swept
 
 (P99,) = (metric for metric in KNOWN if metric.key == "latency_ms.p99")
@@ -31,39 +30,22 @@ def curved(records: Sequence[Record]) -> go.Figure:
 
 @pytest.mark.parametrize("repetitions", [1, 2])
 def test_curves_of_a_sweep(repetitions: int) -> None:
-    joined = {trace.mode for trace in curved(swept(repetitions=repetitions, controls=False)).data}
+    figure = curved(swept(repetitions=repetitions, controls=False))
+    joined = {trace.mode for trace in figure.data if trace.name != "one run"}
     assert joined == ({"markers"} if repetitions == 1 else {"lines+markers"})
+    runs = sum(len(trace.x) for trace in figure.data if trace.name == "one run")
+    assert runs == (0 if repetitions == 1 else 2 * 3 * repetitions), (
+        "each run is a small point, where there are several"
+    )
 
 
 def test_in_a_line_of_both_only_what_was_repeated_is_joined() -> None:
     records = swept(repetitions=2, states=(1.0, 8.0), controls=False)
     kept = [one for one in records if one.config["checkpoint_interval_s"] != 5.0 or one.repetition == 0]
     figure = curved(kept)
-    line, single = (trace for trace in figure.data if trace.legendgroup == "state 1 MB")
+    line, single = (trace for trace in figure.data if trace.name == "state 1 MB")
     assert (line.mode, list(line.x)) == ("lines+markers", [2.0, 10.0])
     assert (single.mode, list(single.x), single.showlegend) == ("markers", [5.0], False)
-
-
-@pytest.mark.parametrize(("repetitions", "lines"), [(1, 0), (3, 2 * 2 * 4)])
-def test_panels_of_the_report(repetitions: int, lines: int) -> None:
-    figures = dict(overview_figures(swept((2.0, 5.0), repetitions=repetitions, controls=False)))
-    found = [trace for figure in figures.values() for trace in figure.data if "lines" in trace.mode]
-    assert len(found) == lines
-    if found:
-        runs = {
-            trace.name: trace
-            for trace in figures["checkpoint interval (s)"].data
-            if trace.xaxis == "x4" and trace.y[0] is not None
-        }
-        (group,) = (name for name in runs if name == "state 1 MB")
-        middle = sorted(runs[group].y[:repetitions])[1]
-        assert runs[f"median, {group}"].y[0] == pytest.approx(middle)
-
-
-def test_a_recovery_that_was_not_seen_to_end_makes_no_median_to_join() -> None:
-    figures = dict(overview_figures(swept((2.0, 5.0), states=(1.0,), repetitions=2, censored=1, controls=False)))
-    (figure,) = figures.values()
-    assert not [trace for trace in figure.data if trace.xaxis == "x3" and "lines" in trace.mode]
 
 
 @pytest.mark.parametrize(("n", "paths"), [(1, 0), (2, 1)])

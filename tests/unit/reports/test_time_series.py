@@ -6,15 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from faultline.records.judge.judge import judge
 from faultline.records.record import Record
-from faultline.reports.figures.attempt import FAULT_COLOUR, ROLE_COLOURS, time_figure
+from faultline.records.summary import Entry
+from faultline.reports.figures.attempt import time_figure
 from faultline.reports.figures.parts import parts_figure
-from faultline.reports.sweep_figures import overview_figures
+from faultline.reports.figures.style import FAULT_COLOUR, ROLE_COLOURS
 from faultline.reports.views.runs import plain_rows
+from faultline.reports.views.sweep import Choice, SweepView
 from faultline.system.window import NS
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.synthetic import T0_NS, Scenario, Synthetic
@@ -98,34 +99,6 @@ def test_empty_curves_and_wrong_content() -> None:
         time_figure({"latency": []})
 
 
-def drawn(figure: go.Figure, axis: str) -> dict[str, list[tuple[str, float]]]:
-    """Place and value of each mark of a panel, by the name of its group; lines left out."""
-    found: dict[str, list[tuple[str, float]]] = {}
-    names = (figure.layout.xaxis.ticktext or figure.layout.xaxis4.ticktext) if axis else ()
-    for trace in figure.data:
-        if trace.xaxis == axis and trace.mode == "markers" and trace.y[0] is not None:
-            found.setdefault(trace.name, []).extend((names[round(x)], y) for x, y in zip(trace.x, trace.y, strict=True))
-    return found
-
-
-def in_legend(figure: go.Figure) -> list[str]:
-    return [trace.name for trace in figure.data if trace.showlegend is not False]
-
-
-def test_the_overview_has_a_figure_for_each_axis() -> None:
-    figures = dict(overview_figures(matrix()))
-    assert list(figures) == ["state (MB)", "checkpoint interval (s)"]
-    figure = figures["state (MB)"]
-    assert list(figure.layout.xaxis.ticktext) == ["1", "8"]
-    macro = drawn(figure, "x3")
-    assert macro["interval 2 s"] == [("1", 13.84), ("8", 13.84)]
-    assert macro["interval 5 s"] == [("1", 13.84), ("8", 33.94)]
-    (bound,) = (trace for trace in figure.data if trace.xaxis == "x3" and trace.marker.symbol == "triangle-up-open")
-    assert list(bound.y) == [33.94]
-    assert drawn(figure, "x4")["control"] == [("1", 2557.0)]
-    assert in_legend(figure) == ["interval 2 s", "interval 5 s", "control"]
-
-
 def test_unsound_runs_are_hollow_and_say_why_and_make_no_median() -> None:
     why = "not-steady: lag drifts by 30 %"
     records = [
@@ -135,13 +108,11 @@ def test_unsound_runs_are_hollow_and_say_why_and_make_no_median() -> None:
         )
         for interval in (2.0, 5.0) for run in range(3)
     ]  # fmt: skip
-    (figure,) = dict(overview_figures(records)).values()
-    assert "unsound run, does not count" in in_legend(figure)
-    hollow = [trace for trace in figure.data if trace.xaxis == "x3" and str(trace.marker.symbol).endswith("-open")]
-    assert sum(len(trace.x) for trace in hollow) == 4
-    assert all(why in text for trace in hollow for text in trace.text)
-    assert len({x for trace in figure.data if trace.xaxis == "x3" for x in trace.x if x is not None}) == 6, "apart"
-    assert not [trace for trace in figure.data if trace.mode == "lines"], "one interval has no usable run"
+    view = SweepView([Entry.of(one) for one in records], Choice())
+    ((axis, panels),) = view.panels
+    figure = dict((one.key, figure) for one, figure in panels)["recovery.macro_s"]
+    (hollow,) = (trace for trace in figure.data if trace.name == "unsound run, does not count")
+    assert axis == "checkpoint interval (s)" and len(hollow.x) == 4 and all(why in text for text in hollow.text)
     parts = parts_figure(records)
     assert parts is not None
     open_bars = {bar.y for bar in parts.data if bar.marker.color == "rgba(0,0,0,0)"}
@@ -161,11 +132,6 @@ def test_each_recovery_of_a_run_is_a_small_point_beside_the_median_of_the_run() 
         )
 
     records = [run(interval, number) for interval in (2.0, 5.0) for number in range(2)]
-    (figure,) = dict(overview_figures(records)).values()
-    small = [trace for trace in figure.data if trace.xaxis == "x3" and trace.marker.size == 5 and trace.y[0]]
-    runs = [trace for trace in figure.data if trace.xaxis == "x3" and trace.marker.size == 9 and trace.y[0]]
-    assert sum(len(trace.y) for trace in small) == 12 and sum(len(trace.y) for trace in runs) == 4
-    assert {x for trace in small for x in trace.x} == {x for trace in runs for x in trace.x}, "of their run"
     parts = parts_figure(records)
     assert parts is not None and len(parts.data[0].y) == 12
     assert parts.data[0].y[1].endswith("recovery 2")
@@ -175,27 +141,14 @@ def test_each_recovery_of_a_run_is_a_small_point_beside_the_median_of_the_run() 
     assert whole is not None and len(whole.data[0].y) == 20, "a bar a run where there are many"
 
 
-def test_a_figure_that_no_record_knows_has_no_panel() -> None:
-    controls = [sample(fault="none", checkpoint_interval_s=interval, attempt=f"a{interval}") for interval in (2.0, 5.0)]
-    (figure,) = dict(overview_figures(controls)).values()
-    assert [note.text for note in figure.layout.annotations] == ["Latency p99 (ms)"]
-    assert list(figure.layout.xaxis4.domain) == pytest.approx([0, 1]) and figure.layout.xaxis.domain is None
-
-
 def test_faults_are_an_axis_of_their_own() -> None:
     records = [
         sample(fault=victim, checkpoint_interval_s=interval, recovery=recovery, attempt=f"{victim}-{interval}")
         for interval in (2.0, 5.0)
         for victim, recovery in (("none", None), ("worker", RECOVERED), ("driver", CENSORED))
     ]
-    figures = dict(overview_figures(records))
-    assert list(figures) == ["checkpoint interval (s)", "fault"]
-    by_fault = figures["fault"]
-    assert list(by_fault.layout.xaxis.ticktext) == ["driver kill", "worker kill", "control"]
-    assert {place for place, _ in drawn(by_fault, "x3")["interval 5 s"]} == {"worker kill", "driver kill"}
-    assert {trace.mode for trace in by_fault.data} == {"markers"}, "victims have no order that a line could follow"
-    assert [place for place, _ in drawn(by_fault, "x4")["control"]] == ["control", "control"]
-    assert in_legend(figures["checkpoint interval (s)"]) == ["driver kill", "worker kill", "control"]
+    names = [axis for axis, _ in SweepView([Entry.of(one) for one in records], Choice()).panels]
+    assert names == ["checkpoint interval (s)", "fault"]
     parts = parts_figure(records)
     assert parts is not None
     assert "2 · worker kill, 1 MB, 2 s" in parts.data[0].y
@@ -228,13 +181,6 @@ def test_later_faults_have_lines_and_marks_but_no_legend() -> None:
     ]
     lines = shapes(figure)
     assert [lines[name].line.color for name in ("t0", "t0#2")] == [FAULT_COLOUR] * 2
-
-
-def test_nothing_to_compare_no_overview() -> None:
-    assert overview_figures([sample()]) == []
-    assert overview_figures([]) == []
-    failed = [sample(status="failed", state_mb=state) for state in (1.0, 8.0)]
-    assert overview_figures(failed) == [], "without a figure"
 
 
 def test_parts_add_up_to_macro_or_to_what_was_watched() -> None:

@@ -28,8 +28,7 @@ from faultline.reports.answer.words import (
     step_lines,
     trade_lines,
 )
-from faultline.reports.figures.attempt import FAINT_COLOUR
-from faultline.reports.sweep_figures import SERIES_COLOURS
+from faultline.reports.figures.style import FAINT_COLOUR, SERIES_COLOURS, UNSOUND, finish, legend_above
 
 FRONT = "front"
 # More names than this lie on top of each other; the table below has them.
@@ -94,12 +93,11 @@ def front_figure(answer: Answer, unsound: Unsound | None = None) -> go.Figure | 
     highest = max((max(trace.y) for trace in figure.data), default=1.0)
     span = [x for trace in figure.data for x in trace.x]
     room = max((max(span) - min(span)) * 0.18, max(span) * 0.02)
-    figure.update_layout(
-        height=380,
-        margin={"l": 64, "r": 16, "t": 44, "b": 56},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+    finish(
+        figure,
+        380,
+        (64, 16, 44, 56),
+        legend=legend_above(),
         showlegend=True,
         # Room for the names of the outermost.
         xaxis={"title": {"text": x.title}, "zeroline": False, "range": [min(span) - room, max(span) + room]},
@@ -145,7 +143,7 @@ def _runs(figure: go.Figure, answer: Answer, unsound: Unsound | None) -> None:
     usable = [entry for place in answer.front.places for point in place.candidate.points for entry in point.valid]
     for entries, name, symbol in (
         ((), "", "") if answer.single else (usable, "one run", "circle"),
-        (() if unsound is None else unsound.entries, "unsound run, does not count", "circle-open"),
+        (() if unsound is None else unsound.entries, UNSOUND, "circle-open"),
     ):
         shown = [
             (entry, one, other)

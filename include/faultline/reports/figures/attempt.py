@@ -1,8 +1,4 @@
-"""One attempt over time: latency, throughput, lag and CPU in one figure. Pure functions.
-
-Colours are from the Okabe-Ito palette, which people with a colour vision deficiency can tell apart, and of
-middling lightness, so that they hold on white and on black. What depends on the theme (text, grid) is left to the page.
-"""
+"""One attempt over time: latency, throughput, lag and CPU in one figure. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,20 +11,12 @@ import plotly.graph_objects as go
 
 from faultline.records.event_names import LABELS, split_name
 from faultline.records.format import signed
+from faultline.reports.figures.style import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS, STRONG_COLOUR, finish
 from faultline.reports.views.series import Bounds, lag_out, latency_out
 
 Series = Mapping[str, Any]
 
-ROLE_COLOURS = {
-    "executors": "#0072B2",
-    "driver": "#E69F00",
-    "kafka": "#009E73",
-    "generator": "#CC79A7",
-    "python_workers": "#56B4E9",
-}
-FAULT_COLOUR = "#D55E00"
-FAINT_COLOUR = "#8D99A5"
-_STRONG, _SOFT = "#3B7DBD", "#86B6E0"
+_SOFT = "#86B6E0"
 _SHADE = "rgba(128,138,148,0.13)"
 _OUT = "rgba(213,94,0,0.16)"
 _MARK = "rgba(128,138,148,0.55)"
@@ -95,14 +83,13 @@ def time_figure(
     _bounds(figure, series, bounds, end)
     if machine_cores is not None and peak > machine_cores / 2:
         _level(figure, "y4", machine_cores, [start, end], f"{machine_cores} cores")
-    figure.update_layout(
-        height=780,
-        margin={"l": 78, "r": 150, "t": 58, "b": 48},
+    finish(
+        figure,
+        780,
+        (78, 150, 58, 48),
         hovermode="x unified",
         hoversubplots="axis",
         dragmode="zoom",
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
         xaxis={
             "anchor": "y4",
             "range": [start, end],
@@ -123,7 +110,7 @@ def _latency(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> None:
     # The maximum first, so that it lies behind the p99 it often coincides with.
     for key, name, line in (
         ("max_ms", "max", {"color": FAINT_COLOUR, "width": 1.4, "dash": "dot"}),
-        ("p99_ms", "p99", {"color": _STRONG, "width": 2}),
+        ("p99_ms", "p99", {"color": STRONG_COLOUR, "width": 2}),
         ("p50_ms", "p50", {"color": _SOFT, "width": 2}),
     ):
         figure.add_scatter(
@@ -147,7 +134,7 @@ def _throughput(figure: go.Figure, points: Sequence[Mapping[str, Any]], rate: fl
         y=_column(points, "rps", 1),
         name="committed",
         mode="lines",
-        line={"color": _STRONG, "width": 1.8, "shape": "vh"},
+        line={"color": STRONG_COLOUR, "width": 1.8, "shape": "vh"},
         yaxis="y2",
         legend="legend3",
         hovertemplate="%{y:,.0f} records/s",
@@ -163,7 +150,7 @@ def _lag(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> None:
         y=_column(points, "records", 0),
         name="lag at commit",
         mode="lines+markers",
-        line={"color": _STRONG, "width": 1.8},
+        line={"color": STRONG_COLOUR, "width": 1.8},
         marker={"size": 4},
         yaxis="y3",
         legend="legend4",

@@ -10,19 +10,23 @@ import plotly.graph_objects as go
 from faultline.comparison.cells import Axis, Figure, Point, apart, is_number, label, seen_value
 from faultline.records.catalogue import MACRO, Metric
 from faultline.records.summary import Entry
-from faultline.reports.figures.attempt import FAINT_COLOUR
-from faultline.reports.sweep_figures import SERIES_COLOURS, SERIES_SYMBOLS
+from faultline.reports.figures.style import (
+    FAINT_COLOUR,
+    LIMIT_COLOUR,
+    SERIES_COLOURS,
+    SERIES_SYMBOLS,
+    UNSOUND,
+    finish,
+    legend_above,
+)
 from faultline.system.text import counted
 
-UNSOUND = "unsound run, does not count"
 # More lines than this cannot be told apart.
 MAX_LINES = 24
 # Single recoveries stand so far to the left of the median of the runs, and unsound runs to its right: of the axis.
 ASIDE = 0.012
 # An axis whose greatest value is this many times its least is drawn in powers of ten.
 LOG_FACTOR = 50
-_CLEAR = "rgba(0,0,0,0)"
-_LIMIT_COLOUR = "#d64538"
 # As the tables write numbers: thousands apart, never as a power.
 _TICKS = ",~r"
 _CATEGORIES = {"type": "category", "showgrid": False, "fixedrange": True, "automargin": True}
@@ -77,22 +81,23 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
                 showarrow=False,
                 font={"color": FAINT_COLOUR},
             )
-    figure.update_layout(
-        height=130 + 46 * len(rows),
-        margin={"l": 72, "r": 16, "t": 12, "b": 56},
-        paper_bgcolor=_CLEAR,
-        plot_bgcolor=_CLEAR,
+    finish(
+        figure,
+        130 + 46 * len(rows),
+        (72, 16, 12, 56),
         xaxis={"title": {"text": x.name}, **_CATEGORIES},
         yaxis={"title": {"text": y.name}, **_CATEGORIES},
     )
     return figure
 
 
-def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Metric) -> tuple[go.Figure, int]:
+def curves(
+    points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Metric, height: int = 420
+) -> tuple[go.Figure, int]:
     """The metric along `x`, a line for each combination of the other axes; the number of lines left out.
 
-    A bar is the range of the repetitions; a line joins what was repeated. An open triangle is a lower bound, a grey
-    diamond a control. An unsound run is hollow, and each recovery of a run with several a small point.
+    A bar is the range of the repetitions, and each of them a small point, or each of its recoveries; a line joins what
+    was repeated. An open triangle is a lower bound, a grey diamond a control. An unsound run is hollow.
     """
     figure = go.Figure()
     lines: dict[str, list[Point]] = {}
@@ -104,18 +109,18 @@ def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Met
         colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
         symbol = SERIES_SYMBOLS[number // len(SERIES_COLOURS) % len(SERIES_SYMBOLS)]
         _line(figure, members, x, metric, name or "median", colour, symbol)
-        _recoveries(figure, members, x, metric, name or "median", colour)
+        _runs(figure, members, x, metric, name or "median", colour)
         _unsound(figure, members, x, metric, name or "median", colour, symbol)
     if controls:
         _unsound(figure, controls, x, metric, "control", FAINT_COLOUR, "diamond")
         _line(figure, controls, x, metric, "control", FAINT_COLOUR, "diamond-open", joined=False)
-    figure.update_layout(
-        height=420,
-        margin={"l": 72, "r": 16, "t": 44 if len(figure.data) > 1 else 12, "b": 56},
-        paper_bgcolor=_CLEAR,
-        plot_bgcolor=_CLEAR,
-        showlegend=len({trace.name for trace in figure.data}) > 1,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+    named = len({trace.name for trace in figure.data if trace.showlegend is not False}) > 1
+    finish(
+        figure,
+        height,
+        (72, 16, 44 if named else 12, 56),
+        showlegend=named,
+        legend=legend_above(),
         xaxis={"title": {"text": x.name}, "zeroline": False, "automargin": True, **scale},
         yaxis={
             "title": {"text": metric.title},
@@ -132,8 +137,8 @@ def limit_line(figure: go.Figure, bound: float, words: str, drawn: Sequence[floa
     top = max([bound, *drawn])
     figure.add_hline(
         y=bound,
-        line={"color": _LIMIT_COLOUR, "width": 1.4, "dash": "dot"},
-        annotation={"text": f"limit: {words}", "font": {"color": _LIMIT_COLOUR, "size": 11}},
+        line={"color": LIMIT_COLOUR, "width": 1.4, "dash": "dot"},
+        annotation={"text": f"limit: {words}", "font": {"color": LIMIT_COLOUR, "size": 11}},
         annotation_position="top left",
     )
     figure.update_yaxes(range=[min(0.0, bound), 1.08 * top if top > 0 else 1.0])
@@ -194,30 +199,43 @@ def _line(
         named = True
 
 
-def _recoveries(figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, name: str, colour: str) -> None:
-    """Each recovery of usable runs that have several, as a small point; a triangle where it was not seen to end."""
-    if metric.key != MACRO:
-        return
-    for ends, symbol in ((True, "circle"), (False, "triangle-up-open")):
-        shown = [
-            (point, entry, one)
-            for point in _placed(points, x)
-            for entry in point.valid
-            for one in entry.recoveries
-            if (one.high is not None) is ends
-        ]
+def _runs(figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, name: str, colour: str) -> None:
+    """Each usable run of several, or each of its recoveries, as a small point; a triangle where it is a bound."""
+    seen = [
+        (point, entry, what, value, bound)
+        for point in _placed(points, x)
+        for entry in point.valid
+        for what, value, bound in _values(entry, metric)
+        if len(point.valid) > 1 or what
+    ]
+    for bounded, symbol in ((False, "circle"), (True, "triangle-up-open")):
+        shown = [one for one in seen if one[-1] is bounded]
         if shown:
             figure.add_scatter(
-                x=[_place(point, x, -ASIDE) for point, _, _ in shown],
-                y=[one.low if one.high is None else one.high for _, _, one in shown],
-                text=[f"{name}, run {entry.repetition + 1}: recovery {one.number}" for _, entry, one in shown],
-                name="one recovery of a run",
+                x=[_place(point, x, -ASIDE) for point, *_ in shown],
+                y=[value for *_, value, _ in shown],
+                text=[
+                    f"{name}, run {entry.repetition + 1}{what}: {'> ' * bounded}{metric.text(value)} {metric.unit}"
+                    for _, entry, what, value, _ in shown
+                ],
+                name="one run",
                 legendgroup=name,
                 showlegend=False,
                 mode="markers",
                 marker={"color": colour, "symbol": symbol, "size": 5, "opacity": 0.55},
-                hovertemplate="%{text} %{y:.1f} s<extra></extra>",
+                hovertemplate="%{text}<extra></extra>",
             )
+
+
+def _values(entry: Entry, metric: Metric) -> list[tuple[str, float, bool]]:
+    """What a run is drawn as: which of its recoveries, the value, and whether it is a lower bound."""
+    if metric.key == MACRO and entry.recoveries:
+        return [
+            (f", recovery {one.number}", one.low if one.high is None else one.high, one.high is None)
+            for one in entry.recoveries
+        ]
+    seen = seen_value(entry, metric.key)
+    return [] if seen is None else [("", *seen)]
 
 
 def _unsound(

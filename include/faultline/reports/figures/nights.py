@@ -11,14 +11,11 @@ import plotly.graph_objects as go
 from faultline.comparison.limits import Limit
 from faultline.comparison.nights import Course
 from faultline.comparison.statistics.intervals import Interval
-from faultline.reports.figures.attempt import FAINT_COLOUR
 from faultline.reports.figures.configurations import limit_line
-from faultline.reports.sweep_figures import SERIES_COLOURS
+from faultline.reports.figures.style import FAINT_COLOUR, LIMIT_COLOUR, SERIES_COLOURS, finish, legend_above
 
 NIGHTS_WITH_A_TICK = 10
 _DAY_MS = 86_400_000
-_CLEAR = "rgba(0,0,0,0)"
-_CHANGE_COLOUR = "#d64538"
 # Of a night's date, what tells it from another.
 _DAY = 10
 
@@ -60,14 +57,13 @@ def course_figure(
         )
     for number in course.changes:
         place = [*names.values()].index(names[course.places[number]]) if by_commit else names[course.places[number]]
-        figure.add_vline(x=place, line={"color": _CHANGE_COLOUR, "width": 1.6, "dash": "dash"})
-    figure.update_layout(
-        height=420,
-        margin={"l": 72, "r": 16, "t": 44, "b": 56},
-        paper_bgcolor=_CLEAR,
-        plot_bgcolor=_CLEAR,
+        figure.add_vline(x=place, line={"color": LIMIT_COLOUR, "width": 1.6, "dash": "dash"})
+    finish(
+        figure,
+        420,
+        (72, 16, 44, 56),
         showlegend=len(figure.data) > 1,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        legend=legend_above(),
         xaxis=_commits(list(names.values())) if by_commit else _nights(course),
         yaxis={
             "title": {"text": course.metric.title},

@@ -9,11 +9,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.reports.figures.attempt import FAINT_COLOUR, ROLE_COLOURS, Series
+from faultline.reports.figures.attempt import Series
+from faultline.reports.figures.style import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS, STRONG_COLOUR, finish
 
 # Okabe-Ito's blue and vermilion: far apart for everybody, on white and on black.
-COLOURS = ("#3B7DBD", "#D55E00")
-_CLEAR = "rgba(0,0,0,0)"
+COLOURS = (STRONG_COLOUR, FAULT_COLOUR)
 _ROWS = ((0.78, 1.0), (0.52, 0.74), (0.26, 0.48), (0.0, 0.22))
 _TITLES = ("Latency p99\n(ms)", "Committed\n(records/s)", "Lag (records)", "CPU (cores)")
 _SHAPES = ("linear", "vh", "linear", "linear")
@@ -49,13 +49,12 @@ def overlay_figure(courses: Sequence[Course]) -> go.Figure:
             _upright(figure, course.recovered_s, {"color": colour, "width": 1.6, "dash": "dash"})
     if by_fault:
         _upright(figure, 0.0, {"color": FAINT_COLOUR, "width": 2})
-    figure.update_layout(
-        height=720,
-        margin={"l": 78, "r": 16, "t": 48, "b": 48},
+    finish(
+        figure,
+        720,
+        (78, 16, 48, 48),
         hovermode="x unified",
         hoversubplots="axis",
-        paper_bgcolor=_CLEAR,
-        plot_bgcolor=_CLEAR,
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
         xaxis={
             "anchor": "y4",

@@ -9,13 +9,12 @@ import plotly.graph_objects as go
 
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import JUDGED, Record
-from faultline.reports.figures.attempt import FAINT_COLOUR
+from faultline.reports.figures.style import CLEAR, FAINT_COLOUR, finish
 from faultline.reports.views.recoveries import PARTS, number_of, part_lengths, parts_of, repeated_parts
 from faultline.reports.views.runs import ordered, plain_rows
 
 # More bars than this take too much of a page: then a run has one bar, of its medians.
 MOST_BARS = 40
-_CLEAR = "rgba(0,0,0,0)"
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
                 legendgroup=title,
                 showlegend=not (hollow and len(shown) < len(bars)),
                 orientation="h",
-                marker={"color": _CLEAR, "line": {"color": colour, "width": 2}} if hollow else {"color": colour},
+                marker={"color": CLEAR, "line": {"color": colour, "width": 2}} if hollow else {"color": colour},
                 hovertemplate=f"{title} %{{x:.2f}} s{' (%{text})' if hollow else ''}<extra>%{{y}}</extra>",
             )
     if any("unseen" in bar.lengths for bar in bars):
@@ -68,13 +67,12 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
             marker={"color": "rgba(128,138,148,0.25)", "pattern": {"shape": "/", "fgcolor": FAINT_COLOUR}},
             hovertemplate="known not to be over for %{x:.1f} s more<extra>%{y}</extra>",
         )
-    figure.update_layout(
+    finish(
+        figure,
+        92 + 30 * len(bars),
+        (112, 16, 34, 44),
         barmode="stack",
         bargap=0.42,
-        height=92 + 30 * len(bars),
-        margin={"l": 112, "r": 16, "t": 34, "b": 44},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
         xaxis={"title": {"text": "Seconds after the signal"}, "zeroline": False, "rangemode": "tozero"},
         yaxis={

@@ -19,7 +19,8 @@ from faultline.reports.pages.overlay import overlay_page
 from faultline.reports.pages.overview import now_page, overview_page
 from faultline.reports.pages.runs import address_of_dag, address_of_run
 from faultline.reports.pages.site import Site, Unknown, not_found_page
-from faultline.reports.pages.sweep import ASKS, Choice, matrix_page, sweep_page
+from faultline.reports.pages.sweep import matrix_page, sweep_page
+from faultline.reports.views.sweep import ASKS, Choice
 
 # Nothing but this app's own files may run or be loaded; styles stand in attributes where plotly draws.
 HEADERS = {

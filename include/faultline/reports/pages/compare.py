@@ -13,8 +13,8 @@ from faultline.records.catalogue import Metric, by_group, metrics_of
 from faultline.records.format import NONE
 from faultline.records.summary import Entry
 from faultline.reports.pages.site import PAGE_ROWS, Site, Unknown, attempts, paged, render
-from faultline.reports.pages.sweep import chosen_group, chosen_metric
 from faultline.reports.views.run import minute
+from faultline.reports.views.sweep import chosen_group, chosen_metric
 
 SUGGESTED = 200
 # A verdict takes some 8 ms, and a page answers within a second.

@@ -20,7 +20,14 @@ from faultline.records.format import title_of
 from faultline.records.judge.hosts import processes_of
 from faultline.records.judge.resources.cpu import cores_by_second
 from faultline.records.manifest import Manifests
-from faultline.reports.figures.attempt import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS
+from faultline.reports.figures.style import (
+    FAINT_COLOUR,
+    FAULT_COLOUR,
+    ROLE_COLOURS,
+    STRONG_COLOUR,
+    finish,
+    legend_above,
+)
 from faultline.reports.pages.now import progress
 from faultline.reports.pages.site import Site, Unknown, render
 from faultline.system.errors import FaultlineError
@@ -33,7 +40,6 @@ READ_BYTES = 1_600_000
 _ROWS = ((0.71, 1.0), (0.37, 0.64), (0.0, 0.29))
 _TITLES = ("Records/s", "Lag (records)", "CPU (cores)")
 _FROM_ZERO = {"rangemode": "tozero", "zeroline": False, "tickformat": ",~r"}
-_IN_COLOUR, _OUT_COLOUR = FAINT_COLOUR, "#3B7DBD"
 
 Line = dict[str, Any]
 
@@ -157,9 +163,9 @@ def course_figure(course: Course) -> go.Figure:
     """Throughput, lag and CPU over one time axis."""
     figure = go.Figure()
     for name, colour, points, axis, shape in (
-        ("arriving", _IN_COLOUR, rates(course.produced), "y", "linear"),
-        ("committed", _OUT_COLOUR, rates(course.committed), "y", "vh"),
-        ("lag", _OUT_COLOUR, lag_of(course), "y2", "linear"),
+        ("arriving", FAINT_COLOUR, rates(course.produced), "y", "linear"),
+        ("committed", STRONG_COLOUR, rates(course.committed), "y", "vh"),
+        ("lag", STRONG_COLOUR, lag_of(course), "y2", "linear"),
     ):
         figure.add_scatter(
             x=[round(at, 2) for at, _ in points], y=[round(value, 1) for _, value in points], name=name, yaxis=axis,
@@ -176,13 +182,9 @@ def course_figure(course: Course) -> go.Figure:
     for number, (span, title) in enumerate(zip(_ROWS, _TITLES, strict=True), start=1):
         name = "yaxis" if number == 1 else f"yaxis{number}"
         axes[name] = {"domain": list(span), "title": {"text": title}, **_FROM_ZERO}
-    figure.update_layout(
-        height=460,
-        margin={"l": 64, "r": 16, "t": 28, "b": 40},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
+    finish(figure, 460, (64, 16, 28, 40),
         hovermode="x unified",
-        legend={"orientation": "h", "x": 0, "y": 1.03, "yanchor": "bottom"},
+        legend=legend_above(1.03),
         xaxis={"title": {"text": "s after T0" if course.gate else "s"}, "anchor": "y3", "zeroline": False},
         shapes=[
             {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,

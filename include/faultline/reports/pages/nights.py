@@ -28,7 +28,7 @@ from faultline.records.manifest import Manifest, Manifests
 from faultline.records.summary import Entry
 from faultline.reports.figures.nights import course_figure
 from faultline.reports.pages.site import Site, Unknown, paged, render
-from faultline.reports.pages.sweep import chosen_metric
+from faultline.reports.views.sweep import chosen_metric
 
 NIGHTS_A_PAGE = 60
 BY = ("night", "commit")

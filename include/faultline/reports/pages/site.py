@@ -15,15 +15,12 @@ from faultline.records.index import Index
 from faultline.records.summary import Entry
 from faultline.reports.html import asset_version, environment, figures_json
 from faultline.reports.pages import PREFIX
+from faultline.reports.views.sweep import Unknown as Unknown
 
 PAGE_ROWS = 200
 # A cell that many sweeps have measured links to its newest experiments only.
 MAX_ATTEMPTS = 20
 STATUSES = ("valid", "unmet", "unsound", "invalid", "failed", "cancelled")
-
-
-class Unknown(LookupError):
-    """What was asked for does not exist; its text is one clear line for the reader."""
 
 
 class NotYet(Unknown):
