@@ -43,7 +43,7 @@ LABELS = [
 PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 _ATTEMPT = r"/attempts/([^/]+)/(?:series\.json|harvest/)"
 PLAIN = ["attempt", "repetition", "status", "sweep_id", "logical_date", "measured_at"]
-# As `faultline.reports.pages.download` has them; Java and Python read both alike.
+# As `faultline.reports.tables` has them; Java and Python read both alike.
 FORMULA = r"^(?:[\t\r\n]|\s*[=+\-@" "\uff1d\uff0b\uff0d\uff20])"
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(?![\s\S])"
 # Quotes in a text are doubled, as every reader of CSV knows them, and spaces stay.

@@ -92,7 +92,7 @@ def _measure(before: str, after: str, words: list[str], figure: str) -> int:
 
 def _compare_along(sweep: str, axis: str, as_json: bool) -> None:
     from faultline.comparison.answer import along_named
-    from faultline.reports.answer.output import effects_json, print_effects
+    from faultline.reports.answers import effects_json, print_effects
     from faultline.system.settings import load_settings
 
     settings = load_settings()
@@ -120,8 +120,8 @@ def advise(
     those that recover. What it rests on stands in docs/explanation/comparing.md.
     """
     from faultline.comparison.answer import answer_named, wish_of
-    from faultline.reports.answer.output import answer_json, print_advice
-    from faultline.reports.answer.words import miss_text
+    from faultline.reports.answers import answer_json, print_advice
+    from faultline.reports.views.answer import miss_text
     from faultline.system.settings import load_settings
 
     limits = {

@@ -245,7 +245,7 @@ def results(
         say(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
     if page:
         from faultline.records.bundle import SUFFIX
-        from faultline.reports.document.page import write_page
+        from faultline.reports.markdown.page import write_page
 
         write_page(records, page, matrix=matrix, bundles=[path for path in saved or () if path.name.endswith(SUFFIX)])
         say(f"page: {page}")

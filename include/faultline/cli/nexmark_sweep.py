@@ -17,7 +17,7 @@ from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.catalogue import BY_KEY, MACRO, Sheet
 from faultline.records.record import Record
 from faultline.records.summary import Entry
-from faultline.reports.document.tables import Column, N, column_of
+from faultline.reports.markdown.tables import Column, N, column_of
 from faultline.system.marks import WORKERS
 from faultline.system.text import Say, natural
 

@@ -17,7 +17,7 @@ from faultline.system.text import counted, say, suggest
 
 if TYPE_CHECKING:
     from faultline.experiment.night_file import NightFile
-    from faultline.reports.night_alert import Told
+    from faultline.reports.notes import Told
 
 MADE_UP = "this is no night's outcome, its figures are made up; it shows that alerts arrive, and how they look"
 
@@ -83,7 +83,7 @@ def _made_up(night: NightFile, kind: str, now: str) -> Told | None:
     from faultline.lifecycle.progress import describe
     from faultline.orchestration.nights.night_plan import planned_night, primary_of
     from faultline.orchestration.nights.nightly import form_problem, nightly_params
-    from faultline.reports.night_alert import alert_of
+    from faultline.reports.notes import alert_of
 
     params = nightly_params()
     if problem := form_problem(params, night):

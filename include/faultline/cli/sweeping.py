@@ -28,7 +28,7 @@ from faultline.orchestration.connections import look_ahead, require_targets
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.record import Record
 from faultline.records.store import Store
-from faultline.reports.headline import STOPPED
+from faultline.reports.notes import STOPPED
 from faultline.reports.pages import UI_PAGE
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings, load_settings
@@ -235,7 +235,7 @@ def print_outcome(records: list[Record]) -> None:
     from faultline.comparison.answer import answer_of
     from faultline.comparison.unsound import unsound_of
     from faultline.records.summary import Entry
-    from faultline.reports.answer.output import print_answer
+    from faultline.reports.answers import print_answer
     from faultline.reports.terminal import print_table
 
     entries = [Entry.of(record) for record in records]

@@ -46,7 +46,7 @@ OWN = (
     "faultline.orchestration.sweep",
     "faultline.records.judge.verdict",
     "faultline.records.store",
-    "faultline.reports.headline",
+    "faultline.reports.notes",
     "faultline.lifecycle.steps",
 )
 # How long work that comes from elsewhere (a run that somebody triggers, a trigger that fires) may go unseen.

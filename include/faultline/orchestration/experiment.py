@@ -74,7 +74,7 @@ def experiment_dag() -> DAG:
 
 def tell(record: Record) -> None:
     """Puts the headline of a record into the note of its run, and where to look at it into the log."""
-    from faultline.reports.headline import experiment_page, headline
+    from faultline.reports.notes import experiment_page, headline
 
     print(f"results: {load_settings().endpoints.airflow}{experiment_page(record)}")
     say_in_note(headline(record))
@@ -95,7 +95,7 @@ def prepare() -> str:
     from faultline.lifecycle import steps
     from faultline.orchestration.hooks import AirflowHooks
     from faultline.orchestration.planning import order_of_run
-    from faultline.reports.headline import refused_headline
+    from faultline.reports.notes import refused_headline
 
     context, settings = get_current_context(), load_settings()
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.orchestration.guest.guest_run import is_guest_run
-from faultline.reports.headline import MAX_NOTE, STOPPED
+from faultline.reports.notes import MAX_NOTE, STOPPED
 from faultline.system.errors import FaultlineError
 from faultline.system.settings import Settings
 

@@ -78,7 +78,7 @@ class SweepRun:
         Raises ConfigError naming what is wrong.
         """
         from faultline.lifecycle.environment import installed_build
-        from faultline.reports.headline import plan_headline
+        from faultline.reports.notes import plan_headline
 
         refuse_unknown(given, [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
         if given["resume"]:
@@ -109,7 +109,7 @@ class SweepRun:
     def _resume(self, given: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
         """The missing cells of another sweep, in its series. Raises ConfigError where they do not fit."""
         from faultline.lifecycle.environment import installed_build
-        from faultline.reports.headline import resumed_headline
+        from faultline.reports.notes import resumed_headline
 
         name = given["resume"]
         filled = [key for key, value in given.items() if value not in (None, "") and key in Configuration.model_fields]
@@ -232,8 +232,8 @@ def sweep_outcome(settings: Settings, run_id: str) -> str | None:
     from faultline.comparison.coverage import gap_of
     from faultline.comparison.decisions import decisions_of, settled_in, tally
     from faultline.records.index import Index
-    from faultline.reports.answer.allocation import decision_lines
-    from faultline.reports.headline import sweep_headline
+    from faultline.reports.notes import sweep_headline
+    from faultline.reports.views.allocation import decision_lines
 
     # So that the first look at the results need not parse what the sweep has added.
     index = Index(settings.results, settings.home)

@@ -163,7 +163,7 @@ def refused(error: ConfigError) -> Any:
     """What a task that plans raises; the run's note says the same, since nobody looks for it in a log."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.reports.headline import refusal_headline
+    from faultline.reports.notes import refusal_headline
 
     say_planned(refusal_headline(error))
     return AirflowFailException(str(error))

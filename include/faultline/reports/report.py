@@ -28,7 +28,7 @@ from faultline.records.catalogue import Column, Sheet
 from faultline.records.format import count
 from faultline.records.record import JUDGED, Record
 from faultline.records.summary import Entry
-from faultline.reports.answer.view import answer_view
+from faultline.reports.figures.front import answer_view
 from faultline.reports.figures.parts import parts_figure
 from faultline.reports.html import environment, figures_json, own_text
 from faultline.reports.views.run import OVERSUBSCRIBED, as_text, period, run_view

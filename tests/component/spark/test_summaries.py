@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from faultline.reports.pages import download
+from faultline.reports import tables as download
 from tests.support.spark_session import PROGRAMS as PROGRAMS
 
 from aggregate import FORMULA, KEYS, NUMBER, PLAIN, experiments, of_attempts, recoveries, swap, write  # isort: skip  # a program's neighbour

@@ -25,10 +25,10 @@ from faultline.comparison.statistics.sequential import Outcome
 from faultline.records.catalogue import MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry
-from faultline.reports.answer.allocation import allocation_json, allocation_lines, next_step
-from faultline.reports.answer.output import answer_json
-from faultline.reports.answer.view import answer_view
-from faultline.reports.answer.words import answer_lines
+from faultline.reports.answers import answer_json
+from faultline.reports.figures.front import answer_view
+from faultline.reports.views.allocation import allocation_json, allocation_lines, next_step
+from faultline.reports.views.answer import answer_lines
 
 Ends = Sequence[tuple[float, float | None]]
 

@@ -29,7 +29,7 @@ from faultline.experiment.matrix import Matrix
 from faultline.records.catalogue import MACRO, bounds_of
 from faultline.records.manifest import Manifest, cells_of
 from faultline.records.summary import Entry
-from faultline.reports.answer.allocation import decision_lines
+from faultline.reports.views.allocation import decision_lines
 from tests.unit.sample_records import sample
 
 P50 = Decide("latency_ms.p50", "checkpoint_interval_s", 0.1, experiments=60)

@@ -15,7 +15,7 @@ from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.manifest import Baseline, Manifest, cells_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry
-from faultline.reports.headline import MAX_NOTE, gate_headline
+from faultline.reports.notes import MAX_NOTE, gate_headline
 from tests.unit.night_records import night_of
 from tests.unit.pages_store import record
 

@@ -25,7 +25,7 @@ from faultline.comparison.statistics.comparison import Verdict
 from faultline.comparison.statistics.intervals import Interval
 from faultline.experiment.nightly_schedule import due_nights, schedule
 from faultline.records.summary import Entry
-from faultline.reports.headline import MAX_NOTE, night_headline
+from faultline.reports.notes import MAX_NOTE, night_headline
 from faultline.system.errors import ConfigError
 from tests.unit.night_records import night_records
 from tests.unit.pages_store import record

@@ -18,13 +18,20 @@ from faultline.comparison.answer import Answer, along_named, answer_named, answe
 from faultline.comparison.effects import LEAST_FREEDOM, Verdict
 from faultline.comparison.unsound import unsound_of
 from faultline.records.summary import Entry
-from faultline.reports.answer.others import unsound_text
-from faultline.reports.answer.output import answer_json, effects_json
-from faultline.reports.answer.view import front_figure
-from faultline.reports.answer.words import advice_text, answer_lines, effect_text, miss_text, placebo_text, size_text
-from faultline.reports.headline import MAX_NOTE, sweep_headline
+from faultline.reports.answers import answer_json, effects_json
+from faultline.reports.figures.front import front_figure
+from faultline.reports.notes import MAX_NOTE, sweep_headline
 from faultline.reports.pages.sweep import sweep_page
 from faultline.reports.report import render
+from faultline.reports.views.answer import (
+    advice_text,
+    answer_lines,
+    effect_text,
+    miss_text,
+    placebo_text,
+    size_text,
+    unsound_text,
+)
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from tests.unit.pages_store import app, ask, figures, put, site

@@ -23,9 +23,9 @@ from faultline.records.bundle import SUFFIX
 from faultline.records.catalogue import BY_KEY
 from faultline.records.find import read_saved
 from faultline.records.record import KeysPart, Record, WorkPart
-from faultline.reports.document.page import IMAGES, Page, grid, matrix_of, results_page, write_page
-from faultline.reports.document.svg import Line, Mark, Panel, draw
-from faultline.reports.document.tables import column_of, words
+from faultline.reports.markdown.page import IMAGES, Page, grid, matrix_of, results_page, write_page
+from faultline.reports.markdown.svg import Line, Mark, Panel, draw
+from faultline.reports.markdown.tables import column_of, words
 from faultline.system.errors import ConfigError
 from tests.support.choice import chosen
 from tests.unit.pages_store import put

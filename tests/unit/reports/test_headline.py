@@ -11,7 +11,7 @@ from faultline.orchestration.airflow_api import AirflowApi
 from faultline.orchestration.guest.guest_run import GUEST_RUN
 from faultline.orchestration.notes import note_stopped, write_note
 from faultline.records.record import AuditPart
-from faultline.reports.headline import MAX_NOTE, headline, refusal_headline, sweep_headline
+from faultline.reports.notes import MAX_NOTE, headline, refusal_headline, sweep_headline
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
 from tests.unit.sample_records import CENSORED, RECOVERED, sample

@@ -21,19 +21,18 @@ from markdown_it import MarkdownIt
 from faultline.cli.publishing import crawl
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.record import Record
-from faultline.reports.document.page import results_page
-from faultline.reports.headline import headline, sweep_headline
 from faultline.reports.html import figures_json
+from faultline.reports.markdown.page import results_page
+from faultline.reports.notes import headline, sweep_headline
 from faultline.reports.pages.compare import Pair, compare_page
-from faultline.reports.pages.download import as_cell
-from faultline.reports.pages.experiment import experiment_page
+from faultline.reports.pages.experiment import experiment_page, overlay_page
 from faultline.reports.pages.live import Course, course_figure
 from faultline.reports.pages.nights import Chosen, nights_page
-from faultline.reports.pages.overlay import overlay_page
 from faultline.reports.pages.overview import overview_page
-from faultline.reports.pages.prometheus import prometheus_text
 from faultline.reports.pages.sweep import matrix_page, sweep_page
+from faultline.reports.prometheus import prometheus_text
 from faultline.reports.report import render
+from faultline.reports.tables import as_cell
 from faultline.reports.views.sweep import Choice
 from faultline.system.settings import ROOT, Settings
 from tests.unit.hostile import PIECES, TEXTS, Skeleton, hostile_store

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from faultline.reports.night_alert import MOST_LINES, alert_of, not_begun
+from faultline.reports.notes import MOST_LINES, alert_of, not_begun
 
 NIGHT = "2026-11-21T02:00:00+00:00"
 WORSE, BETTER, ROWS = ["cpu +11 %"], ["p50 -7 %"], [{"name": "a", "p": 0.01}]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from faultline.reports.pages.download import as_csv, as_parquet
+from faultline.reports.tables import as_csv, as_parquet
 from tests.unit.pages_store import grid, put, record, site
 
 

@@ -11,11 +11,11 @@ import pytest
 from faultline.records.judge.judge import judge
 from faultline.records.record import CpuBesides, Record
 from faultline.reports.figures.style import FAULT_COLOUR
-from faultline.reports.pages.download import as_parquet
 from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.overview import overview_page
 from faultline.reports.pages.site import Unknown
 from faultline.reports.pages.sweep import sweep_page
+from faultline.reports.tables import as_parquet
 from faultline.reports.views.series import curves_of
 from tests.unit.pages_store import figures, put, record, rows, site
 from tests.unit.reports.test_report import Page

@@ -14,10 +14,9 @@ from faultline.records.manifest import Manifest, Manifests, cells_of
 from faultline.records.store import Store
 from faultline.reports.pages import live
 from faultline.reports.pages.live import Course, lag_of, live_page, rates
-from faultline.reports.pages.now import running
-from faultline.reports.pages.overview import overview_page
-from faultline.reports.pages.prometheus import prometheus_text
+from faultline.reports.pages.overview import overview_page, running
 from faultline.reports.pages.site import Unknown
+from faultline.reports.prometheus import prometheus_text
 from tests.unit.pages_store import put, record, site
 from tests.unit.sample_records import sample
 

@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from faultline.records.record import Record
-from faultline.reports.pages.experiment import experiment_page
-from faultline.reports.pages.overlay import overlay_page
+from faultline.reports.pages.experiment import experiment_page, overlay_page
 from faultline.reports.pages.site import Unknown
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site
 from tests.unit.reports.test_pages_experiment import judged

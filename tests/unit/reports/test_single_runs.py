@@ -13,8 +13,8 @@ from faultline.comparison.statistics.intervals import Interval
 from faultline.records.catalogue import KNOWN
 from faultline.records.record import Record
 from faultline.records.summary import Entry
-from faultline.reports.document.svg import Line, Mark, Panel, draw
 from faultline.reports.figures.configurations import curves
+from faultline.reports.markdown.svg import Line, Mark, Panel, draw
 from faultline.reports.pages.nights import course_figure
 from tests.unit.swept_records import swept
 

@@ -256,7 +256,7 @@ def compare_with_baseline() -> dict[str, Any]:
     from faultline.experiment.sweep_id import sweep_id_of
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests
-    from faultline.reports.headline import gate_headline, night_headline
+    from faultline.reports.notes import gate_headline, night_headline
 
     context, settings = get_current_context(), load_settings()
     params, night, run_id = context["params"], night_of_run(), context["run_id"]
@@ -335,7 +335,7 @@ def tell_people() -> list[str]:
     from faultline.orchestration.nights.alerts import Alert, results_link, send
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests
-    from faultline.reports.night_alert import alert_of
+    from faultline.reports.notes import alert_of
 
     context, settings = get_current_context(), load_settings()
     dag_id, night, sweep_id = context["dag"].dag_id, night_of_run(), sweep_id_of(context["run_id"])
@@ -366,7 +366,7 @@ def require_begun(dag_id: str) -> None:
 
     from faultline.orchestration.nights.alerts import Alert, results_link, send
     from faultline.records.manifest import Manifests
-    from faultline.reports.night_alert import not_begun
+    from faultline.reports.notes import not_begun
 
     settings, night = load_settings(), night_of_run()
     if any(plan.logical_date == night for plan in Manifests(settings.results).of_matrix(dag_id)):

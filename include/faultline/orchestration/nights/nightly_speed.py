@@ -125,7 +125,7 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     from faultline.experiment.attempt import write_json
     from faultline.lifecycle.environment import git_commit, installed_build
     from faultline.orchestration.notes import write_note
-    from faultline.reports.headline import plain
+    from faultline.reports.notes import plain
 
     context, settings = get_current_context(), load_settings()
     outcomes = [one for one in measured if one]

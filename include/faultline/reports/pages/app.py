@@ -13,13 +13,12 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from faultline.records.summary import Entry
 from faultline.reports.html import asset
 from faultline.reports.pages.compare import Pair, compare_page
-from faultline.reports.pages.download import as_csv, as_parquet
-from faultline.reports.pages.experiment import experiment_page
-from faultline.reports.pages.overlay import overlay_page
+from faultline.reports.pages.experiment import experiment_page, overlay_page
 from faultline.reports.pages.overview import now_page, overview_page
 from faultline.reports.pages.runs import address_of_dag, address_of_run
 from faultline.reports.pages.site import Site, Unknown, not_found_page
 from faultline.reports.pages.sweep import matrix_page, sweep_page
+from faultline.reports.tables import as_csv, as_parquet
 from faultline.reports.views.sweep import ASKS, Choice
 
 # Nothing but this app's own files may run or be loaded; styles stand in attributes where plotly draws.
@@ -118,7 +117,7 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
 
     @app.get("/metrics")
     def metrics(request: Request) -> Response:
-        from faultline.reports.pages.prometheus import MEDIA_TYPE, prometheus_text
+        from faultline.reports.prometheus import MEDIA_TYPE, prometheus_text
 
         return Response(prometheus_text(site_of(request)), media_type=MEDIA_TYPE, headers=HEADERS)
 

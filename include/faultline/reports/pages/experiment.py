@@ -1,17 +1,26 @@
-"""The page of one experiment: the view of its run, and its ways to others."""
+"""The page of one experiment: the view of its run; and that of two over each other, with their figures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import plotly.graph_objects as go
 from pydantic import ValidationError
 
+from faultline.comparison.cells import FAULT, axes_of, label, points_of
+from faultline.records.catalogue import KNOWN, MACRO, Metric, by_group, value_of
+from faultline.records.format import NONE
 from faultline.records.record import Record
-from faultline.reports.pages.overlay import options_beside
+from faultline.records.summary import Entry
+from faultline.reports.figures.overlay import Course, overlay_figure
 from faultline.reports.pages.runs import runs_of_entry
 from faultline.reports.pages.site import Site, Unknown, attempts, render
 from faultline.reports.views.run import BROKEN, run_view
-from faultline.reports.views.runs import again
+from faultline.reports.views.runs import again, load_of
+from faultline.reports.views.series import curves_of
+from faultline.system.errors import FaultlineError
 
 
 def experiment_page(site: Site, attempt: str) -> str:
@@ -55,3 +64,120 @@ def _again(record: Record) -> str:
         return again(record)
     except BROKEN:
         return ""
+
+
+# Two experiments over each other: their curves on one time axis, and their figures side by side.
+
+
+SUGGESTED = 200
+# Figures under other headings say how it was measured, not what came of it.
+_HEADINGS = ("Latency", "Throughput", "Recovery", "CPU", "Memory and state", "Audit")
+
+
+def overlay_page(site: Site, a: str, b: str) -> str:
+    """The page; a form while one of both is missing. Raises Unknown for an experiment that is not there."""
+    site.index.refresh()
+    chosen = [_entry(site, attempt) for attempt in (a, b) if attempt]
+    both = len(chosen) == 2
+    figures, troubles = _figure(site, chosen) if both else ({}, [])
+    return render(
+        site,
+        "overlay",
+        title="Two experiments over each other",
+        given={"a": a, "b": b},
+        options=_options(site, chosen),
+        sides=[_side(site, entry) for entry in chosen] if both else [],
+        figures=figures,
+        troubles=troubles,
+        differing=_differing(chosen) if both else [],
+        groups=_figures_of(chosen) if both else [],
+    )
+
+
+def name_of(entry: Entry) -> str:
+    """What an experiment was, and which repetition, as a list shows it."""
+    return f"{', '.join([*load_of(entry.config), label(entry.fault)])} · r{entry.repetition} · {entry.attempt}"
+
+
+def options_beside(site: Site, entry: Entry) -> list[tuple[str, str]]:
+    """Other experiments of its sweep that have figures, its own configuration first: attempt and name."""
+    others = [
+        other
+        for other in (site.index.of_sweep(entry.sweep_id) if entry.sweep_id else site.index.of_sweep(None))
+        if other.attempt != entry.attempt and other.metrics
+    ]
+    ordered = sorted(others, key=lambda other: other.config_id != entry.config_id)
+    return [(other.attempt, name_of(other)) for other in ordered[:SUGGESTED]]
+
+
+def _entry(site: Site, attempt: str) -> Entry:
+    found = site.index.of_attempt(attempt)
+    if found is None:
+        raise Unknown(f"No attempt {attempt} has a record.")
+    return found
+
+
+def _options(site: Site, chosen: Sequence[Entry]) -> list[tuple[str, str]]:
+    """What can be chosen: the sweeps of those that are chosen, else the newest ones."""
+    sweeps = list(dict.fromkeys(entry.sweep_id for entry in chosen)) or [one.name for one in site.index.sweeps(5)]
+    entries = [*chosen, *(one for sweep in sweeps for one in reversed(site.index.of_sweep(sweep)) if one.metrics)]
+    return [(one.attempt, name_of(one)) for one in {one.attempt: one for one in entries}.values()][:SUGGESTED]
+
+
+def _side(site: Site, entry: Entry) -> dict[str, Any]:
+    return {
+        "href": site.link("experiments", entry.attempt),
+        "name": ", ".join([*load_of(entry.config), label(entry.fault)]),
+        "attempt": entry.attempt,
+        "status": entry.status,
+        "sweep": entry.sweep_id,
+    }
+
+
+def _figure(site: Site, chosen: Sequence[Entry]) -> tuple[dict[str, go.Figure], list[str]]:
+    """The curves of both, or why there are none."""
+    courses, troubles = [], []
+    for letter, entry in zip("AB", chosen, strict=True):
+        try:
+            series = curves_of(site.results / "attempts" / entry.attempt)
+            recovered = value_of(entry, MACRO)
+            courses.append(Course(f"{letter}: {entry.attempt}", series, recovered))
+        except (FaultlineError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            troubles.append(f"attempts/{entry.attempt}/series.json cannot be read ({type(error).__name__}).")
+    if troubles:
+        return {}, troubles
+    try:
+        return {"overlay": overlay_figure(courses)}, []
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        return {}, [f"A series.json does not hold what is expected ({type(error).__name__}: {error})."]
+
+
+def _differing(chosen: Sequence[Entry]) -> list[tuple[str, str, str]]:
+    """The parameters in which both differ, and what else of them does."""
+    points = [points_of([entry])[0] for entry in chosen]
+    parameters = ((axis.name, [axis.label(point) for point in points]) for axis in axes_of(points) if axis.key != FAULT)
+    others = (
+        ("fault", [entry.fault for entry in chosen]),
+        ("build", [entry.build for entry in chosen]),
+        ("commit", [entry.commit or NONE for entry in chosen]),
+        ("host", [entry.surroundings.get("host", NONE) for entry in chosen]),
+    )
+    return [(name, first, second) for name, (first, second) in (*parameters, *others) if first != second]
+
+
+def _figures_of(chosen: Sequence[Entry]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """The figures that at least one of both has, under their headings: name, both texts, and the ratio."""
+    known = [(metric, [value_of(entry, metric.key) for entry in chosen]) for metric in KNOWN]
+    wanted = {metric: values for metric, values in known if any(value is not None for value in values)}
+    return [
+        (group, [(metric.title, _texts(metric, wanted[metric])) for metric in members])
+        for group, members in by_group(wanted)
+        if group in _HEADINGS
+    ]
+
+
+def _texts(metric: Metric, values: Sequence[float | None]) -> list[str]:
+    """Both figures, and the second as a multiple of the first."""
+    first, second = values
+    ratio = NONE if not first or second is None else f"{second / first:,.2f}"
+    return [*(metric.text(value) for value in values), ratio]

@@ -28,7 +28,7 @@ from faultline.reports.figures.style import (
     finish,
     legend_above,
 )
-from faultline.reports.pages.now import progress
+from faultline.reports.pages.overview import progress
 from faultline.reports.pages.site import Site, Unknown, render
 from faultline.system.errors import FaultlineError
 from faultline.system.marks import ENGINE

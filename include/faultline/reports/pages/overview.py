@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from faultline.comparison.cells import label
-from faultline.records.format import NONE
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.cell import Cell
+from faultline.lifecycle.progress import is_waiting, phase_of
+from faultline.records.format import NONE, title_of
 from faultline.records.index import Tally
-from faultline.records.manifest import Manifests
-from faultline.reports.pages.now import running
+from faultline.records.manifest import Manifest, Manifests
+from faultline.records.record import SCHEMA
 from faultline.reports.pages.site import STATUSES, Site, paged, render
 from faultline.reports.views.run import explained, minute, period
 from faultline.reports.views.runs import load_of
+from faultline.system.errors import FaultlineError
 
 SWEEPS_A_PAGE = 100
 # Newest sweeps that are asked for an answer, if they have that many judged records, and few enough configurations.
@@ -62,8 +67,7 @@ def newest_answer(site: Site) -> dict[str, object] | None:
     from faultline.comparison.answer import answer_of
     from faultline.comparison.selection import entries_of_sweep
     from faultline.comparison.unsound import unsound_of
-    from faultline.reports.answer.others import unsound_text
-    from faultline.reports.answer.words import short_answer
+    from faultline.reports.views.answer import short_answer, unsound_text
 
     for tally in site.index.sweeps(SWEEPS_ASKED):
         judged = tally.valid + tally.unmet + tally.unsound
@@ -122,3 +126,72 @@ def _single(site: Site, tally: Tally) -> str:
     if entry is None:
         return NONE
     return ", ".join([*load_of(entry.config), label(entry.fault)])
+
+
+# What is measured at this moment, by the files of attempts that are not closed.
+
+
+# Of attempts, the newest first: two are in work at most, and an older one that is not closed is nobody's any more.
+LOOKED_AT = 6
+
+
+@dataclass(frozen=True)
+class Running:
+    """An experiment in work: what it is, where it stands, and how far its sweep is."""
+
+    attempt: str
+    title: str
+    phase: str
+    detail: str
+    href: str
+    sweep: str | None
+    sweep_href: str | None
+    progress: str
+
+
+def running(site: Site) -> list[Running]:
+    """The experiments in work, the one that is measured first."""
+    found = [(is_waiting(attempt), attempt) for attempt in _unclosed(site)]
+    ordered = sorted(found, key=lambda pair: (pair[0], pair[1].id))
+    told = [(waits, one) for waits, attempt in ordered if (one := _running(site, attempt))]
+    measured = next((one for waits, one in told if not waits), None)
+    # Where none of this installation's is measured, it waits for another's.
+    return [replace(one, detail=f"for {measured.title}") if waits and measured else one for waits, one in told]
+
+
+def _unclosed(site: Site) -> Iterator[Attempt]:
+    folder = site.results / "attempts"
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir(), reverse=True)[:LOOKED_AT]:
+        attempt = Attempt(path)
+        if not attempt.over and (path / "attempt.json").exists():
+            yield attempt
+
+
+def _running(site: Site, attempt: Attempt) -> Running | None:
+    """None for an attempt whose files cannot be read, or that closes as it is looked at."""
+    try:
+        told, phase = attempt.read(), phase_of(attempt)
+    except (FaultlineError, OSError, KeyError, ValueError):
+        return None
+    sweep = told.get("sweep_id")
+    plan = Manifests(site.results).read(str(sweep)) if sweep else None
+    return Running(
+        attempt.id,
+        title_of(told["config"]),
+        phase.name,
+        phase.detail,
+        site.link("live", attempt.id),
+        str(sweep) if plan else None,
+        site.link("sweeps", str(sweep)) if plan and site.index.has_sweep(str(sweep)) else None,
+        progress(site, plan) if plan else "",
+    )
+
+
+def progress(site: Site, plan: Manifest) -> str:
+    """How many cells of a plan have a valid record: `3 of 12`."""
+    entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
+    sound = {Cell(one.config_id, one.repetition, one.series) for one in entries if one.sound and one.schema == SCHEMA}
+    wanted = {Cell(cell.config_id, cell.repetition, plan.series) for cell in plan.cells}
+    return f"{len(sound & wanted)} of {len(wanted)}"

@@ -232,7 +232,7 @@ class SweepView:
         # Statistics take a second to import, and not every page needs them.
         from faultline.comparison.answer import answer_of, wish_of
         from faultline.comparison.unsound import unsound_of
-        from faultline.reports.answer.view import answer_view
+        from faultline.reports.figures.front import answer_view
 
         if len({entry.config_id for entry in self.members}) > MOST_ANSWERED:
             return None

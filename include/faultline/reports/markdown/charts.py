@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from faultline.comparison.cells import FAULT, Axis, Point, in_order, label, seen_value
 from faultline.records.catalogue import BY_KEY
-from faultline.reports.document.svg import Line, Mark, Panel, draw
+from faultline.reports.markdown.svg import Line, Mark, Panel, draw
 
 # More plots than this are not looked at; more lines cannot be told apart.
 MOST_CHARTS, MOST_LINES = 2, 8

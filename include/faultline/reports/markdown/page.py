@@ -24,10 +24,9 @@ from faultline.records.bundle import sha256
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry, counting
-from faultline.reports.answer.others import unsound_text
-from faultline.reports.answer.words import answer_lines, front_heads, front_rows
-from faultline.reports.document.charts import charts
-from faultline.reports.document.tables import sections, table, words
+from faultline.reports.markdown.charts import charts
+from faultline.reports.markdown.tables import sections, table, words
+from faultline.reports.views.answer import answer_lines, front_heads, front_rows, unsound_text
 from faultline.system.errors import ConfigError
 from faultline.system.text import natural, suggest
 

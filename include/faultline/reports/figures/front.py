@@ -14,9 +14,9 @@ from faultline.comparison.unsound import Unsound
 from faultline.records.catalogue import BY_KEY, value_of
 from faultline.records.format import title_of
 from faultline.records.summary import Entry
-from faultline.reports.answer.allocation import allocation_lines
-from faultline.reports.answer.others import unsound_text
-from faultline.reports.answer.words import (
+from faultline.reports.figures.style import FAINT_COLOUR, SERIES_COLOURS, UNSOUND, finish, legend_above
+from faultline.reports.views.allocation import allocation_lines
+from faultline.reports.views.answer import (
     NOISE,
     advice_text,
     capital,
@@ -27,8 +27,8 @@ from faultline.reports.answer.words import (
     seen_lines,
     step_lines,
     trade_lines,
+    unsound_text,
 )
-from faultline.reports.figures.style import FAINT_COLOUR, SERIES_COLOURS, UNSOUND, finish, legend_above
 
 FRONT = "front"
 # More names than this lie on top of each other; the table below has them.

@@ -20,9 +20,8 @@ from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import Effect, Verdict
 from faultline.comparison.unsound import Unsound
 from faultline.records.format import NONE, WIDTH
-from faultline.reports.answer.allocation import allocation_json
-from faultline.reports.answer.others import unsound_text
-from faultline.reports.answer.words import (
+from faultline.reports.views.allocation import allocation_json
+from faultline.reports.views.answer import (
     NOISE,
     SHORT,
     advice_text,
@@ -33,6 +32,7 @@ from faultline.reports.answer.words import (
     n_text,
     placebo_text,
     size_text,
+    unsound_text,
     verdict_text,
 )
 from faultline.system.text import finite

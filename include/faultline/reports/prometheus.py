@@ -9,7 +9,7 @@ from faultline.comparison.cells import Point, axes_of, groups_of, points_of
 from faultline.experiment.night_file import is_night
 from faultline.records.catalogue import Sheet, metrics_in
 from faultline.records.summary import Entry
-from faultline.reports.pages.now import running
+from faultline.reports.pages.overview import running
 from faultline.reports.pages.site import STATUSES, Site
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"

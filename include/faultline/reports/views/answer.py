@@ -16,9 +16,10 @@ from faultline.comparison.placebo import Placebo
 from faultline.comparison.statistics import LEAST
 from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.pairs import Estimate
+from faultline.comparison.unsound import Unsound
 from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, Sheet, metrics_in
 from faultline.records.format import signed
-from faultline.reports.answer.allocation import allocation_lines
+from faultline.reports.views.allocation import allocation_lines
 from faultline.system.text import counted
 
 SHORT = {metric.key: metric.head(Sheet.ANSWER) for metric in metrics_in(Sheet.ANSWER)}
@@ -374,3 +375,21 @@ def _ends(change: Interval, text: Callable[[float], str]) -> str:
     if not high:
         return f" (at least {text(change.low)})"
     return f" ({text(change.low)} … {text(change.high)})" if low else f" (at most {text(change.high)})"
+
+
+def unsound_text(unsound: Unsound) -> str:
+    """What the unsound runs would add, in one line."""
+    codes = ", ".join(f"{number} {code}" for code, number in sorted(unsound.codes.items(), key=lambda one: -one[1]))
+    runs = counted(unsound.runs, "unsound run")
+    head = f"{runs} ({codes}) {'does' if unsound.runs == 1 else 'do'} not count"
+    if not unsound.usable:
+        head = f"No run is usable, so nothing is claimed: {runs} ({codes})"
+    steps = by_step(unsound.effects)
+    if not steps:
+        return f"{head}; {'it compares' if unsound.runs == 1 else 'they compare'} nothing."
+    if len(steps) == 1:
+        shown = traded(unsound.effects) or list(unsound.effects)
+        whose = "Their figures" if not unsound.usable else "With it" if unsound.runs == 1 else "With them"
+        return f"{head}. {whose}: {uncapital(trade_text(shown))}."
+    decided = sum(effect.verdict is not Verdict.OPEN for effect in unsound.effects)
+    return f"{head}. With them, {decided} of {len(unsound.effects)} effects would be decided."
