@@ -12,17 +12,19 @@ one run, `n` is the number of runs. `loaded_error_p99_ms` is over the faults of 
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from benchmarks.figure import Figure
+from benchmarks.neighbours.neighbour import neighbour
 from benchmarks.topics import fresh_topics
 from fault.identity import EXECUTOR
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
@@ -41,6 +43,8 @@ FIRST_S = 7.0
 VICTIMS = 2
 PARTITIONS = 2
 _START_S = 30.0
+# No run takes longer.
+LONGEST_S = 600.0
 _STOP_S = 10.0
 
 
@@ -93,7 +97,7 @@ def figures(runs: Sequence[Sequence[float]]) -> dict[str, Figure]:
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """The smallest value that at least `percent` % of the values do not exceed; no interpolation."""
-    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
+    return float(np.percentile(values, percent, method="inverted_cdf"))
 
 
 def measure(settings: Settings, faults: int, *, loaded: bool) -> list[float]:
@@ -102,7 +106,9 @@ def measure(settings: Settings, faults: int, *, loaded: bool) -> list[float]:
     attempt.logs.mkdir(parents=True)
     with fresh_topics(settings.endpoints.kafka, PARTITIONS, 1) as (topic,):
         write_json(attempt.folder / "attempt.json", description(attempt.id, settings.endpoints.kafka, topic, faults))
-        with _Victims(attempt.id) as victims, _load(os.cpu_count() or 1 if loaded else 0):
+        with _Victims(attempt.id) as victims, ExitStack() as busy:
+            for _ in range((os.cpu_count() or 1) * loaded):
+                busy.enter_context(neighbour("steady", 1.0, LONGEST_S))
             lines = _conduct(attempt, settings, victims, faults)
     return errors_ms(lines, faults)
 
@@ -215,19 +221,6 @@ class _Victims:
             marks = [f"-Dfaultline.run={self._attempt}", EXECUTOR.main, "--executor-id", str(self._number)]
             self._living.append(subprocess.Popen(["sh", "-c", "read x", *marks], stdin=subprocess.PIPE))
             self._number += 1
-
-
-@contextmanager
-def _load(processes: int) -> Iterator[None]:
-    """Busy processes, which also end when this one is gone."""
-    program = f"import os\nwhile os.getppid() == {os.getpid()}:\n    sum(range(1_000_000))"
-    busy = [subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for process in busy:
-            process.kill()
-            _close(process)
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
