@@ -35,7 +35,6 @@ class Connections(Hands):
         return (Daemon("proxy", "fault.proxy", (*ends, "--control", str(control)), control),)
 
     def act(self, planned: Occurrence, context: Context) -> Act:
-        """An act on all connections that go through the proxy then."""
         return ConnectionAct(self, planned, context)
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
@@ -46,7 +45,6 @@ class Connections(Hands):
             return False
 
     def undo(self, undo: UndoSpec, context: Context) -> None:
-        """Heals the proxy."""
         _proxy(context).heal()
 
 
@@ -69,7 +67,6 @@ class ConnectionAct(Act):
         return [f"would {self.planned.what()}"]
 
     def victims(self) -> list[dict[str, Any]]:
-        """One that is no process."""
         nobody = dict.fromkeys(("pid", "create_time", "command", "node", "executors"))
         return [{"fault": self.planned.index, **nobody, "role": ROLE, "host": ""}]
 
@@ -80,7 +77,6 @@ class ConnectionAct(Act):
         return [UndoSpec(self.planned.fault.action, "heal the proxy")]
 
     def perform(self) -> list[Sent]:
-        """Tells the proxy, once. Raises ProxyError."""
         self._hit = self.hands.tell(_proxy(self.context), self.planned.fault)
         return [Sent(None, ROLE, self.context.now(), Delivery.SENT)]
 

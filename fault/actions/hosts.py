@@ -28,15 +28,12 @@ class OnHosts(Hands):
     here: bool = False
 
     def act(self, planned: Occurrence, context: Context) -> HostsAct:
-        """An act on the hosts of the victims that the plan asks for."""
         return HostsAct(self, planned, context)
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
-        """Whether it holds still on that host."""
         return bool(context.injector.act(undo.fields["host"], "holds", **undo.fields["act"]))
 
     def undo(self, undo: UndoSpec, context: Context) -> None:
-        """Has it undone there."""
         context.injector.act(undo.fields["host"], "undo", **undo.fields["act"])
 
 
@@ -86,7 +83,6 @@ class HostsAct(Act):
         }
 
     def describe(self) -> list[str]:
-        """A line for each host."""
         return [f"would {self.planned.what(f'{_called(one.host)} of {one}')}" for one in self._chosen]
 
     def victims(self) -> list[dict[str, Any]]:
@@ -94,7 +90,6 @@ class HostsAct(Act):
         return [{"fault": self.planned.index, **one.as_json(), "executors": None} for one in self._chosen]
 
     def undo(self) -> list[UndoSpec]:
-        """One for each host."""
         action = self.planned.fault.action
         return [
             UndoSpec(action, f"end of {action} on {_called(one.host)}", {"host": one.host, "act": self._act(one)})
@@ -123,7 +118,6 @@ class HostsAct(Act):
         return sent
 
     def settle(self, sent: Sequence[Sent]) -> Settlement:
-        """By asking each host whether it holds."""
         hosts = [_called(one.host) for one in self._chosen]
         holds = self.context.injector.act
         idle = [_called(one.host) for one in self._chosen if not holds(one.host, "holds", **self._act(one))]

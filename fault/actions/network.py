@@ -33,18 +33,15 @@ class Impaired(Hands):
         return self._relayed(None).prepare(site)
 
     def act(self, planned: Occurrence, context: Context) -> Act:
-        """An act on all of the workload's connections, or on the hosts of victims."""
         if planned.fault.most_processes == 0:
             return self._relayed(None).act(planned, context)
         act = self.on_hosts.act(planned, context)
         return ImpairedAct(self, planned, context, act, act)
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
-        """Whether it holds still, wherever it was done."""
         return self._of(undo).holds(undo, context)
 
     def undo(self, undo: UndoSpec, context: Context) -> None:
-        """Undoes it there."""
         self._of(undo).undo(undo, context)
 
     def _of(self, undo: UndoSpec) -> OnHosts | Connections:
@@ -83,7 +80,6 @@ class ImpairedAct(Act):
         return self.victims() != before
 
     def describe(self) -> list[str]:
-        """Those of the act, and by what it is done."""
         return [f"{line}, {self._by}" for line in self.act.describe()]
 
     def victims(self) -> list[dict[str, Any]]:
@@ -93,19 +89,15 @@ class ImpairedAct(Act):
         return [{**one, "host": host} for host in self.on_hosts.hosts for one in self.act.victims()]
 
     def undo(self) -> list[UndoSpec]:
-        """Those of the act."""
         return self.act.undo()
 
     def arm(self, planned: Moment) -> None:
-        """As the act."""
         self.act.arm(planned)
 
     def perform(self) -> list[Sent]:
-        """As the act."""
         return self.act.perform()
 
     def settle(self, sent: Sequence[Sent]) -> Settlement:
-        """Says by what it was done."""
         found = self.act.settle(sent)
         return Settlement(found.outcome, f"{found.detail}, {self._by}")
 

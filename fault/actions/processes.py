@@ -35,11 +35,9 @@ class Signals(Hands):
     within_s: float = SETTLE_WITHIN_S
 
     def act(self, planned: Occurrence, context: Context) -> Act:
-        """An act on the processes that the plan asks for."""
         return SignalAct(self, planned, context)
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
-        """Whether the victim is still stopped."""
         return context.injector.probe(_victim(undo, context)) is Presence.STOPPED
 
     def undo(self, undo: UndoSpec, context: Context) -> None:
@@ -94,11 +92,9 @@ class SignalAct(Act):
         return {"fault": self.planned.index, **victim.as_json(), "executors": executors}
 
     def describe(self) -> list[str]:
-        """A line for each victim, by the guard."""
         return self.context.guard.describe(self.planned, self._chosen)
 
     def victims(self) -> list[dict[str, Any]]:
-        """As they were found last."""
         return list(self._named)
 
     def undo(self) -> list[UndoSpec]:

@@ -6,12 +6,12 @@ import itertools
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import pytest
 
-from fault.identity import Delivery, Presence, ProcessIdentity
+from fault.identity import Delivery, Presence, ProcessIdentity, to_line
 
 
 class FakeClock:
@@ -45,46 +45,84 @@ class FakeClock:
         self.mono_ns = max(self.mono_ns, until)
 
 
+@dataclass(frozen=True)
+class Moment:
+    """One moment, as acts ask for it."""
+
+    wall_ns: int = 7
+    mono_ns: int = 5_000
+
+
 @dataclass
 class MadeUpHost:
-    """A channel to processes that are made up, which do what signals say. `before` is called with what is asked."""
+    """A channel to processes that are made up, which do what signals say, and to a host to which acts can be done.
+
+    `before` is called with what is asked; its answer counts. `asked`: all of it, acts by their step. `effective`:
+    whether what is done to the host holds.
+    """
 
     states: dict[ProcessIdentity, Presence] = field(default_factory=dict)
     before: Callable[[str, dict[str, Any]], object] = lambda do, fields: None
+    effective: bool = True
+    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     sent: list[tuple[int, int]] = field(default_factory=list)
-    watched: set[int] = field(default_factory=set)
+    watched: dict[int, float] = field(default_factory=dict)
+    acts: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, *victims: ProcessIdentity) -> Self:
+        made = cls()
+        made.start(*victims)
+        return made
 
     def start(self, *victims: ProcessIdentity) -> None:
         self.states |= dict.fromkeys(victims, Presence.ALIVE)
 
-    def end(self, victim: ProcessIdentity) -> None:
-        self.states[victim] = Presence.GONE
+    def end(self, *victims: ProcessIdentity) -> None:
+        self.states |= dict.fromkeys(victims, Presence.GONE)
+
+    def times(self, do: str) -> int:
+        return sum(one == do for one, _ in self.asked)
 
     def ask(self, do: str, **fields: Any) -> Any:
-        answer = self.before(do, fields)
-        if answer is not None:
+        do = fields.pop("step", do)
+        to_line(fields)  # it would go over a connection
+        self.asked.append((do, fields))
+        if (answer := self.before(do, fields)) is not None:
             return answer
         victim = fields.get("victim")
         match do:
             case "find":
                 living = [one for one, state in self.states.items() if state is not Presence.GONE]
-                return [one for one in living if one.role.name == victim]
+                return [one for one in living if victim in (one.role.name, "any")]
             case "probe":
-                return self.states[victim]
-            case "watch":
-                self.watched.add(victim.pid)
+                return self._state(victim)
+            case "watch" if victim is not None:
+                self.watched.setdefault(victim.pid, fields["seconds"])
             case "release":
-                self.watched.discard(victim.pid)
-            case "signal" if self.states[victim] is Presence.GONE:
+                self.watched.pop(victim.pid, None)
+            case "signal" if self._state(victim) is Presence.GONE:
                 return Delivery.GONE
             case "signal":
                 signum = fields["signum"]
                 assert signum != signal.SIGSTOP or victim.pid in self.watched, "nobody would continue it"
                 self.sent.append((victim.pid, signum))
                 change = {signal.SIGSTOP: Presence.STOPPED, signal.SIGCONT: Presence.ALIVE}
-                self.states[victim] = change.get(signum, Presence.GONE)
+                self.states[replace(victim, host="")] = change.get(signum, Presence.GONE)
                 return Delivery.SENT
+            case _:
+                return self._act(do, fields.get("name", ""))
         return None
+
+    def _act(self, step: str, name: str) -> bool | None:
+        if step == "do" and self.effective:
+            self.acts.add(name)
+        if step == "undo":
+            self.acts.discard(name)
+        return name in self.acts if step == "holds" else None
+
+    def _state(self, victim: ProcessIdentity) -> Presence:
+        return self.states[replace(victim, host="")]
 
     def close(self) -> None:
         """It has no connection."""

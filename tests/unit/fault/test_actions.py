@@ -1,4 +1,4 @@
-"""The contract of every action, on processes and connections made for it: find, arm, perform, settle, undo, replay."""
+"""The contract of every action on connections, with real ones: find, arm, perform, settle, undo, replay."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from fault.action import Act, Action, Context, HalfDone, Site, UndoSpec
+from fault.action import Act, Action, Context, Site, UndoSpec
 from fault.actions.processes import Signals
-from fault.errors import FaultError, SignalRefused
-from fault.identity import EXECUTOR, KAFKA, WORKER, Delivery, Presence, ProcessIdentity, Tokens
+from fault.errors import FaultError
+from fault.identity import Delivery, Presence, Tokens
 from fault.injector import Injector, Outcome
 from fault.plan import Fault, FaultPlan
 from fault.proxy_control import ProxyControl
@@ -26,9 +26,7 @@ from fault.registry import ACTIONS
 from fault.victims import Guard
 from faultline.system.settings import free_port
 
-PROGRAM = "import time; print('up', flush=True); time.sleep(900)"
-# Those on hosts are in test_on_hosts.py.
-ON_PROCESSES = sorted(name for name, action in ACTIONS.items() if action.hits is None and not action.on_hosts)
+# Those on processes are in test_signals.py, those on hosts in test_on_hosts.py.
 ON_CONNECTIONS = sorted(name for name, action in ACTIONS.items() if action.detours)
 SECONDS = 120.0
 
@@ -42,30 +40,16 @@ class Clock:
 
 
 class Bench:
-    """One run: dummy processes of its own, a proxy when an action asks for one, and the context of its acts."""
+    """One run: the proxy that an action asks for, and the context of its acts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tokens = Tokens(f"20261121T061500Z-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex[:16])
-        self.held: list[tuple[str, int]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._sockets: list[socket.socket] = []
 
-    def context(self, **changes: Any) -> Context:
-        given: dict[str, Any] = {"injector": Injector(), "now": Clock, "seed": 1, "repetition": 1, **changes}
-        hold = lambda service, until: self.held.append((service, until))  # noqa: E731
-        return Context(self.folder, tokens=self.tokens, guard=Guard(self.tokens), hold=hold, **given)
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", PROGRAM, *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        self._processes.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"up\n"
-        return process
-
-    def executor(self, number: int = 0) -> subprocess.Popen[bytes]:
-        return self.start(f"-Dfaultline.run={self.tokens.run}", EXECUTOR.main, "--executor-id", str(number))
+    def context(self) -> Context:
+        return Context(self.folder, Injector(), self.tokens, Guard(self.tokens), Clock)
 
     def daemons(self, action: Action) -> tuple[socket.socket, socket.socket]:
         """Starts what the action asks for, and gives both ends of a connection that takes the detour."""
@@ -86,10 +70,8 @@ class Bench:
         for one in self._sockets:
             one.close()
         for process in self._processes:
-            process.terminate() if process.stdout is None else process.kill()
+            process.terminate()
             process.wait(SECONDS)
-            if process.stdout is not None:
-                process.stdout.close()
 
 
 @pytest.fixture
@@ -106,8 +88,8 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.002)
 
 
-def act_of(name: str, context: Context, victim: str = "executor", **changes: Any) -> Act:
-    fault = Fault(victim, name, at_s=1.0, **ACTIONS[name].short_form, **changes)
+def act_of(name: str, context: Context) -> Act:
+    fault = Fault("kafka", name, at_s=1.0, **ACTIONS[name].short_form)
     (planned,) = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
     return planned.fault.how.hands.act(planned, context)
 
@@ -130,90 +112,11 @@ def test_what_an_action_says_of_itself_is_what_its_hands_do(name: str, tmp_path:
         assert action.lasts == (action.hands.shows is Presence.STOPPED)
 
 
-@pytest.mark.parametrize("name", ON_PROCESSES)
-def test_an_act_on_processes_from_find_to_undo(name: str, bench: Bench) -> None:
-    action = ACTIONS[name]
-    processes = {process.pid: process for process in (bench.executor(0), bench.executor(1))}
-    context = bench.context()
-    act = act_of(name, context)
-    assert act.find() and not act.find(), "the same victims as before"
-    (named,) = act.victims()
-    victim = processes.pop(named["pid"])
-    (other,) = processes.values()
-    (line,) = act.describe()
-    assert line.startswith(f"would {name} executor {named['command'][-1]} (pid {victim.pid}, run {bench.tokens.run})")
-    undos = act.undo()
-    assert bool(undos) == action.lasts
-    assert act.await_ready(0)
-    act.arm(Clock())
-    (sent,) = act.perform()
-    assert (sent.victim, sent.role, sent.delivery) == (victim.pid, "executor", Delivery.SENT)
-    assert act.settle([sent]).outcome is Outcome.EFFECTIVE
-    assert bench.held == [], "an executor is no service that supervisord restarts"
-    for undo in map(replayed, undos):
-        assert undo.action == name
-        assert action.hands.holds(undo, context)
-        action.hands.undo(undo, context)
-        action.hands.undo(undo, context)  # harmless when repeated
-        assert not action.hands.holds(undo, context)
-    if action.ends:
-        assert victim.wait(SECONDS) != 0
-    else:
-        assert victim.poll() is None
-    assert other.poll() is None
-
-
-@pytest.mark.parametrize("name", ON_PROCESSES)
-def test_a_service_that_is_ended_is_held_down_for_the_restart_delay(name: str, bench: Bench) -> None:
-    """supervisord restarts at once what has died; a paused service dies not."""
-    mark = f"-Dfaultline.instance={bench.tokens.services}"
-    bench.start(mark, KAFKA.main)
-    bench.start(mark, WORKER.main, "--host", "127.0.0.1", "--port", "7001")
-    bench.start(
-        f"-Dfaultline.run={bench.tokens.run}",
-        EXECUTOR.main,
-        "--executor-id",
-        "0",
-        "--worker-url",
-        "spark://W@127.0.0.1:7001",
-    )
-    planned = Clock()
-    for victim in ("kafka", "worker"):
-        act = act_of(name, bench.context(restart_delay_s=2.0), victim)
-        act.find()
-        act.arm(planned)
-    until_ns = planned.mono_ns + 2_000_000_000
-    assert bench.held == ([("kafka", until_ns), ("127.0.0.1:7001", until_ns)] if ACTIONS[name].ends else [])
-
-
-@pytest.mark.parametrize("name", ON_PROCESSES)
-def test_what_was_sent_before_another_victim_refused_is_told(name: str, bench: Bench) -> None:
-    bench.executor(0)
-    bench.executor(1)
-
-    class Refusing(Injector):
-        """Refuses the second signal."""
-
-        sent = 0
-
-        def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
-            self.sent += 1
-            if self.sent == 2:
-                raise SignalRefused("pid: refused")
-            return super().signal(victim, signum)
-
-    act = act_of(name, bench.context(injector=Refusing()), count=2)
-    act.find()
-    with pytest.raises(HalfDone, match="^pid: refused$") as caught:
-        act.perform()
-    assert len(caught.value.sent) == 1
-
-
 @pytest.mark.parametrize("name", ON_CONNECTIONS)
 def test_an_act_on_connections_from_find_to_undo(name: str, bench: Bench) -> None:
     action, context = ACTIONS[name], bench.context()
     client, server = bench.daemons(action)
-    act = act_of(name, context, "kafka")
+    act = act_of(name, context)
     assert not act.find(), "there is nobody to be chosen"
     (named,) = act.victims()
     assert (named["role"], named["pid"]) == ("kafka_connection", None)
@@ -248,14 +151,14 @@ def test_an_act_without_a_connection_has_no_effect(name: str, bench: Bench) -> N
     for one in ends:
         one.close()
     until(lambda: mode(bench)["connections"] == 0, "the proxy sees the end")
-    act = act_of(name, bench.context(), "kafka")
+    act = act_of(name, bench.context())
     assert act.settle(act.perform()).outcome is Outcome.NO_EFFECT
 
 
 @pytest.mark.parametrize("name", ON_CONNECTIONS)
 def test_a_proxy_that_is_gone_can_be_neither_found_nor_told_and_needs_no_healing(name: str, bench: Bench) -> None:
     action, context = ACTIONS[name], bench.context()
-    act = act_of(name, context, "kafka")
+    act = act_of(name, context)
     for told in (act.find, act.perform):
         with pytest.raises(FaultError, match="no proxy behind"):
             told()

@@ -36,27 +36,30 @@ def looks(*readings: tuple[int, int, bool]) -> list[bool]:
     return [ONE in watch.look(at * MS, {ONE: Reading(run_ns, runnable)}) for at, run_ns, runnable in readings]
 
 
-def test_growth_between_two_looks_is_work() -> None:
-    assert looks((0, 5 * MS, True), (1, 5 * MS + BUSY_NS, False)) == [False, True]
-    assert looks((0, 5 * MS, True), (1, 5 * MS + BUSY_NS - 1, True)) == [False, False]
+LAST = 1 + RECENT_NS // MS
 
 
-def test_between_the_kernels_ticks_a_running_process_stays_busy_and_a_sleeping_one_does_not() -> None:
-    assert looks((0, 0, True), (1, 4 * MS, True), (2, 4 * MS, True), (3, 4 * MS, True)) == [False, True, True, True]
-    assert looks((0, 0, True), (1, 4 * MS, True), (2, 4 * MS, False)) == [False, True, False]
-    last = 1 + RECENT_NS // MS
-    assert looks((0, 0, True), (1, MS, True), *((at, MS, True) for at in range(2, last + 2)))[-2:] == [True, False]
-
-
-def test_work_is_0_3_ms_within_the_last_12() -> None:
-    assert looks((0, 0, True), (1, 300_000, False)) == [False, True]
-    assert looks((0, 0, True), (1, 299_999, False)) == [False, False]
-    assert looks((0, 0, True), (12, MS, False))[-1] is looks((0, 0, True), (1, MS, True), (13, MS, True))[-1] is True
-    assert looks((0, 0, True), (13, MS, False))[-1] is looks((0, 0, True), (1, MS, True), (14, MS, True))[-1] is False
-
-
-def test_growth_over_a_long_gap_says_nothing_about_now() -> None:
-    assert looks((0, 0, True), (1000, 500 * MS, True)) == [False, False]
+@pytest.mark.parametrize(
+    ("readings", "busy"),
+    [
+        # Growth by 0.3 ms between two looks is work.
+        (((0, 5 * MS, True), (1, 5 * MS + BUSY_NS, False)), [False, True]),
+        (((0, 5 * MS, True), (1, 5 * MS + BUSY_NS - 1, True)), [False, False]),
+        # Between the kernel's ticks one that runs stays busy, and one that sleeps does not.
+        (((0, 0, True), (1, 4 * MS, True), (2, 4 * MS, True), (3, 4 * MS, True)), [False, True, True, True]),
+        (((0, 0, True), (1, 4 * MS, True), (2, 4 * MS, False)), [False, True, False]),
+        # Work of more than 12 ms ago is over, and growth over a longer gap says nothing about now.
+        (((0, 0, True), (1, MS, True), *((at, MS, True) for at in range(2, LAST + 2))), [False, *[True] * LAST, False]),
+        (((0, 0, True), (12, MS, False)), [False, True]),
+        (((0, 0, True), (13, MS, False)), [False, False]),
+        (((0, 0, True), (1, MS, True), (13, MS, True)), [False, True, True]),
+        (((0, 0, True), (1, MS, True), (14, MS, True)), [False, True, False]),
+        (((0, 0, True), (1000, 500 * MS, True)), [False, False]),
+    ],
+)
+def test_work_is_growth_within_the_last_12_ms(readings: tuple[tuple[int, int, bool], ...], busy: list[bool]) -> None:
+    assert BUSY_NS == 300_000 and RECENT_NS == 12 * MS
+    assert looks(*readings) == busy
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, MS), st.booleans()), min_size=1, max_size=30))

@@ -38,7 +38,7 @@ from fault.identity import (
     from_line,
     to_line,
 )
-from fault.injector import Injector, Outcome, executors_on, settle
+from fault.injector import Injector, Outcome, settle
 from fault.procfs import read_process
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.unit.sleepers import Spawn
@@ -60,31 +60,6 @@ def test_finding_sees_the_run_and_nothing_else(injector: Injector, spawn: Spawn,
     assert [victim.pid for victim in found] == [wanted[1].pid, wanted[0].pid]
     assert [victim.number for victim in found] == [0, 1]
     assert all(victim.start_ticks is not None for victim in found)
-
-
-def test_a_child_that_still_shows_its_parents_command_line_is_not_found(spawn: Spawn, run: str) -> None:
-    parent = spawn(program="import os, time\nif os.fork():\n    print('up', flush=True)\ntime.sleep(900)")
-    (child,) = psutil.Process(parent.pid).children()
-    try:
-        assert only(Injector(), run).pid == parent.pid
-    finally:
-        child.kill()
-
-
-def test_services_are_found_by_their_own_token_and_workers_by_whom_they_host(spawn: Spawn, run: str) -> None:
-    instance = uuid.uuid4().hex[:16]
-    services = {"mark": "-Dfaultline.instance=", "token": instance}
-    hosting = spawn(main=WORKER.main, node="127.0.0.1:7001", **services)
-    spawn(main=WORKER.main, node="127.0.0.1:7002", **services)
-    spawn(main=WORKER.main, node="127.0.0.1:7001", mark="-Dfaultline.instance=", token="0" * 16)
-    broker = spawn(main="kafka.Kafka", **services)
-    executors = [spawn(number=3), spawn(number=1)]
-    tokens, injector = Tokens(run, instance), Injector()
-    assert [one.pid for one in injector.find("worker", tokens)] == [hosting.pid]
-    assert [one.pid for one in injector.find("kafka", tokens)] == [broker.pid]
-    assert {one.pid for one in injector.find("any", tokens)} == {hosting.pid, *(one.pid for one in executors)}
-    assert executors_on(injector, "127.0.0.1:7001", tokens) == [1, 3]
-    assert executors_on(injector, None, tokens) == []
 
 
 # What an executor does: it starts a first process, which forks one for each task and lives on.
@@ -254,15 +229,6 @@ def test_what_is_gone_already_has_no_effect(injector: Injector, spawn: Spawn, ru
         assert settle(injector, victim, Presence.GONE, delivery).outcome is Outcome.NO_EFFECT
         process.wait(120)
     assert read_process(victim.pid) is None
-
-
-def test_a_survivor_is_no_effect(injector: Injector, spawn: Spawn, run: str) -> None:
-    spawn(program="import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(900)")
-    victim = only(injector, run)
-    delivery = injector.signal(victim, signal.SIGTERM)
-    settlement = settle(injector, victim, Presence.GONE, delivery, within_s=0.1)
-    assert settlement.outcome is Outcome.NO_EFFECT
-    assert "still alive" in settlement.detail
 
 
 def test_an_armed_victim_is_hit_without_another_look_and_only_once(

@@ -20,7 +20,9 @@ from fault.injector import Outcome
 from fault.plan import Fault, FaultPlan
 from fault.registry import ACTIONS
 from fault.relay import MOST_RESENT, RESENT_S, SEGMENT_BYTES, Hold
-from tests.unit.fault.test_on_hosts import Agent, Now, broker, context, planned, worker
+from tests.support.fake_clock import MadeUpHost as Agent
+from tests.support.fake_clock import Moment
+from tests.unit.fault.test_on_hosts import broker, context, planned, refusing, untouched, worker
 
 
 @dataclass
@@ -47,16 +49,6 @@ class Relay:
         self.mode = "plain"
 
 
-@dataclass
-class Plain(Agent):
-    """Of a host whose kernel has no netem."""
-
-    def ask(self, do: str, **what: Any) -> Any:
-        if what.get("step") == "check" and what["kind"] == "delay":
-            raise KernelLacks("10.0.0.3: netem: not in this host's kernel (unknown)")
-        return super().ask(do, **what)
-
-
 @pytest.fixture
 def relay(monkeypatch: pytest.MonkeyPatch) -> Relay:
     made = Relay()
@@ -64,17 +56,25 @@ def relay(monkeypatch: pytest.MonkeyPatch) -> Relay:
     return made
 
 
-def agents(kind: type[Agent]) -> dict[str, Agent]:
-    return {"kafka": kind((broker(),)), "worker-1": kind((worker(1),)), "worker-2": kind((worker(2),))}
+def agents(*, netem: bool = True) -> dict[str, Agent]:
+    made = {"kafka": Agent.of(broker()), "worker-1": Agent.of(worker(1)), "worker-2": Agent.of(worker(2))}
+
+    def lacks(do: str, what: dict[str, Any]) -> None:
+        if do == "check" and what["kind"] == "delay":
+            raise KernelLacks("10.0.0.3: netem: not in this host's kernel (unknown)")
+
+    for agent in made.values() if not netem else ():
+        agent.before = lacks
+    return made
 
 
 def test_where_the_kernel_can_it_holds_what_the_host_sends_for_both_directions(relay: Relay) -> None:
-    hosts, one = agents(Agent), planned("delay", jitter_ms=20.0)
+    hosts, one = agents(), planned("delay", jitter_ms=20.0)
     act = one.fault.how.hands.act(one, context(hosts))
     act.find()
     (named,) = act.victims()
     (undo,) = act.undo()
-    act.arm(Now())
+    act.arm(Moment())
     settled = act.settle(act.perform())
     assert settled.outcome is Outcome.EFFECTIVE and settled.detail.endswith(", by the host's kernel")
     asked = next(what["asked"] for do, what in hosts[named["host"]].asked if do == "do")
@@ -86,12 +86,12 @@ def test_where_the_kernel_can_it_holds_what_the_host_sends_for_both_directions(r
 
 
 def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(relay: Relay) -> None:
-    hosts, one = agents(Plain), planned("delay", jitter_ms=20.0)
+    hosts, one = agents(netem=False), planned("delay", jitter_ms=20.0)
     act = one.fault.how.hands.act(one, context(hosts))
     assert act.find()
     assert not act.find(), "it is found out once"
     (undo,) = act.undo()
-    act.arm(Now())
+    act.arm(Moment())
     settled = act.settle(act.perform())
     assert settled.outcome is Outcome.EFFECTIVE
     assert settled.detail == (
@@ -108,13 +108,13 @@ def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(rela
 
 
 def test_a_victim_that_came_back_elsewhere_has_its_new_hosts_connections_held(relay: Relay) -> None:
-    hosts = agents(Plain)
+    hosts = agents(netem=False)
     one = planned("delay", jitter_ms=20.0)
     act = one.fault.how.hands.act(one, context(hosts))
     act.find()
     (named,) = act.victims()
     gone, other = named["host"], next(name for name in hosts if name not in ("kafka", named["host"]))
-    hosts[gone].processes = ()
+    hosts[gone].states.clear()
     assert act.find(), "it is said that another one was chosen"
     (named,) = act.victims()
     assert named["host"] == other
@@ -125,9 +125,9 @@ def test_a_victim_that_came_back_elsewhere_has_its_new_hosts_connections_held(re
 
 @pytest.mark.parametrize("action", ["delay", "loss"])
 def test_what_a_host_refuses_for_another_reason_is_refused(relay: Relay, action: str) -> None:
-    hosts = agents(Agent)
+    hosts = agents()
     for host in hosts.values():
-        host.refuses = True
+        host.before = refusing("check", ActRefused("nft: not on this host"))
     one = planned(action)
     with pytest.raises(ActRefused, match="not on this host"):
         one.fault.how.hands.act(one, context(hosts)).find()
@@ -135,10 +135,10 @@ def test_what_a_host_refuses_for_another_reason_is_refused(relay: Relay, action:
 
 
 def test_packets_of_a_host_are_lost_by_its_kernel(relay: Relay) -> None:
-    hosts, one = agents(Plain), planned("loss", loss_percent=2.0)
+    hosts, one = agents(netem=False), planned("loss", loss_percent=2.0)
     act = one.fault.how.hands.act(one, context(hosts))
     act.find()
-    act.arm(Now())
+    act.arm(Moment())
     assert act.settle(act.perform()).detail.endswith(", by the host's kernel")
     asked = [what["asked"] for host in hosts.values() for do, what in host.asked if do == "do"]
     assert [(one["percent"], one["way"]) for one in asked] == [(2.0, "both")] and relay.told == []
@@ -148,20 +148,20 @@ def test_packets_of_a_host_are_lost_by_its_kernel(relay: Relay) -> None:
 def test_of_the_broker_it_is_the_workloads_connections_on_any_kernel(
     relay: Relay, action: str, told: tuple[Any, ...]
 ) -> None:
-    hosts, one = agents(Agent), planned(action, "kafka")
+    hosts, one = agents(), planned(action, "kafka")
     assert one.fault.most_processes == 0 and not one.fault.needs_hosts
     assert one.what().startswith(f"{action} the workload's connections to Kafka")
     act = one.fault.how.hands.act(one, context(hosts))
     act.find()
     assert act.settle(act.perform()).detail == f"{action}: 3 connections"
-    assert relay.told == [(action, told)] and not any(host.asked for host in hosts.values())
+    assert relay.told == [(action, told)] and all(map(untouched, hosts.values()))
 
 
 @pytest.mark.parametrize("action", ["delay", "loss"])
 def test_a_worker_of_this_host_has_no_host_to_be_slowed(relay: Relay, action: str) -> None:
     one = planned(action)
     assert one.fault.needs_hosts
-    here = context({"": Agent((worker(1),)), "kafka": Agent((broker(),))})
+    here = context({"": Agent.of(worker(1)), "kafka": Agent.of(broker())})
     with pytest.raises(VictimRefused, match="runs on this host"):
         one.fault.how.hands.act(one, here).find()
 

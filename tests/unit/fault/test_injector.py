@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity, Tokens
 from fault.injector import Injector, Outcome, place, resume, settle
 from fault.plan import ALLOWED
 from fault.registry import ACTIONS
+from tests.support.fake_clock import MadeUpHost
 
 RUN = "20261121T061500Z-3fa9c1"
 TOKENS = Tokens(RUN, "0123456789abcdef")
@@ -24,30 +25,19 @@ VICTIM = ProcessIdentity(4000, 1.0, EXECUTOR, RUN)
 LOST = RemoteError("node1", "probe 4000", stderr="gone away")
 
 
-@dataclass
-class Answering:
-    """A channel that notes what it is asked; its probes give what the test wrote down, the last answer stays."""
+def answering(probes: Sequence[Presence | RemoteError]) -> MadeUpHost:
+    """A host whose probes give what the test wrote down; the last answer stays."""
+    left = list(probes)
 
-    probes: Sequence[Presence | RemoteError] = (Presence.ALIVE,)
-    asked: list[tuple[str, Any]] = field(default_factory=list)
+    def before(do: str, fields: dict[str, Any]) -> object:
+        if do != "probe":
+            return None
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, RemoteError):
+            raise answer
+        return answer
 
-    def ask(self, do: str, **fields: Any) -> Any:
-        self.asked.append((do, fields.get("victim", fields)))
-        if do == "probe":
-            answer, self.probes = self.probes[0], self.probes[1:] or self.probes
-            if isinstance(answer, RemoteError):
-                raise answer
-            return str(answer)
-        if do == "release":
-            raise LOST
-        return {"find": [VICTIM], "signal": "sent", "busy": fields.get("candidates", ())[:1]}.get(do)
-
-    def close(self) -> None:
-        self.asked.append(("close", None))
-
-    @property
-    def sent(self) -> int:
-        return sum(do == "signal" for do, _ in self.asked)
+    return MadeUpHost({VICTIM: Presence.ALIVE}, before)
 
 
 def test_where_each_word_is_looked_for() -> None:
@@ -59,34 +49,39 @@ def test_where_each_word_is_looked_for() -> None:
 
 
 def test_finding_goes_where_the_victims_belong_and_the_rest_follows() -> None:
-    here, one, two = Answering(), Answering(), Answering()
-    injector = Injector({"": here, "worker-1": one, "worker-2": two})
+    hosts = {name: MadeUpHost.of(VICTIM) for name in ("", "worker-1", "worker-2")}
+    here, one, two = hosts.values()
+    injector = Injector(hosts)
     found = injector.find("executor", TOKENS)
-    assert [one.host for one in found] == ["worker-1", "worker-2"]
-    assert [one.host for one in injector.find("driver", TOKENS)] == [""]
-    assert here.asked == [("find", "driver")]
+    assert [each.host for each in found] == ["worker-1", "worker-2"]
+    injector.find("driver", TOKENS)
+    assert [fields["victim"] for _, fields in here.asked] == ["driver"]
     assert injector.signal(found[1], signal.SIGKILL) is Delivery.SENT
     assert injector.probe(found[0]) is Presence.ALIVE
-    assert two.asked == [("find", "executor"), ("signal", found[1])]
-    assert one.asked == [("find", "executor"), ("probe", found[0])]
     injector.start_watchdog(found[1], 3.0)
+    two.before = lambda do, fields: lose()
     injector.end_watchdog(found[1])  # the word is lost, which is nobody's trouble
-    assert two.asked[2:] == [("watch", found[1]), ("release", found[1])]
-    injector.close()
-    assert one.asked[-1] == two.asked[-1] == ("close", None)
+    assert [do for do, _ in one.asked] == ["find", "probe"]
+    assert [do for do, _ in two.asked] == ["find", "signal", "watch", "release"]
+
+
+def lose() -> None:
+    raise LOST
 
 
 def test_who_is_busy_is_asked_on_each_other_host() -> None:
-    here, idle = Answering(), Answering()
-    injector = Injector({"": here, "worker-1": Answering(), "worker-2": Answering(), "idle": idle})
+    hosts = {name: MadeUpHost() for name in ("", "worker-1", "worker-2", "idle")}
+    for host in hosts.values():
+        host.before = lambda do, fields: fields["candidates"][:1]
+    injector = Injector(hosts)
     one, two, other = (replace(VICTIM, pid=pid, host=f"worker-{host}") for pid, host in ((5, 1), (6, 1), (7, 2)))
     assert injector.busy([two, one, other, VICTIM]) == {two, other}
-    assert here.asked == idle.asked == [] and injector.busy([]) == set()
+    assert hosts[""].asked == hosts["idle"].asked == [] and injector.busy([]) == set()
 
 
 def test_an_unknown_host_is_refused() -> None:
     with pytest.raises(VictimRefused, match="^host: elsewhere is not known; known: worker-1"):
-        Injector({"worker-1": Answering()}).signal(replace(VICTIM, host="elsewhere"), signal.SIGKILL)
+        Injector({"worker-1": MadeUpHost()}).signal(replace(VICTIM, host="elsewhere"), signal.SIGKILL)
 
 
 # --- settling and resuming
@@ -117,15 +112,15 @@ def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
         now[0] += seconds
 
     for delivery in (Delivery.SENT, Delivery.UNKNOWN):
-        there = Answering(answers)
+        there = answering(answers)
         found = settle(Injector({"": there}), VICTIM, wanted, delivery, within_s=0.1, sleep=sleep)
-        assert found.outcome is outcome and there.sent == 0
+        assert found.outcome is outcome and not there.sent
         hinted = delivery is Delivery.UNKNOWN and outcome is not Outcome.UNKNOWN
         assert ("not acknowledged" in found.detail) is hinted
 
 
 def test_the_last_probe_lies_at_the_end_of_the_time(now: list[float]) -> None:
-    asked = Injector({"": Answering([Presence.ALIVE, Presence.GONE])})
+    asked = Injector({"": answering([Presence.ALIVE, Presence.GONE])})
     assert settle(asked, VICTIM, Presence.GONE, Delivery.SENT, within_s=0.0).outcome is Outcome.NO_EFFECT
 
 
@@ -137,7 +132,12 @@ def test_how_long_an_act_may_take_hangs_on_the_action(now: list[float], action: 
     hands = ACTIONS[action].hands
     assert isinstance(hands, Signals)
     settlement = settle(
-        Injector({"": Answering()}), VICTIM, hands.shows, Delivery.SENT, within_s=hands.within_s, sleep=sleep
+        Injector({"": answering([Presence.ALIVE])}),
+        VICTIM,
+        hands.shows,
+        Delivery.SENT,
+        within_s=hands.within_s,
+        sleep=sleep,
     )
     assert settlement.outcome is Outcome.NO_EFFECT
     assert within_s <= now[0] - 100.0 < within_s + 0.1
@@ -152,16 +152,16 @@ def test_resuming_goes_on_until_it_runs_or_time_is_up(now: list[float]) -> None:
         ((Presence.ALIVE,), 0), ((Presence.GONE,), 0), ((stopped, Presence.ALIVE), 1),
         ((LOST, stopped, stopped, stopped, Presence.ALIVE), 2), ((LOST, LOST, Presence.ALIVE), 0),
     ):  # fmt: skip
-        there = Answering(answers)
+        there = answering(answers)
         resume(Injector({"": there}), VICTIM, sleep=sleep)
-        assert there.sent == continued
+        assert len(there.sent) == continued
     for answer, error, words in (
         (stopped, SignalRefused, "still stopped 5 s after SIGCONT"),
         (LOST, RemoteError, "gone"),
     ):
         began = now[0]
         with pytest.raises(error, match=words):
-            resume(Injector({"": Answering((answer,))}), VICTIM, sleep=sleep)
+            resume(Injector({"": answering((answer,))}), VICTIM, sleep=sleep)
         assert 5 <= now[0] - began < 5.2
 
 

@@ -171,22 +171,19 @@ def test_the_window_names_the_key_of_the_fault_that_leaves_it() -> None:
         require_window(recurring, 0.0, 45.0, 90.0)
 
 
-def test_the_instant_of_a_record_is_when_it_is_due() -> None:
-    (first,) = resolve(FaultPlan((kill(None, at_record=1),)))
-    (later,) = resolve(FaultPlan((kill(None, at_record=5001),)))
-    assert (first.earliest_s, later.earliest_s) == (0.0, 10.0)
-
-
-def test_a_phase_of_a_cycle_has_a_latest_instant() -> None:
-    (one,) = resolve(FaultPlan((Fault("executor", "kill", at_s=10.0, cycle="snapshot", phase=0.5),)))
-    assert (one.earliest_s, one.latest_s, one.end_s) == (10.0, 35.0, 35.0)
-
-
-def test_a_recurring_fault_becomes_its_occurrences() -> None:
-    planned = resolve(FaultPlan((Fault("kafka", "cut", at_s=10.0, duration_s=2.0, every_s=5.0, times=3),)))
-    assert [(one.earliest_s, one.end_s) for one in planned] == [(10.0, 12.0), (15.0, 17.0), (20.0, 22.0)]
-    with pytest.raises(PlanError, match=r"^faults\.0\.at_s: .* overlaps"):
-        resolve(FaultPlan((Fault("kafka", "cut", at_s=10.0, duration_s=5.0, every_s=5.0, times=3),)))
+@pytest.mark.parametrize(
+    ("fault", "instants"),
+    [
+        (kill(None, at_record=1), [(0.0, 0.0, 0.0)]),
+        (kill(None, at_record=5001), [(10.0, 10.0, 10.0)]),
+        (kill(10.0, cycle="snapshot", phase=0.5), [(10.0, 35.0, 35.0)]),
+        (Fault("kafka", "cut", 10.0, duration_s=2.0, every_s=5.0, times=2), [(10.0, 10.0, 12.0), (15.0, 15.0, 17.0)]),
+    ],
+)
+def test_a_fault_comes_at_its_record_in_its_cycle_and_again(
+    fault: Fault, instants: list[tuple[float, float, float]]
+) -> None:
+    assert [(one.earliest_s, one.latest_s, one.end_s) for one in resolve(FaultPlan((fault,)))] == instants
 
 
 @pytest.mark.parametrize("change", [{"rate": 0.0}, {"checkpoint_interval_s": 0.0}])
@@ -221,7 +218,6 @@ def test_plans_cannot_be_changed() -> None:
         ({"action": "explode"}, "action"),
         ({"action": "cut", "duration_s": 1}, "action"),
         ({"action": ["kill"]}, "action"),
-        ({"at_s": -1}, "at_s"),
         ({"at_s": float("nan")}, "at_s"),
         ({"at_s": float("inf")}, "at_s"),
         ({"at_s": 10**400}, "at_s"),
@@ -229,34 +225,27 @@ def test_plans_cannot_be_changed() -> None:
         ({"at_s": True}, "at_s"),
         ({"at_s": None}, "at_s"),
         ({"at_record": 7}, "at_record"),
-        ({"at_s": None, "at_record": 0}, "at_record"),
         ({"at_s": None, "at_record": 1.5}, "at_record"),
-        ({"at_s": None, "at_record": 10**16}, "at_record"),
         ({"cycle": "moon", "phase": 0}, "cycle"),
         ({"cycle": "checkpoint"}, "phase"),
-        ({"cycle": "checkpoint", "phase": 1}, "phase"),
-        ({"cycle": "checkpoint", "phase": -0.1}, "phase"),
         ({"phase": 0.5}, "phase"),
-        ({"count": 0}, "count"),
-        ({"count": 65}, "count"),
         ({"count": 1.5}, "count"),
         ({"count": 2, "victim": "driver"}, "count"),
         ({"count": 2, "victim": "kafka"}, "count"),
         ({"duration_s": 2}, "duration_s"),
         ({"action": "pause"}, "duration_s"),
-        ({"action": "pause", "duration_s": 0}, "duration_s"),
-        ({"action": "pause", "duration_s": -2}, "duration_s"),
         ({"victim": "kafka", "action": "reset", "duration_s": 2}, "duration_s"),
         ({"victim": "kafka", "action": "delay", "delay_ms": 2}, "duration_s"),
         ({"victim": "kafka", "action": "delay", "duration_s": 2}, "delay_ms"),
-        ({"victim": "kafka", "action": "delay", "duration_s": 2, "delay_ms": 0}, "delay_ms"),
         ({"delay_ms": 2}, "delay_ms"),
         ({"every_s": 2}, "every_s"),
         ({"times": 2}, "every_s"),
-        ({"times": 2, "every_s": 0}, "every_s"),
-        ({"times": 0}, "times"),
-        ({"times": 1001, "every_s": 1}, "times"),
         ({"when": 3}, "when"),
+        ({"action": "partition", "duration_s": 2, "peer": "moon"}, "peer"),
+        ({"action": "partition", "duration_s": 2, "way": "up"}, "way"),
+        ({"action": "partition", "duration_s": 2, "mbit_s": 1.0}, "mbit_s"),
+        ({"action": "partition", "duration_s": 2, "cores": 1.0}, "cores"),
+        ({"action": "partition", "duration_s": 2, "memory_mb": 1.0}, "memory_mb"),
     ],
 )
 def test_a_wrong_value_is_refused_in_one_line_that_names_its_key(changes: dict[str, Any], key: str) -> None:
@@ -267,12 +256,6 @@ def test_a_wrong_value_is_refused_in_one_line_that_names_its_key(changes: dict[s
     assert message.startswith(f"faults.0.{key}: ")
     assert "\n" not in message
     assert ";" in message
-
-
-def test_connection_actions_are_for_kafka_alone() -> None:
-    for victim, actions in ALLOWED.items():
-        assert ("cut" in actions) == (victim == "kafka")
-        assert {"kill", "term", "pause"} <= set(actions)
 
 
 def test_the_nearest_known_name_is_offered() -> None:
