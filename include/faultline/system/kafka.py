@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -159,21 +160,17 @@ class OffsetsWatch:
     """
 
     def __init__(self, reader: EndOffsets, due_ns: int) -> None:
-        self._reader = reader
-        self._due_ns = due_ns
-        self._done = threading.Event()
-        self._result: tuple[dict[str, int], Instant] | None = None
-        self._error = ""
-        self._thread = threading.Thread(target=self._run, name="end-offsets", daemon=True)
-        self._thread.start()
+        self._reader, self._due_ns = reader, due_ns
+        self._answer: Future[Reading] = Future()
+        threading.Thread(target=self._run, name="end-offsets", daemon=True).start()
 
-    def result(self, timeout_s: float) -> tuple[dict[str, int], Instant] | None:
+    def result(self, timeout_s: float) -> Reading | None:
         """The offsets and when the answer came; None while there is none. Raises InfrastructureError."""
-        if not self._done.wait(timeout_s):
+        if not wait([self._answer], timeout_s).done:
             return None
-        if self._result is None:
-            raise InfrastructureError(self._error)
-        return self._result
+        if error := self._answer.exception():
+            raise InfrastructureError(str(error) or type(error).__name__)
+        return self._answer.result()
 
     def _run(self) -> None:
         try:
@@ -182,12 +179,9 @@ class OffsetsWatch:
                 with contextlib.suppress(InfrastructureError):
                     self._reader.read(_WARM_UP_TIMEOUT_S)
                 time.sleep(max(0.0, self._rest_s()))
-            offsets = self._reader.read(OFFSETS_TIMEOUT_S)
-            self._result = offsets, Instant.now()
+            self._answer.set_result((self._reader.read(OFFSETS_TIMEOUT_S), Instant.now()))
         except Exception as error:
-            self._error = str(error) or type(error).__name__
-        finally:
-            self._done.set()
+            self._answer.set_exception(error)
 
     def _rest_s(self) -> float:
         """Until the broker is to be asked."""

@@ -34,6 +34,11 @@ def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None
     assert "GB of memory" in lines["machine"] and "GB of disk free" in lines["machine"]
     assert "down (./faultline up starts them)" in lines["services"]
     assert "UI" not in lines, "there is none"
+    done = CliRunner().invoke(cli.app, ["doctor", "--json"])
+    found = json.loads(done.output)
+    assert done.exit_code == 1 and found["ok"] is False
+    assert {"java", "jars", "folders"} <= {check["name"] for check in found["checks"]}
+    assert found["services"]["processes"] == {} and found["ui"].startswith("http://127.0.0.1:")
 
 
 @pytest.mark.parametrize(
@@ -84,11 +89,3 @@ def test_an_installation_that_lets_everybody_in_is_told(empty: Path, monkeypatch
     told: list[str] = []
     tell_state(settings, told.append)
     assert told == [OPEN_TEXT]
-
-
-def test_the_same_for_scripts(empty: Path) -> None:
-    done = CliRunner().invoke(cli.app, ["doctor", "--json"])
-    found = json.loads(done.output)
-    assert done.exit_code == 1 and found["ok"] is False
-    assert {"java", "jars", "folders"} <= {check["name"] for check in found["checks"]}
-    assert found["services"]["processes"] == {} and found["ui"].startswith("http://127.0.0.1:")

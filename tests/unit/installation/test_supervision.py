@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,65 +83,46 @@ def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(settings: Set
         sleeping.wait()
 
 
-RUN = """\
-import sys, time
-from pathlib import Path
-from faultline.installation.users import using
-from faultline.system.settings import Settings
-
-home = Path(sys.argv[1])
-with using(Settings(home, home, home / "results"), run=True):
-    print("uses", flush=True)
-    time.sleep(900)
-"""
-
-
-def test_down_ends_a_run_that_has_no_attempt_yet(tmp_path: Path) -> None:
-    given, said = Settings(tmp_path, tmp_path, tmp_path / "results"), list[str]()
-    command = [sys.executable, "-c", RUN, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None and run.stdout.readline() == "uses\n"
+@contextmanager
+def within(settings: Settings, use: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that is in `using` or `only_conductor` of the installation."""
+    program = (
+        "import sys, time; from pathlib import Path; from faultline.system.settings import Settings\n"
+        "from faultline.installation.users import only_conductor, using\n"
+        f"settings = Settings(*map(Path, sys.argv[1:]))\nwith {use}: print('in', flush=True); time.sleep(900)\n"
+    )
+    command = [sys.executable, "-c", program, *map(str, (settings.root, settings.home, settings.results))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "in\n"
         try:
-            down(given, said.append)
-            run.wait(120)
+            yield process
         finally:
-            run.kill()
-    assert said == ["stopping what is measured without Airflow"] and supervision._owners(given) == []
-    with using(given, run=True), using(given):
-        assert supervision._owners(given) == [], "not the process that asks"
+            process.kill()
+
+
+def test_down_ends_a_run_that_has_no_attempt_yet(settings: Settings) -> None:
+    said: list[str] = []
+    with within(settings, "using(settings, run=True)") as run:
+        assert [process.pid for process in supervision._owners(settings)] == [run.pid]
+        down(settings, said.append)
+        run.wait(120)
+    assert said == ["stopping what is measured without Airflow"] and supervision._owners(settings) == []
+    with using(settings, run=True), using(settings):
+        assert supervision._owners(settings) == [], "not the process that asks"
 
 
 # ---- Who serves an Airflow of others ----
 
 
-SERVES = """\
-import sys, time
-from pathlib import Path
-from faultline.system.settings import Settings
-from faultline.installation.users import only_conductor
-
-home = Path(sys.argv[1])
-with only_conductor(Settings(home, home, home)):
-    print("serves", flush=True)
-    time.sleep(900)
-"""
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(tmp_path, tmp_path, tmp_path / "results")
-
-
 @pytest.fixture
 def conductor(settings: Settings) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", SERVES, str(settings.home)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "serves\n"
+    settings.home.mkdir()
+    with within(settings, "only_conductor(settings)") as process:
         yield process
-        process.kill()
 
 
 def test_there_is_one_conductor_and_it_is_known(settings: Settings) -> None:
+    settings.home.mkdir()
     assert conductor_of(settings) is None
     with only_conductor(settings):
         with pytest.raises(ConfigError, match="a conductor serves there already"), only_conductor(settings):
@@ -153,6 +135,7 @@ def test_there_is_one_conductor_and_it_is_known(settings: Settings) -> None:
 
 
 def test_whoever_has_the_number_of_a_dead_conductor_is_none(settings: Settings) -> None:
+    settings.home.mkdir()
     with only_conductor(settings):
         told = json.loads((settings.home / FILE).read_text())
     for change in ({"start_ticks": told["start_ticks"] - 1}, {"boot": "another"}, {"pid": None}, {"who": 1}):

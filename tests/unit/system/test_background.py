@@ -125,42 +125,32 @@ def test_a_session_that_holds_something_else_stays_and_its_processes_do_not_coun
             own.restore()
 
 
-@needs_groups
-def test_where_the_idle_class_cannot_be_taken_back_the_session_alone_gives_way() -> None:
+@pytest.mark.parametrize("groups", [pytest.param(True, marks=needs_groups), False])
+def test_where_the_idle_class_cannot_be_taken_back_the_session_alone_gives_way(groups: bool) -> None:
+    ways = Means(idle=False, groups=groups)
     with service() as pid:
-        own = Background(INSTANCE, Means(idle=False, groups=True))
-        assert {key[0] for key in own.lower(all_stats())} == {pid}
-        assert policies_of(pid) == ORDINARY and niceness_of(pid) == LOWEST_NICENESS
-        assert own.restore() == [pid] and niceness_of(pid) == 0
-
-
-def test_without_means_nothing_is_touched_and_the_reason_is_given() -> None:
-    nothing = Means(idle=False, groups=False)
-    with service() as pid:
-        assert Background(INSTANCE, nothing).lower(all_stats()) == set()
-        assert policies_of(pid) == ORDINARY and niceness_of(pid) in (0, None)
-    assert "RLIMIT_NICE" in nothing.text and "RLIMIT_NICE" not in Means(idle=True, groups=False).text
+        own = Background(INSTANCE, ways)
+        assert {key[0] for key in own.lower(all_stats())} == ({pid} if groups else set())
+        assert policies_of(pid) == ORDINARY and niceness_of(pid) in ((LOWEST_NICENESS,) if groups else (0, None))
+        assert own.restore() == ([pid] if groups else []) and niceness_of(pid) in (0, None)
+    assert ("RLIMIT_NICE" in ways.text) is not groups
 
 
 @needs_idle
 def test_what_shares_no_control_group_with_what_is_measured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has just ended is in none, and keeps nobody from giving way."""
     with service() as pid:
         monkeypatch.setattr(background, "control_group", lambda one: "services" if one == pid else "engine")
         stats = all_stats()
         own = Background(INSTANCE, means())
         assert own.lower(stats, [key for key in stats if key[0] == os.getpid()]) == set()
         assert policies_of(pid) == ORDINARY
-
-
-@needs_idle
-def test_a_measured_process_that_has_just_ended_keeps_nobody_from_giving_way() -> None:
-    with service() as pid:
-        stats = all_stats()
-        own = Background(INSTANCE, means())
+        monkeypatch.undo()
         with subprocess.Popen(["true"]) as ended:
             ended.wait()
         gone = (ended.pid, 0)
         assert control_group(ended.pid) == ""
+        own = Background(INSTANCE, means())
         try:
             assert {key[0] for key in own.lower({**stats, gone: stats[next(iter(stats))]}, [gone])} == {pid}
         finally:

@@ -49,19 +49,16 @@ def test_nobody_else_can_read_them_whatever_the_umask(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "mode"), [(FILE, 0o640), (FILE, 0o604), ("", 0o750), ("", 0o711)])
 def test_what_others_can_read_is_refused_with_the_remedy(tmp_path: Path, name: str, mode: int) -> None:
     folder = tmp_path / "s"
+    with pytest.raises(ConfigError, match="No such file"):
+        read_secrets(folder)
     make_secrets(folder)
     (folder / name).chmod(mode)
     with pytest.raises(ConfigError, match=f"has mode {mode:04o}, and others may not see it; chmod 0[67]00"):
         read_secrets(folder)
-
-
-def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
-        read_secrets(tmp_path / "none")
-    make_secrets(tmp_path / "s")
-    write_private(tmp_path / "s" / FILE, "{}")
+    (folder / name).chmod(0o700)
+    write_private(folder / FILE, "{}")
     with pytest.raises(ConfigError, match="is damaged"):
-        read_secrets(tmp_path / "s")
+        read_secrets(folder)
 
 
 @only_root
