@@ -27,9 +27,12 @@ from benchmarks.figure import Figure
 from benchmarks.neighbours.neighbour import neighbour
 from benchmarks.topics import fresh_topics
 from fault.identity import EXECUTOR
+from faultline.engines.registry import engine_of
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
 from faultline.experiment.common import SECONDS_AFTER_FAULT
 from faultline.experiment.config import parse_configuration
+from faultline.experiment.plan import Ordered, Places, PlannedEngine, resolve
+from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import JournalReader, events, last
 from faultline.system.processes import Entry, process_of, send, spawn_detached, victim_of
@@ -105,7 +108,7 @@ def measure(settings: Settings, faults: int, *, loaded: bool) -> list[float]:
     attempt = Attempt(settings.home / "bench" / new_attempt_id(settings.home / "bench"))
     attempt.logs.mkdir(parents=True)
     with fresh_topics(settings.endpoints.kafka, PARTITIONS, 1) as (topic,):
-        write_json(attempt.folder / "attempt.json", description(attempt.id, settings.endpoints.kafka, topic, faults))
+        prepare(attempt, settings.endpoints, topic, faults)
         with _Victims(attempt.id) as victims, ExitStack() as busy:
             for _ in range((os.cpu_count() or 1) * loaded):
                 busy.enter_context(neighbour("steady", 1.0, LONGEST_S))
@@ -113,8 +116,8 @@ def measure(settings: Settings, faults: int, *, loaded: bool) -> list[float]:
     return errors_ms(lines, faults)
 
 
-def description(attempt: str, bootstrap: str, topic: str, faults: int) -> dict[str, Any]:
-    """What attempt.json holds: as much as a conductor reads."""
+def prepare(attempt: Attempt, endpoints: Endpoints, topic: str, faults: int) -> None:
+    """Writes as much of an attempt as a conductor reads."""
     last_s = FIRST_S + (faults - 1) * EVERY_S
     plan = {"victim": "executor", "action": "kill", "at_s": FIRST_S, "every_s": EVERY_S, "times": faults}
     config = parse_configuration(
@@ -125,13 +128,11 @@ def description(attempt: str, bootstrap: str, topic: str, faults: int) -> dict[s
             "fault_plan": {"faults": [plan]},
         }
     )
-    return {
-        "attempt": attempt,
-        "config": config.model_dump(mode="json"),
-        "repetition": 0,
-        "kafka": {"bootstrap": bootstrap},
-        "topics": {"input": topic},
-    }
+    order = Ordered(config.model_dump(mode="json"), config.config_id, 0, "bench", "bench")
+    engine, topics = PlannedEngine(engine_of(config).name), {"input": topic}
+    made = resolve(config, order, engine=engine, endpoints=endpoints, topics=topics, places=Places())
+    write_json(attempt.folder / "attempt.json", {"attempt": attempt.id})
+    write_json(attempt.plan, made.as_mapping())
 
 
 def errors_ms(lines: Sequence[dict[str, Any]], faults: int) -> list[float]:

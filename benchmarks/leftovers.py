@@ -11,6 +11,7 @@ import psutil
 
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import Cell
+from faultline.experiment.plan import read_plan
 from faultline.installation.supervision import marked_processes
 from faultline.installation.supervisord import Supervisor
 from faultline.records.manifest import ManifestCell, Manifests
@@ -84,8 +85,8 @@ def series_tally(settings: Settings, series: str, sweeps: Sequence[str]) -> Tall
 def sweep_of(attempt: Attempt) -> str | None:
     """The sweep that an attempt belongs to; None when nobody can tell."""
     try:
-        return str(attempt.read()["sweep_id"])
-    except (FaultlineError, KeyError):
+        return read_plan(attempt).order.sweep_id
+    except FaultlineError:
         return None
 
 
@@ -114,8 +115,8 @@ def stray_ports(settings: Settings) -> list[str]:
     wanted = {settings.ports["kafka_proxy"]: "the proxy"}
     for attempt in attempts_of(settings):
         with contextlib.suppress(FaultlineError):
-            if driver := attempt.read().get("spark"):  # not every engine has one
-                wanted[int(driver["ui_port"])] = attempt.id
+            if port := read_plan(attempt).engine.addresses.get("ui_port"):  # not every engine has one
+                wanted[int(port)] = attempt.id
     return [f"port {port} of {owner}: still taken" for port, owner in wanted.items() if not port_is_free(port)]
 
 

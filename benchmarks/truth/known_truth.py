@@ -28,6 +28,7 @@ from faultline.cli.operations import bring_up
 from faultline.cli.run_one import run_single
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.matrices import MOST_MEASUREMENTS
+from faultline.experiment.plan import read_plan
 from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
@@ -136,7 +137,7 @@ def _measure(settings: Settings, scenario: Scenario, say: Say) -> Outcome:
                 return {**outcome, "differing_tables": differing_tables(settings, attempt)}
         finally:
             if attempt.folder.exists():
-                delete_topics(settings.endpoints.kafka, list(attempt.read()["topics"].values()))
+                delete_topics(settings.endpoints.kafka, [one.name for one in read_plan(attempt).topics.values()])
         say(f"{scenario.name}: {record.attempt} is {record.status}: {'; '.join(record.reasons)}")
     assert record is not None
     raise InfrastructureError(

@@ -17,11 +17,11 @@ import pytest
 from fault.identity import EXECUTOR
 from fault.procfs import read_process
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.config import Configuration
 from faultline.lifecycle.daemons import seen
 from faultline.lifecycle.healing import heal
 from faultline.system.journal import read_journal
 from faultline.system.waiting import wait_until
+from tests.support.attempts import prepared
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(900)"
 # Does something to an executor of the attempt, with a broker that is made up.
@@ -53,11 +53,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 def attempt(tmp_path: Path) -> Attempt:
     folder = tmp_path / f"20261121T061500Z-{uuid.uuid4().hex[:6]}"
     folder.mkdir()
-    made = Attempt(folder)
-    config = Configuration(fault="executor", fault_action="pause").model_dump(mode="json")
-    rest = {"attempt": made.id, "repetition": 1, "kafka": {"bootstrap": ""}, "topics": {"input": "in", "output": "out"}}
-    (folder / "attempt.json").write_text(json.dumps({"schema": 1, "config": config, **rest}))
-    return made
+    return prepared(folder, {"fault": "executor", "fault_action": "pause"})
 
 
 @pytest.fixture

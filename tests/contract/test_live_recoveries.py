@@ -16,6 +16,7 @@ from faultline.cli.progress_line import ProgressLine
 from faultline.engines.batches import read_batches
 from faultline.engines.spark.instants import spark_instant_ns
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.run import run_of
 from faultline.lifecycle.live_recovery import GRACE_S, LiveRecovery, RecoveryWatch
 from faultline.records.record import Record
 from faultline.records.store import Store
@@ -93,7 +94,7 @@ def test_what_is_reported_is_what_is_judged(name: str, tmp_path: Path) -> None:
     replay = Replay(name, tmp_path)
     now_ns = replay.instant("t5") + round((GRACE_S + 0.1) * NS)
     replay.at(now_ns)
-    (found,) = RecoveryWatch(replay.attempt, replay.settings).look(now_ns)
+    (found,) = RecoveryWatch(run_of(replay.attempt, replay.settings)).look(now_ns)
     assert found.over and not found.outcome
     assert found.detected_s is not None and found.ready_s is not None and found.caught_up_s is not None
     assert (found.detected_s, found.ready_s, found.caught_up_s) == pytest.approx(judged(replay), abs=0.011)
@@ -101,7 +102,7 @@ def test_what_is_reported_is_what_is_judged(name: str, tmp_path: Path) -> None:
 
 def test_second_by_second_nothing_is_reported_before_it_happened_and_each_recovery_once(tmp_path: Path) -> None:
     replay = Replay("wc-executor-kill", tmp_path)
-    watch = RecoveryWatch(replay.attempt, replay.settings)
+    watch = RecoveryWatch(run_of(replay.attempt, replay.settings))
     t0_ns, begun_ns = replay.instant("t0"), replay.instant("t0") - 2 * NS
     detected, _, caught_up = judged(replay)
     over: list[LiveRecovery] = []
@@ -127,7 +128,7 @@ def test_what_cannot_be_seen_is_left_out(tmp_path: Path) -> None:
     now_ns = replay.instant("t5") + round((GRACE_S + 0.1) * NS)
     replay.at(now_ns)
     replay.attempt.recorder_journal.unlink()
-    (found,) = RecoveryWatch(replay.attempt, replay.settings).look(now_ns)
+    (found,) = RecoveryWatch(run_of(replay.attempt, replay.settings)).look(now_ns)
     assert found.over and found.text == "killed executor 1; caught up after 4.0 s"
 
 
@@ -137,7 +138,7 @@ def test_a_fault_without_effect_says_so_at_once(tmp_path: Path) -> None:
     replay.at(now_ns)
     journal = replay.attempt.conductor_journal
     journal.write_text(journal.read_text().replace('"outcome":"effective"', '"outcome":"no-effect"'))
-    (found,) = RecoveryWatch(replay.attempt, replay.settings).look(now_ns)
+    (found,) = RecoveryWatch(run_of(replay.attempt, replay.settings)).look(now_ns)
     assert found.over and found.text.startswith("killed executor 1: no-effect: ")
 
 

@@ -18,10 +18,11 @@ import pytest
 from fault.action import UndoSpec
 from faultline.experiment.attempt import Attempt, unhealed_attempts, write_json
 from faultline.experiment.config import parse_configuration
+from faultline.experiment.run import run_of
 from faultline.lifecycle.healing import as_line
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.lifecycle.orphans import SETTLED_S, close_ownerless, sweep_orphans
-from faultline.lifecycle.prepare import Order, describe_order
+from faultline.lifecycle.prepare import Order, said_of
 from faultline.lifecycle.start import start_generator
 from faultline.lifecycle.teardown import close, refuse_closed
 from faultline.records.store import Store
@@ -29,6 +30,7 @@ from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Journal
 from faultline.system.processes import birth, end_ledger, process_of, read_ledger, spawn_detached, this_process
 from faultline.system.settings import Settings
+from tests.support.attempts import prepared
 from tests.support.decoys import NOBODY, only_root
 from tests.support.plain_hooks import context_of
 
@@ -46,18 +48,9 @@ class Site:
 
     def attempt(self, number: int, run_id: str | None = "run", **facts: Any) -> Attempt:
         """An attempt whose generator still runs, as one whose tasks were killed leaves it."""
-        attempt = Attempt(self.settings.attempts / f"20261121T0615{number:02d}Z-00000{number}")
-        attempt.folder.mkdir(parents=True)
-        config = parse_configuration({})
-        write_json(
-            attempt.folder / "attempt.json",
-            {
-                "attempt": attempt.id, "config": config.model_dump(mode="json"), "config_id": config.config_id,
-                "repetition": 0, "series": "b1", "build": "b1", "prepared_wall_ns": time.time_ns(), "run_id": run_id,
-                "owner": None, "topics": {role: f"{attempt.id}-{role}" for role in ("input", "output")},
-                "environment": {"host": socket.gethostname()}, "home": str(self.settings.home), **facts,
-            },
-        )  # fmt: skip
+        name = f"20261121T0615{number:02d}Z-00000{number}"
+        said = {"run_id": run_id, "environment": {"host": socket.gethostname()}, "home": str(self.settings.home)}
+        attempt = prepared(self.settings.attempts / name, said={**said, **facts})
         out, err = attempt.folder / "out", attempt.folder / "err"
         spawn_detached(
             SLEEP,
@@ -79,7 +72,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path)
     yield made
     for ledger in made.settings.attempts.glob("*/ledger.jsonl"):
-        end_ledger(ledger)
+        end_ledger(ledger, grace_s=1)
 
 
 def lives(attempt: Attempt) -> bool:
@@ -91,11 +84,11 @@ def test_an_orphan_is_closed_with_a_record_and_a_second_sweep_finds_nothing(site
     said = site.sweep()
     assert said == [f"{orphan.id}: a dead attempt, cleaned up (1 processes ended)"]
     assert not lives(orphan)
-    assert site.deleted == [f"{orphan.id}-input", f"{orphan.id}-output"]
+    assert site.deleted == [f"{orphan.id}-{role}" for role in ("input", "output", "warmup")]
     (record,) = Store(site.settings.results).query()
     assert (record.attempt, record.status) == (orphan.id, "failed")
     assert site.sweep() == []
-    assert len(site.deleted) == 2
+    assert len(site.deleted) == 3
 
 
 def test_a_single_run_whose_process_is_gone_ends_as_cancelled_when_services_come_up(site: Site) -> None:
@@ -103,8 +96,8 @@ def test_a_single_run_whose_process_is_gone_ends_as_cancelled_when_services_come
     of_airflow, open_still = site.attempt(3, run_id="nobody knows"), site.attempt(4, owner=DEAD)
     write_json(open_still.unhealed, {"why": "the host does not answer"})
     site.settings.home.mkdir()
-    (site.settings.attempts / "20261121T061505Z-000005").mkdir()
-    (site.settings.attempts / "20261121T061505Z-000005" / "attempt.json").write_text("{")
+    broken = prepared(site.settings.attempts / "20261121T061505Z-000005")
+    (broken.folder / "attempt.json").write_text("{")
 
     def close() -> list[str]:
         return close_ownerless(site.settings, site.deleted.extend)
@@ -115,13 +108,13 @@ def test_a_single_run_whose_process_is_gone_ends_as_cancelled_when_services_come
     assert not lives(single) and lives(measured) and lives(of_airflow) and lives(open_still)
     (record,) = Store(site.settings.results).query()
     assert (record.attempt, record.status) == (single.id, "cancelled") and "power cut" in record.reasons[0]
-    assert site.deleted == [f"{single.id}-input", f"{single.id}-output"]
+    assert site.deleted == [f"{single.id}-{role}" for role in ("input", "output", "warmup")]
     assert not any(single.id in line for line in close())
 
 
 def test_a_step_that_is_begun_twice_starts_nothing(site: Site) -> None:
     """A scheduler that died may run a task once more; two generators would be no measurement."""
-    attempt = site.attempt(1, kafka={"bootstrap": "127.0.0.1:1"})
+    attempt = site.attempt(1)
     with pytest.raises(InfrastructureError, match="generator: was started before"):
         start_generator(context_of(attempt, site.settings))
     assert len(read_ledger(attempt.ledger)) == 1
@@ -153,21 +146,21 @@ def test_topics_of_a_run_that_came_to_its_end_are_kept_until_they_are_harvested(
     harvested.harvest.mkdir()
     (harvested.harvest / "counts.parquet").touch()
     site.sweep()
-    assert site.deleted == [f"{harvested.id}-input", f"{harvested.id}-output"]
+    assert site.deleted == [f"{harvested.id}-{role}" for role in ("input", "output", "warmup")]
 
 
 def test_one_that_cannot_be_healed_stays_open_is_named_and_is_healed_by_a_later_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its victim is on a host that cannot be reached; all else of it is cleaned up, and the next one tries again."""
-    orphan = site.attempt(1, owner=_me(), repetition=0, kafka={"bootstrap": ""})
+    orphan = site.attempt(1, owner=_me())
     with Journal(orphan.conductor_journal) as journal:
         victim = {
             "pid": 4000, "create_time": 1.0, "start_ticks": 1, "role": "executor", "command": [], "host": "node9",
             "node": None,
         }  # fmt: skip
         journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", victim), 0))
-    close(orphan, site.settings, site.deleted.extend)
+    close(run_of(orphan, site.settings), site.deleted.extend)
     why = "healing: host: node9 is not known; known: none; continue it by hand with kill -CONT"
     assert json.loads(orphan.unhealed.read_text()) == {"why": why} and not orphan.closed.exists()
     assert unhealed_attempts(site.settings.attempts, site.settings.home) == {orphan.id: why}
@@ -200,7 +193,8 @@ def test_what_another_user_laid_among_the_attempts_is_not_touched(site: Site, tm
 
 
 def test_one_that_resists_stops_nothing(site: Site) -> None:
-    broken, orphan = site.attempt(1, config={"rate": -1}), site.attempt(2)
+    broken, orphan = site.attempt(1), site.attempt(2)
+    broken.plan.write_text("{}")
     said = site.sweep()
     assert said[0].startswith(f"{broken.id}: a dead attempt that could not be cleaned up: ")
     assert said[1].startswith(f"{orphan.id}: a dead attempt, cleaned up")
@@ -220,7 +214,7 @@ def test_a_damaged_attempt_stops_no_experiment(site: Site, damaged: str) -> None
 def test_a_folder_that_never_came_to_be_an_attempt_is_closed_once_it_is_old(site: Site) -> None:
     young, old = (site.settings.attempts / f"20261121T06150{number}Z-00000{number}" for number in (1, 2))
     for folder in (young, old):
-        folder.mkdir(parents=True)
+        prepared(folder).plan.unlink()
     os.utime(old, (time.time() - 2 * SETTLED_S,) * 2)
     site.sweep()
     assert json.loads((old / "closed.json").read_text()) == {"ended": [], "topics": []}
@@ -240,9 +234,9 @@ def test_half_a_record_of_a_dead_writer_is_removed(site: Site) -> None:
 
 
 def test_only_a_process_that_performs_all_steps_is_an_owner(site: Site) -> None:
-    order = Order(parse_configuration({}))
-    assert this_process() == _me() == describe_order(order, site.settings, "17")["owner"]
-    assert describe_order(replace(order, run_id="a run of Airflow"), site.settings, "17")["owner"] is None
+    order, attempt = Order(parse_configuration({})), Attempt(site.settings.attempts / "1")
+    assert this_process() == _me() == said_of(attempt, order, site.settings, "17")["owner"]
+    assert said_of(attempt, replace(order, run_id="a run of Airflow"), site.settings, "17")["owner"] is None
 
 
 def _me() -> dict[str, Any]:

@@ -27,7 +27,7 @@ NAMED_PACKAGES = {
 MAY_IMPORT = {
     "generators": {"generators"},
     "fault": {"fault"},
-    "spark_jobs": set(),
+    "spark_jobs": {"progress"},
     "include/faultline": {"faultline", "generators", "fault"},
     "dags": {"faultline"},
     "benchmarks": {"benchmarks", "faultline", "generators", "fault"},
@@ -217,3 +217,18 @@ def test_the_tables_of_the_reference_are_those_that_the_code_generates() -> None
     for name, table in made().items():
         text = (ROOT / "docs" / "reference" / DOCUMENTS[name]).read_text()
         assert text == replace_table(text, name, table), "run .faultline/venv/bin/python scripts/reference.py"
+
+
+def test_one_function_reads_the_plan_of_an_attempt() -> None:
+    reads = re.compile(
+        r"AttemptPlan\.from_mapping|(?:read_document|loads?|read_(?:text|bytes)|open)\(.*plan(?:\.json|\))"
+    )
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for folder in CODE
+        for path in sources(folder)
+        for line in path.read_text().splitlines()
+        if reads.search(line)
+    ]
+    # In `read_plan`: the file, and what it holds.
+    assert found == ["include/faultline/experiment/plan.py"] * 2

@@ -18,6 +18,7 @@ from faultline.engines.spark.checkpoint import latest_offsets
 from faultline.engines.spark.settings import kafka_classes
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import parse_configuration
+from faultline.experiment.preparations import Prepared
 from faultline.installation.java import find_java
 from faultline.installation.spark import spark_home
 from faultline.system.journal import read_journal
@@ -60,11 +61,11 @@ class ChainRun:
         ]
         for future in admin.create_topics(new).values():
             future.result()
-        write_json(self.attempt.folder / "attempt.json", {"topics": self.topics, "companion_ports": {"memcached": 1}})
+        prepared = Prepared(self.attempt, self.topics, {"memcached": 1}, 0)
         write_json(
             self.attempt.folder / "config.json",
             {
-                **self.config.kind.program_configuration(self.attempt, self.config.own, self.config),
+                **self.config.kind.program_configuration(prepared, self.config.own, self.config),
                 "bootstrap": self.bootstrap,
                 "kafka_options": kafka_options(self.installation.settings),
                 "input_topic": self.topics["input"],

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import read_plan
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.system.settings import Settings
@@ -31,4 +32,4 @@ class TestHooks(PlainHooks):
 
 def context_of(attempt: Attempt, settings: Settings) -> RunContext:
     """The attempt in this process."""
-    return RunContext(settings, attempt, TestHooks(settings))
+    return RunContext(settings, attempt, read_plan(attempt), TestHooks(settings))

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import read_plan
 from tests.support import word_count
 from tests.support.installation import Installation
 from tests.support.topics import read_topic
@@ -25,6 +27,6 @@ def test_a_word_count_is_exact_under_kills(shared_installation: Installation) ->
     folder = installation.results / "attempts" / record["attempt"]
     word_count.check_record(record)
     word_count.check_kills(record, folder)
-    topic = json.loads((folder / "attempt.json").read_text())["topics"]["input"]
+    topic = read_plan(Attempt(folder)).topics["input"].name
     word_count.check_count(record, folder, read_topic(installation.settings, topic))
     word_count.check_teardown(record, folder)

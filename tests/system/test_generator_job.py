@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from faultline.engines.running import Runtime
 from faultline.engines.spark.generator_job import generator_job
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.run import run_of
 from faultline.installation.java import find_java
 from faultline.installation.kafka import kafka_ready
 from faultline.installation.spark import spark_submit
@@ -34,6 +35,7 @@ from faultline.system.waiting import wait_until
 from generators.login import LOGIN
 from generators.producer import QUEUE_RECORDS
 from generators.spec import GeneratorSpec
+from tests.support.attempts import prepared
 from tests.support.installation import Installation
 from tests.support.topics import client, read_topic
 
@@ -64,8 +66,9 @@ class Sent:
         self.command = [sys.executable, "-m", "generators", *arguments]
         self.environment = {"PYTHONPATH": str(ROOT), LOGIN: str(login_file(settings.secrets, HARNESS))}
         if on_executors:
+            prepared(folder, {"generator_processes": processes}, endpoints=settings.endpoints)
             runtime = Runtime(find_java(settings.home / "java.json").home)
-            job = generator_job(self.attempt, processes, settings, runtime, tuple(arguments))
+            job = generator_job(run_of(self.attempt, settings), runtime, tuple(arguments))
             program, *rest = job.command
             self.command = spark_submit(
                 settings, job.settings, Path(program), *rest, master=settings.endpoints.engine, name=job.name

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import read_plan
 from faultline.installation.spark import spark_home
 from faultline.system.settings import ROOT
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
@@ -204,7 +205,7 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
         words = (f"job={EXAMPLES / 'word_count.py'}", f"data={file}", "data_pace=recorded", "seed=3", "--keep-topics")
         record = measured(installation, "query", *words, *SHORT)
         exact(record)
-        topic = Attempt(installation.settings.attempts / record["attempt"]).read()["topics"]["input"]
+        topic = read_plan(Attempt(installation.settings.attempts / record["attempt"])).topics["input"].name
         found = [one for one in read_topic(installation.settings, topic) if not one.primer]
         assert record["metrics"]["data"]["cycles"] > 1 and len(found) > len(sent)
         inputs.append([(one.key, one.value) for one in found])

@@ -12,6 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import read_plan
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.topics import Found, read_topic
 
@@ -69,7 +71,7 @@ def test_the_sums_are_exact_under_a_kill(shared_installation: Installation) -> N
     assert (audit["lost"], audit["overcounted"], audit["wrong"], audit["unknown"]) == (0, 0, 0, 0)
 
     folder = installation.results / "attempts" / record["attempt"]
-    topics = json.loads((folder / "attempt.json").read_text())["topics"]
+    topics = {role: one.name for role, one in read_plan(Attempt(folder)).topics.items()}
     settings = installation.settings
     sent = read_topic(settings, topics["input"])
     late = sum('"eventTime":"2013-03-01T13:' in one.value for one in sent)

@@ -6,15 +6,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import read_plan
 from faultline.records.bundle import SUFFIX, Member, sha256, write_bundle
 from faultline.records.judge.again import SUPERSEDED
 from faultline.records.judge.reduced import reduced
 from faultline.records.manifest import Manifests
 from faultline.records.record import Record
 from faultline.system.errors import ConfigError
-from faultline.system.files import read_document
 from faultline.system.settings import Settings, load_settings
 from faultline.system.text import Say
 
@@ -42,7 +42,7 @@ def bundle_records(records: Sequence[Record], path: Path, say: Say, *, saved: Se
 def _members(records: Sequence[Record], settings: Settings, gone: set[str]) -> Iterator[Member]:
     for record in records:
         folder = settings.attempts / record.attempt
-        measured = {} if record.attempt in gone else read_document(folder / "attempt.json")
+        measured = None if record.attempt in gone else Attempt(folder)
         hidden = _places(settings, measured)
         yield Member(f"records/{record.config_id}/{record.attempt}.json", _hide(record.as_json().encode(), hidden))
         for old in sorted((settings.results / SUPERSEDED / record.config_id).glob(f"{record.attempt}.*.json")):
@@ -54,26 +54,26 @@ def _members(records: Sequence[Record], settings: Settings, gone: set[str]) -> I
                 how = f"{how}; paths replaced" if how else "paths replaced"
             original = None if sha256(content) == file.original else file.original
             yield Member(f"attempts/{record.attempt}/{file.path}", content, original, how)
-    hidden = _places(settings, {})
+    hidden = _places(settings, None)
     for sweep in sorted({record.sweep_id for record in records if record.sweep_id}):
         plan = Manifests(settings.results).directory / f"{sweep}.json"
         if plan.is_file():
             yield Member(f"sweeps/{sweep}.json", _hide(plan.read_bytes(), hidden))
 
 
-def _places(settings: Settings, measured: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Paths of this machine, the longest first, and what stands for them. `measured`: an attempt's own description, as
-    another checkout may have measured it; empty where there is none."""
+def _places(settings: Settings, measured: Attempt | None) -> dict[bytes, bytes]:
+    """Paths of this machine, the longest first, and what stands for them. `measured`: an attempt, which another
+    checkout may have measured."""
     stands = {
         settings.results: "/faultline/results",
         settings.home: "/faultline/.faultline",
         settings.root: "/faultline",
         Path.home(): "/home/user",
     }
-    if "home" in measured:
-        stands[Path(measured["home"])] = "/faultline/.faultline"
-    if "programs" in measured:
-        programs = Path(measured["programs"])
+    if measured is not None and "home" in (said := measured.read()):
+        stands[Path(said["home"])] = "/faultline/.faultline"
+    if measured is not None and (named := read_plan(measured).engine.programs):
+        programs = Path(named)
         stands |= {programs: "/faultline/spark_jobs", programs.parent: "/faultline"}
     ordered = sorted(stands.items(), key=lambda one: -len(str(one[0])))
     # Also as JSON writes letters that are not of ASCII.

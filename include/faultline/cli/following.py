@@ -14,6 +14,8 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.plan import read_plan
+from faultline.experiment.run import run_of
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import describe, holder_text, is_waiting, phase_of
@@ -158,7 +160,7 @@ class Course:
         # An attempt in the making has no plan, and a broken journal is the judge's to report.
         with contextlib.suppress(FaultlineError):
             if attempt.id not in self._watches:
-                self._watches[attempt.id] = RecoveryWatch(attempt, self._settings)
+                self._watches[attempt.id] = RecoveryWatch(run_of(attempt, self._settings))
             for one in self._watches[attempt.id].look():
                 number = f", recovery {one.number}" if one.number > 1 else ""
                 if one.over:
@@ -176,14 +178,13 @@ class Course:
         for folder in sorted(self._settings.attempts.iterdir()):
             if folder.name in self._looked_at:
                 continue
-            # Without its description it is in the making: looked at again.
+            # Without a plan it is in the making: looked at again.
             with contextlib.suppress(InfrastructureError):
                 attempt = Attempt(folder)
-                facts = attempt.read()
+                order = read_plan(attempt).order
                 self._looked_at.add(folder.name)
-                if facts.get("sweep_id") == self._sweep_id:
-                    cell = Cell(facts["config_id"], facts["repetition"], facts["series"])
-                    self._measured.setdefault(cell, []).append(attempt)
+                if order.sweep_id == self._sweep_id:
+                    self._measured.setdefault(order.cell, []).append(attempt)
 
     def _outcome(self, cell: Cell, attempt: Attempt) -> tuple[str, list[str]]:
         """How a measurement ended and what follows; and its recoveries, as they were judged."""

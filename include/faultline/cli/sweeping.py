@@ -18,6 +18,7 @@ from faultline.experiment.cell import EXPERIMENT, Cell
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.plan import read_plan
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.installation.airflow import login_words
 from faultline.lifecycle.environment import installed_build
@@ -334,7 +335,7 @@ def _settled(settings: Settings, course: Course) -> bool:
 
 def _is_of(attempt: Attempt, sweep_id: str) -> bool:
     try:
-        return attempt.over is None and attempt.read().get("sweep_id") == sweep_id
+        return attempt.over is None and read_plan(attempt).order.sweep_id == sweep_id
     except InfrastructureError:
         return False
 

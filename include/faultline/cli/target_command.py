@@ -209,10 +209,11 @@ def _differs(known: Mapping[str, Target], one: Target, conn_id: str, keys: Seque
 def _refuse_in_use(settings: Settings, name: str) -> None:
     """Its logins are needed to the end of an experiment."""
     from faultline.experiment.attempt import open_attempts
+    from faultline.experiment.plan import read_plan
     from faultline.installation.supervision import services_keeper
 
     for attempt in open_attempts(settings.attempts, settings.home):
-        if attempt.read().get("config", {}).get("target") != name:
+        if read_plan(attempt).order.config["target"] != name:
             continue
         if attempt.over is not None:
             raise ConfigError(f"{name}: the experiment {attempt.id} is not healed; the next one tries that again")

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
-from faultline.experiment.attempt import Attempt
+from faultline.experiment.run import Run
 from faultline.system.endpoints import Endpoints
 from faultline.system.settings import Settings
 from faultline.system.window import CLOCK_RESOLUTION_NS
 
 if TYPE_CHECKING:  # recorder and supervisor ask their engine, and need nothing of a configuration
     from faultline.experiment.config import Configuration
-    from faultline.experiment.plan import AttemptPlan
 
 Offsets = Mapping[str, int]
 
@@ -324,49 +323,47 @@ class Engine(Witness, Protocol):
         """Where a fault holds down those of its embedded services that one can end, by the node that each is."""
 
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
-        """What `attempt.json` says of where this run of it will be reached, by keys of its own."""
+        """What the plan says of where this run of it will be reached, by keys of its own."""
 
-    def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
+    def submit(self, run: Run, runtime: Runtime) -> Submission:
         """What is to be started; writes the files that it reads."""
 
-    def generator(
-        self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime, arguments: Sequence[str]
-    ) -> Submission:
+    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Submission:
         """The generator with these arguments as a job on the engine's cluster."""
 
-    def starting(self, attempt: Attempt) -> Callable[[], None]:
+    def starting(self, run: Run) -> Callable[[], None]:
         """What is to be called now and then until all that was primed is committed: it holds back what can wait."""
 
-    def begun(self, attempt: Attempt, runtime: Runtime) -> None:
+    def begun(self, run: Run, runtime: Runtime) -> None:
         """All that was primed is committed. What hastened the start so far is taken away here, so that processes which
         a fault makes it start again do it as everybody's do."""
 
-    def sampler(self, attempt: Attempt) -> Sampler:
+    def sampler(self, run: Run) -> Sampler:
         """What the recorder asks each second."""
 
-    def guardian(self, attempt: Attempt) -> Guardian | None:
+    def guardian(self, run: Run) -> Guardian | None:
         """Who sees to it that lost state stays lost; None where the engine keeps what it should."""
 
-    def progress(self, attempt: Attempt) -> Progress:
-        """How far the workload of an attempt has come."""
+    def progress(self, run: Run) -> Progress:
+        """How far the workload has come."""
 
-    def live(self, attempt: Attempt, settings: Settings) -> Callable[[], Traces]:
+    def live(self, run: Run) -> Callable[[], Traces]:
         """Reader of what a run has left so far, in part and before any harvest; each call reads what is new."""
 
-    def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
+    def collect(self, run: Run) -> None:
         """Gathers into the attempt's folder what the run left elsewhere, `batches.json` among it.
 
         Repeating it gives the same. Raises InfrastructureError when what was left cannot be read.
         """
 
-    def harvester(self, plan: AttemptPlan) -> Callable[[Path], None] | None:
+    def harvester(self, run: Run) -> Callable[[Path], None] | None:
         """Who makes the three tables, as the file says that `faultline.lifecycle.collect.gather` writes.
 
         None: the program `harvest`, which reads both topics on a Spark of its own, whoever wrote them.
         """
 
-    def keep_logs(self, attempt: Attempt) -> None:
+    def keep_logs(self, run: Run) -> None:
         """Lets go of memory and processes of a run that is over, and keeps what a later harvest reads. Idempotent."""
 
-    def discard(self, attempt: Attempt, settings: Settings) -> None:
+    def discard(self, run: Run) -> None:
         """Removes what the run made outside its raw files, once it is harvested or given up. Idempotent."""

@@ -14,9 +14,8 @@ from typing import Protocol
 
 from faultline import engines
 from faultline.engines.base import Engine
-from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import AttemptPlan
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import read_document
 from faultline.system.text import suggest
 
 
@@ -53,23 +52,14 @@ class Registry:
         self.usual = others[0]
 
     def of(self, config: Configured) -> Engine:
-        """The engine that runs a configuration."""
-        return self.for_workload(config.workload)
+        """The engine that has a configuration's workload for itself, else the one that runs the rest."""
+        return self._by_workload.get(config.workload, self.usual)
 
-    def for_workload(self, workload: str) -> Engine:
-        """The engine that has a workload for itself, else the one that runs the rest."""
-        return self._by_workload.get(workload, self.usual)
-
-    def at(self, attempt: Attempt) -> Engine:
-        """The engine of an attempt: as its plan says, else its workload. Its configuration is not looked at.
-
-        Raises InfrastructureError when the attempt's file is missing or damaged, or the engine is there no more.
-        """
-        if not attempt.plan.exists():
-            return self.for_workload(str(attempt.read()["config"]["workload"]))
-        name = str(read_document(attempt.plan).get("engine"))
+    def at(self, plan: AttemptPlan) -> Engine:
+        """The engine that a plan names, else its workload. Raises InfrastructureError when it is there no more."""
+        name = plan.engine.name or self.of(plan).name
         if name not in self.by_name:
-            raise InfrastructureError(f"{attempt.plan}: engine {name}{suggest(name, self.by_name)}")
+            raise InfrastructureError(f"plan.json: engine {name}{suggest(name, self.by_name)}")
         return self.by_name[name]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from fault.sampling import RoleRule
-from faultline.experiment.attempt import Attempt
-from faultline.system.endpoints import Endpoints
+from faultline.experiment.attempt import write_json
+from faultline.experiment.run import Run
 from faultline.system.journal import Journal, Line
 
 
@@ -46,18 +46,29 @@ class Submission:
 class BatchJob:
     """A program of `spark_jobs/` that reads what is there, and ends.
 
-    `large`: reads much, so that Spark's optimisations pay. `attempt`: the one whose topics it reads, under whose mark
-    it runs. `of_user`: it runs the user's job once more, under the settings and with the jars of the run; never where
-    other jobs come after it. `endpoints`: where the topics are; None: the embedded broker.
+    `large`: reads much, so that Spark's optimisations pay. `run`: the one whose topics it reads, under whose mark it
+    runs; None: it reads files alone.
     """
 
     program: str
     arguments: tuple[str, ...]
     name: str
     large: bool = False
-    attempt: Attempt | None = None
-    of_user: bool = False
-    endpoints: Endpoints | None = None
+    run: Run | None = None
+
+    @property
+    def of_user(self) -> bool:
+        """Whether it runs the user's job once more, under the settings and with the jars of the run; never where other
+        jobs come after it."""
+        return self.run is not None and self.run.attempt.job.is_dir()
+
+
+def write_program_configuration(run: Run, by_engine: Mapping[str, Any]) -> Path:
+    """Writes what the workload's program is told: the plan's part, and what the engine adds; what both name is the
+    workload's."""
+    path = run.attempt.folder / "workload_config.json"
+    write_json(path, {**by_engine, **run.plan.program})
+    return path
 
 
 class Sampler(Protocol):

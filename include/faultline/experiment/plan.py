@@ -1,26 +1,21 @@
-"""What one attempt is to do: its configuration resolved once, by `prepare`, and kept in the attempt's folder.
+"""What one attempt is to do: its configuration resolved once, by `prepare`, and kept in the attempt's `plan.json`.
 
-Each step reads its part of the plan and derives nothing anew. Attempts from before there were plans are judged and
-harvested, too: theirs is made of `attempt.json` whenever it is asked for, and lacks what only a start needs.
+Each step reads its part of the plan and derives nothing anew. `prepare` writes it last, so that a folder without one
+has started nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fault.errors import PlanError
 from fault.plan import Fault, PlannedFault
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.common import (
-    MAX_WAIT_S,
-    RECOVERED_WITHIN,
-    SECONDS_AFTER_FAULT,
-    baseline_commits,
-    phase_of,
-)
-from faultline.experiment.preparations import Companion, Filling
+from faultline.experiment.cell import Cell
+from faultline.experiment.common import SECONDS_AFTER_FAULT, baseline_commits, phase_of
+from faultline.experiment.preparations import Companion, Filling, Prepared
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import read_document
@@ -29,9 +24,11 @@ if TYPE_CHECKING:  # half a second of imports: who works with a plan that was ma
     from faultline.experiment.config import Configuration
 
 # Of plan.json.
-SCHEMA = 2
+SCHEMA = 3
 # An act that lasts is over by so much before the end of what is measured.
 BEFORE_END_S = 1.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,32 +59,92 @@ class Aim:
 
 
 @dataclass(frozen=True)
+class Ordered:
+    """What was ordered: a configuration, as JSON values, and its cell. Every record says this of itself.
+
+    `keep_topics`: whoever closes the attempt leaves its topics.
+    """
+
+    config: Mapping[str, Any]
+    config_id: str
+    repetition: int
+    series: str
+    build: str
+    matrix: str | None = None
+    sweep_id: str | None = None
+    parent_run_id: str | None = None
+    logical_date: str | None = None
+    keep_topics: bool = False
+
+    @property
+    def cell(self) -> Cell:
+        """The unit of work that it belongs to."""
+        return Cell(self.config_id, self.repetition, self.series)
+
+
+@dataclass(frozen=True)
+class PlannedEngine:
+    """The engine by its name, empty where the workload tells it; where this run of it is reached, by keys of its own;
+    and the settings and the folder of programs of the build under test."""
+
+    name: str
+    addresses: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    programs: str = ""
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the attempt shares with others on this machine.
+
+    `window_lock`: None where nothing else works. `instance`: the mark of the embedded services that take part, None on
+    a target; `background`: the mark of those that give way while a window is measured; `keeper`: the pid of what keeps
+    them running. `holds`: where a fault holds each service down. `ports`: of the companions, by role.
+    `checkpoint_disk`: where checkpoints have a disk of their own, which can be full while this machine's is not.
+    """
+
+    window_lock: str | None = None
+    instance: str | None = None
+    background: str | None = None
+    keeper: int | None = None
+    holds: Mapping[str, str] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict)
+    checkpoint_disk: str | None = None
+
+
+class _OfConfiguration(Generic[T]):
+    """A parameter of the ordered configuration, as a property of its plan under the parameter's name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, plan: AttemptPlan, owner: type) -> T:
+        value: T = plan.order.config[self._name]
+        return value
+
+
+@dataclass(frozen=True)
 class AttemptPlan:
     """One attempt's plan. Times in seconds, those of the window after T0.
 
-    `engine`: its name; None in a plan made of `attempt.json`, where the workload tells it. `topics`: by role.
-    `seed`: chooses the victims of `faults`. `generator`: its specification; None where the engine makes the events
-    itself. `program`: what the workload's program is told beside what its engine adds; empty where nothing is to be
-    started. `primed_batches`: what is awaited before the gate, unless there is a `filling`; `drained_batches`: and at
-    the end of the schedule. `stop_s`: how long the workload may take to end. `method`, `tuples`: how the harvest finds
-    a tuple's first output, and what it takes for one. `aim`: None where the faults come at the very times that a plan
-    gives them. `gated`: the workload cannot log in at the broker, and comes to it through the gate. `warmup_max_s`: the
-    measured window begins when the engine is steady, between `warmup_s` and then; None: at `warmup_s`. `max_wait_s`:
-    the longest wait between two of several injections. `within`: what counts as recovered, as `recovered_within`.
+    `topics`: by role. `seed`: chooses the victims of `faults`. `generator`: its specification; None where the engine
+    makes the events itself. `program`: what the workload's program is told beside what its engine adds.
+    `primed_batches`: what is awaited before the gate, unless there is a `filling`; `drained_batches`: and at the end of
+    the schedule. `stop_s`: how long the workload may take to end. `method`, `tuples`: how the harvest finds a tuple's
+    first output, and what it takes for one. `aim`: None where the faults come at the very times that a plan gives them.
+    `gated`: the workload cannot log in at the broker, and comes to it through the gate. `warmup_max_s`: the measured
+    window begins when the engine is steady, between `warmup_s` and then; None: at `warmup_s`. `not_measured`: figures
+    that cannot be had where it runs, and why.
     """
 
-    workload: str
-    engine: str | None
-    repetition: int
+    order: Ordered
+    engine: PlannedEngine
     endpoints: Endpoints
+    places: Places
     topics: Mapping[str, Topic]
-    warmup_s: float
-    duration_s: float
-    checkpoint_interval_s: float
-    snapshot_interval_s: float
-    restart_delay_s: float
     seed: int
     faults: tuple[PlannedFault, ...]
+    aim: Aim | None
     generator: Mapping[str, Any] | None
     program: Mapping[str, Any]
     companions: tuple[Companion, ...]
@@ -97,11 +154,29 @@ class AttemptPlan:
     stop_s: float
     method: str
     tuples: Mapping[str, Any]
-    aim: Aim | None = None
-    gated: bool = False
-    warmup_max_s: float | None = None
-    max_wait_s: float = MAX_WAIT_S
-    within: float = RECOVERED_WITHIN
+    gated: bool
+    warmup_max_s: float | None
+    not_measured: Mapping[str, str]
+
+    workload = _OfConfiguration[str]()
+    warmup_s = _OfConfiguration[float]()
+    duration_s = _OfConfiguration[float]()
+    checkpoint_interval_s = _OfConfiguration[float]()
+    snapshot_interval_s = _OfConfiguration[float]()
+    restart_delay_s = _OfConfiguration[float]()
+    commit_mode = _OfConfiguration[str]()
+    # The longest wait between two of several injections; and what counts as recovered.
+    max_wait_s = _OfConfiguration[float]()
+    recovered_within = _OfConfiguration[float]()
+
+    def configuration(self) -> Configuration:
+        """The ordered configuration. Raises InfrastructureError for one that this version refuses."""
+        from faultline.experiment.config import parse_configuration
+
+        try:
+            return parse_configuration(dict(self.order.config))
+        except ConfigError as error:
+            raise InfrastructureError(f"plan.json: {error}; clear the whole run") from None
 
     @property
     def delay_s(self) -> float:
@@ -143,68 +218,71 @@ class AttemptPlan:
 
     def as_mapping(self) -> dict[str, Any]:
         """JSON values; `from_mapping` gives the same plan again."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return values | {
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        records = {name: asdict(values[name]) for name in ("order", "engine", "places")}
+        optional = {name: values[name] and asdict(values[name]) for name in ("filling", "aim")}
+        return {
             "schema": SCHEMA,
+            **values,
+            **records,
+            **optional,
             "endpoints": self.endpoints.as_mapping(),
             "topics": {role: asdict(topic) for role, topic in self.topics.items()},
             "faults": [asdict(one) for one in self.faults],
             "companions": [asdict(one) for one in self.companions],
-            "filling": None if self.filling is None else asdict(self.filling),
-            "aim": None if self.aim is None else asdict(self.aim),
         }
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """The plan that `as_mapping` gave. Raises KeyError, TypeError or PlanError for anything else.
 
-        What is added to a plan later has a default, and what is not known here any more is left aside, so that attempts
-        outlive an update; `schema` rises when neither is possible.
+        What is not known here any more is left aside, so that attempts outlive an update; `schema` rises when more
+        than that changes.
         """
-        if "cycle_s" in values:  # of schema 1, and of the first plans, which named none
-            values = {**values, **{f"{cycle}_interval_s": length for cycle, length in values["cycle_s"].items()}}
-        if values.get("schema", SCHEMA) not in (1, SCHEMA):
+        if values["schema"] != SCHEMA:
             raise PlanError(f"schema {values['schema']}, and {SCHEMA} is known here")
+        aim = values["aim"]
         return cls(
             **{
-                **{name: values[name] for name in cls.__dataclass_fields__ if name in values},
+                **{one.name: values[one.name] for one in fields(cls)},
+                "order": Ordered(**values["order"]),
+                "engine": PlannedEngine(**values["engine"]),
                 "endpoints": Endpoints.from_mapping(values["endpoints"]),
+                "places": Places(**values["places"]),
                 "topics": {role: Topic(**topic) for role, topic in values["topics"].items()},
                 "faults": tuple(PlannedFault(**{**one, "fault": Fault(**one["fault"])}) for one in values["faults"]),
                 "companions": tuple(Companion(one["role"], tuple(one["command"])) for one in values["companions"]),
-                "filling": None if values["filling"] is None else Filling(**values["filling"]),
-                "aim": _aim_from(values["aim"]) if values.get("aim") else None,
+                "filling": values["filling"] and Filling(**values["filling"]),
+                "aim": aim and Aim(**{**aim, "later": tuple(aim["later"])}),
             }
         )
 
 
 def resolve(
     config: Configuration,
+    order: Ordered,
     *,
-    engine: str | None,
-    repetition: int,
+    engine: PlannedEngine,
     endpoints: Endpoints,
     topics: Mapping[str, str],
+    places: Places,
     cycles: frozenset[str] = frozenset(),
+    not_measured: Mapping[str, str] | None = None,
 ) -> AttemptPlan:
-    """The plan of a configuration, without what the program is told. `topics`: their names by role. `cycles`: those of
-    the engine that a fault can be aimed at."""
+    """The plan of an order, without what the program is told. `config`: the one that was ordered. `topics`: their names
+    by role. `cycles`: those of the engine that a fault can be aimed at."""
     kind, own, partitions = config.kind, config.own, topic_partitions(config)
-    known = {role: Topic(name, partitions.get(role, config.partitions)) for role, name in topics.items()}
     return AttemptPlan(
-        workload=config.workload,
+        order=order,
         engine=engine,
-        repetition=repetition,
         endpoints=endpoints,
-        topics=known,
-        warmup_s=config.warmup_s,
-        duration_s=config.duration_s,
-        checkpoint_interval_s=config.checkpoint_interval_s,
-        snapshot_interval_s=config.snapshot_interval_s,
-        restart_delay_s=config.restart_delay_s,
+        places=places,
+        topics={role: Topic(name, partitions.get(role, config.partitions)) for role, name in topics.items()},
         seed=config.plan().seed,
         faults=config.planned_faults(),
-        generator=_generator(config, repetition, endpoints, topics.get("input", "")) if config.paced else None,
+        # Of several injections only the conductor can tell when the next one may come, by the commits of any engine.
+        aim=_aim(config, order.repetition) if "checkpoint" in cycles or config.injections > 1 else None,
+        generator=_generator(config, order.repetition, endpoints, topics.get("input", "")) if config.paced else None,
         program={},
         companions=kind.companions(own),
         filling=kind.filling(own, config),
@@ -213,17 +291,10 @@ def resolve(
         stop_s=kind.stop_s,
         method=kind.latency_method_of(own),
         tuples=kind.tuples(own),
-        # Of several injections only the conductor can tell when the next one may come, by the commits of any engine.
-        aim=_aim(config, repetition) if "checkpoint" in cycles or config.injections > 1 else None,
         gated=config.kind.own_client,
         warmup_max_s=config.warmup_max_s if config.adaptive_warmup else None,
-        max_wait_s=config.max_wait_s,
-        within=config.recovered_within,
+        not_measured=not_measured or {},
     )
-
-
-def _aim_from(values: Mapping[str, Any]) -> Aim:
-    return Aim(**{**values, "later": tuple(values.get("later") or ())})
 
 
 def _aim(config: Configuration, repetition: int) -> Aim | None:
@@ -243,14 +314,16 @@ def _aim(config: Configuration, repetition: int) -> Aim | None:
 
 
 def program_of(attempt: Attempt, config: Configuration, plan: AttemptPlan) -> dict[str, Any]:
-    """What the workload's program is told, whichever engine runs it; it may look into the attempt's own file."""
+    """What the workload's program is told, whichever engine runs it."""
+    topics = {role: topic.name for role, topic in plan.topics.items()}
+    prepared = Prepared(attempt, topics, plan.places.ports, plan.order.repetition)
     return {
         "bootstrap": plan.workload_bootstrap,
         "input_topic": plan.topics["input"].name,
         "output_topic": plan.topics["output"].name,
         "checkpoint_interval_s": plan.checkpoint_interval_s,
         "stop_file": str(attempt.stop_file),
-        **config.kind.program_configuration(attempt, config.own, config),
+        **config.kind.program_configuration(prepared, config.own, config),
     }
 
 
@@ -279,55 +352,48 @@ def topic_partitions(config: Configuration) -> dict[str, int]:
     return {"input": config.partitions, "output": config.partitions, **config.kind.topics(config.own, config)}
 
 
-def configuration_of(attempt: Attempt) -> Configuration:
-    """The configuration in `attempt.json`.
-
-    Raises InfrastructureError when that file is missing or damaged, or this version refuses what it holds.
-    """
-    from faultline.experiment.config import parse_configuration
-
-    try:
-        return parse_configuration(attempt.read()["config"])
-    except ConfigError as error:
-        raise InfrastructureError(f"{attempt.folder / 'attempt.json'}: {error}; clear the whole run") from None
-
-
-def plan_of(attempt: Attempt) -> AttemptPlan:
+def read_plan(attempt: Attempt) -> AttemptPlan:
     """The attempt's plan. Raises InfrastructureError naming the file that is missing or damaged."""
-    return _read(attempt) if attempt.plan.exists() else _from_before(attempt)
-
-
-def faults_of(attempt: Attempt, config: Configuration) -> tuple[PlannedFault, ...]:
-    """The planned faults of an attempt with this configuration."""
-    return _read(attempt).faults if attempt.plan.exists() else config.planned_faults()
-
-
-def _read(attempt: Attempt) -> AttemptPlan:
+    values = read_document(attempt.plan) if attempt.plan.exists() else {}
+    if values.get("schema", SCHEMA - 1) < SCHEMA and "config" in (said := attempt.read()):
+        return _from_before(attempt, said)
     try:
-        return AttemptPlan.from_mapping(read_document(attempt.plan))
+        return AttemptPlan.from_mapping(values)
     except (KeyError, TypeError, AttributeError, PlanError) as error:
         raise InfrastructureError(f"{attempt.plan}: not a plan ({error}); clear the whole run") from None
 
 
-def _from_before(attempt: Attempt) -> AttemptPlan:
-    """What can be told from `attempt.json` alone, of which a healer needs no more than the configuration."""
-    description = attempt.read()
-    kafka, engine = description.get("kafka") or {}, description.get("spark") or {}
-    bootstrap = str(kafka.get("bootstrap", ""))
-    plan = resolve(
-        configuration_of(attempt),
-        engine=None,
-        repetition=int(description.get("repetition", 0)),
-        endpoints=Endpoints(
-            kafka=bootstrap,
-            kafka_detoured="",
-            kafka_detour=str(kafka.get("workload_bootstrap", bootstrap)),
-            kafka_gate=str(kafka.get("workload_bootstrap", bootstrap)),
-            engine=str(engine.get("master", "")),
-            engine_ui="",
-            airflow="",
-            hosts=description.get("hosts") or {},
-        ),
-        topics=description.get("topics") or {},
+def _from_before(attempt: Attempt, said: Mapping[str, Any]) -> AttemptPlan:
+    """Of an attempt from before schema 3, whose `attempt.json` said everything: as much as is needed to judge it."""
+    from faultline.experiment.config import parse_configuration
+
+    try:
+        config = parse_configuration(said["config"])
+    except ConfigError as error:
+        raise InfrastructureError(f"{attempt.folder / 'attempt.json'}: {error}; clear the whole run") from None
+    named = {one.name: said[one.name] for one in fields(Ordered) if one.name in said}
+    unnamed = {"config_id": config.config_id, "repetition": 0, "series": "", "build": ""}
+    kafka, services = said.get("kafka") or {}, said.get("services") or {}
+    topics, partitions = said.get("topics") or {}, topic_partitions(config)
+    return AttemptPlan(
+        order=Ordered(**{**unnamed, **named, "config": config.model_dump(mode="json")}),
+        engine=PlannedEngine("", programs=str(said.get("programs", ""))),
+        endpoints=Endpoints(str(kafka.get("bootstrap", "")), "", "", "", "", "", hosts=said.get("hosts") or {}),
+        places=Places(instance=services.get("instance"), holds=services.get("holds") or {}),
+        topics={role: Topic(name, partitions.get(role, config.partitions)) for role, name in topics.items()},
+        seed=config.plan().seed,
+        faults=config.planned_faults(),
+        aim=None,
+        generator=None,
+        program={},
+        companions=(),
+        filling=None,
+        primed_batches=1,
+        drained_batches=1,
+        stop_s=config.kind.stop_s,
+        method=config.kind.latency_method,
+        tuples={},
+        gated=False,
+        warmup_max_s=None,
+        not_measured=said.get("not_measured") or {},
     )
-    return replace(plan, warmup_max_s=None)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from faultline.experiment.attempt import Attempt
+
 
 @dataclass(frozen=True)
 class Filling:
@@ -29,6 +31,17 @@ class Companion:
 
     role: str
     command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an attempt has for itself: its folder, its topics' names by role, its companions' ports by role, and which
+    repetition it is."""
+
+    attempt: Attempt
+    topics: Mapping[str, str]
+    ports: Mapping[str, int]
+    repetition: int
 
 
 @dataclass(frozen=True)

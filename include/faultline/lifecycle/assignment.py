@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from fault.plan import PlannedFault
 from fault.victims import Guard
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import MAX_WAIT_S, RECOVERED_WITHIN
-from faultline.experiment.plan import Aim, plan_of
+from faultline.experiment.plan import Aim, AttemptPlan, read_plan
 from faultline.installation.start import lay_hold
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant
@@ -88,40 +87,42 @@ class Assignment:
 
 
 def read_assignment(directory: Path) -> Assignment:
-    """Reads DIR/attempt.json. Raises ConfigError with one line that names the key."""
+    """Reads DIR/plan.json. Raises ConfigError with one line that names what is wrong."""
     try:
-        data = json.loads((directory / "attempt.json").read_text(encoding="utf-8"))
-        plan, services = plan_of(Attempt(directory)), data.get("services") or {}
-        return Assignment(
-            attempt=str(data["attempt"]),
-            planned=plan.faults,
-            duration_s=plan.duration_s,
-            bootstrap=str(data["kafka"]["bootstrap"]),
-            input_topic=str(data["topics"]["input"]),
-            seed=plan.seed,
-            repetition=int(data["repetition"]),
-            checkpoint_interval_s=plan.checkpoint_interval_s,
-            snapshot_interval_s=plan.snapshot_interval_s,
-            restart_delay_s=plan.restart_delay_s,
-            services=services.get("instance"),
-            holds={name: Path(path) for name, path in services.get("holds", {}).items()},
-            hosts=remote_hosts(data.get("hosts") or {}),
-            window_lock=Path(data["window_lock"]) if data.get("window_lock") else None,
-            warmup_s=plan.warmup_s,
-            aim=plan.aim,
-            here=plan.endpoints.here,
-            disks=_disks(data),
-            warmup_max_s=plan.warmup_max_s,
-            max_wait_s=plan.max_wait_s,
-            within=plan.within,
-            generator=plan.generator,
-        )
-    except KeyError as error:
-        raise ConfigError(f"{error.args[0]}: missing in attempt.json; clear the whole run") from None
+        return assignment_of(Attempt(directory), read_plan(Attempt(directory)))
     except (FaultError, InfrastructureError) as error:
         raise ConfigError(str(error)) from None
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"attempt.json: cannot be used: {' '.join(str(error).split())}") from None
+
+
+def assignment_of(attempt: Attempt, plan: AttemptPlan) -> Assignment:
+    """What a conductor takes from a plan."""
+    places, hosts = plan.places, plan.endpoints.hosts
+    # Of each host what may be filled; of this one, "", the disk of checkpoints.
+    disks = {name: host.get("disk") for name, host in hosts.items()} | {"": places.checkpoint_disk}
+    return Assignment(
+        attempt=str(attempt.read()["attempt"]),
+        planned=plan.faults,
+        duration_s=plan.duration_s,
+        bootstrap=plan.endpoints.kafka,
+        input_topic=plan.topics["input"].name,
+        seed=plan.seed,
+        repetition=plan.order.repetition,
+        checkpoint_interval_s=plan.checkpoint_interval_s,
+        snapshot_interval_s=plan.snapshot_interval_s,
+        restart_delay_s=plan.restart_delay_s,
+        services=places.instance,
+        holds={name: Path(path) for name, path in places.holds.items()},
+        hosts=remote_hosts(hosts),
+        window_lock=None if places.window_lock is None else Path(places.window_lock),
+        warmup_s=plan.warmup_s,
+        aim=plan.aim,
+        here=plan.endpoints.here,
+        disks={name: str(disk) for name, disk in disks.items() if disk},
+        warmup_max_s=plan.warmup_max_s,
+        max_wait_s=plan.max_wait_s,
+        within=plan.recovered_within,
+        generator=plan.generator,
+    )
 
 
 def injector_of(assignment: Assignment) -> Injector:
@@ -131,9 +132,3 @@ def injector_of(assignment: Assignment) -> Injector:
     from fault.connection import SshChannel
 
     return Injector({name: SshChannel(host) for name, host in assignment.hosts.items()})
-
-
-def _disks(data: Mapping[str, Any]) -> dict[str, str]:
-    """Of each host what may be filled; of this one, "", the disk of checkpoints."""
-    found = {name: host.get("disk") for name, host in (data.get("hosts") or {}).items()}
-    return {name: str(disk) for name, disk in {**found, "": data.get("checkpoint_disk")}.items() if disk}

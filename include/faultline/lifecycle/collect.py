@@ -12,7 +12,8 @@ from faultline.engines.base import behind
 from faultline.engines.batches import BATCHES, read_batches
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import AttemptPlan, plan_of
+from faultline.experiment.plan import AttemptPlan
+from faultline.experiment.run import Run
 from faultline.lifecycle.daemons import seen
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import last, read_ended, read_journal, write_lines
@@ -27,21 +28,21 @@ AHEAD = "emitted_ahead_ms"
 OFFSETS_TIMEOUT_S = 30.0
 
 
-def gather(attempt: Attempt, settings: Settings) -> Path:
+def gather(run: Run) -> Path:
     """Has the engine gather its own, copies the starts of services; returns the harvest's configuration.
 
     Repeating it gives the same: it only reads what the run left.
     """
-    plan = plan_of(attempt)
-    engine_at(attempt).collect(attempt, settings, method=plan.method)
-    copy_service_starts(attempt, settings)
-    fetch_recordings(attempt)
+    attempt, plan = run.attempt, run.plan
+    engine_at(plan).collect(run)
+    copy_service_starts(attempt, run.settings)
+    fetch_recordings(run)
     configuration = attempt.folder / "harvest_config.json"
     write_json(
         configuration,
         {
             "bootstrap": plan.endpoints.kafka,
-            "kafka_options": kafka_options(settings.at(plan.endpoints)),
+            "kafka_options": kafka_options(run.there),
             "input_topic": plan.topics["input"].name,
             "output_topic": plan.topics["output"].name,
             "batches": str(attempt.folder / BATCHES),
@@ -97,13 +98,13 @@ def is_large(records: float) -> bool:
     return records > LARGE_RECORDS
 
 
-def fetch_recordings(attempt: Attempt) -> None:
+def fetch_recordings(run: Run) -> None:
     """Copies what other hosts recorded. Raises InfrastructureError naming the host that is away: clear the task once it
     is back."""
-    if attempt.read().get("hosts"):
+    if run.plan.endpoints.hosts:
         from faultline.lifecycle.hosts.recordings import fetch  # the SSH library takes its time
 
-        fetch(attempt)
+        fetch(run)
 
 
 def broker_ahead_ms(attempt: Attempt) -> int:
@@ -115,13 +116,13 @@ def broker_ahead_ms(attempt: Attempt) -> int:
     return 0 if clock is None else round(clock.ahead_s * 1000)
 
 
-def drop_recordings(attempt: Attempt) -> list[str]:
+def drop_recordings(run: Run) -> list[str]:
     """Removes them there; a line for each host that is away, where they go when it starts again."""
-    if not attempt.read().get("hosts"):
+    if not run.plan.endpoints.hosts:
         return []
     from faultline.lifecycle.hosts.recordings import drop
 
-    return drop(attempt)
+    return drop(run)
 
 
 def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
@@ -131,12 +132,7 @@ def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
     write_lines(attempt.services_journal, lines)
 
 
-def keep_logs_only(attempt: Attempt) -> None:
-    """Lets go of what an unharvested run holds in memory; what a later harvest reads stays."""
-    engine_at(attempt).keep_logs(attempt)
-
-
-def remove_working_data(attempt: Attempt, settings: Settings) -> None:
+def remove_working_data(run: Run) -> None:
     """Removes what the run made outside its raw files."""
-    engine_at(attempt).discard(attempt, settings)
-    shutil.rmtree(attempt.scratch, ignore_errors=True)
+    engine_at(run.plan).discard(run)
+    shutil.rmtree(run.attempt.scratch, ignore_errors=True)

@@ -2,7 +2,7 @@
 
     python -m faultline.lifecycle.conductor --attempt-dir DIR [--dry-run] [faultline-run=<attempt>]
 
-Reads DIR/attempt.json and writes DIR/conductor.jsonl and DIR/gate.json. Exit codes: 0 the plan was
+Reads DIR/plan.json and writes DIR/conductor.jsonl and DIR/gate.json. Exit codes: 0 the plan was
 carried out, whatever its outcome; 1 it failed or was ended, and everything is healed.
 The trailing token marks the process as part of its run.
 """
@@ -29,6 +29,7 @@ from fault.registry import ACTIONS
 from faultline.engines.base import Progress
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.run import run_of
 from faultline.lifecycle.assignment import Assignment, injector_of, read_assignment
 from faultline.lifecycle.healing import Terminated, Terminations, as_line
 from faultline.lifecycle.window.due import due_of
@@ -38,6 +39,7 @@ from faultline.lifecycle.window.signals import SignalReader
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.journal import Instant, Journal
 from faultline.system.kafka import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
+from faultline.system.settings import load_settings
 from faultline.system.text import one_line
 
 # This long before a fault its victims are looked at again.
@@ -318,13 +320,13 @@ def _sleep_until(mono_ns: int, *, spin: bool = False) -> None:
 
 def build(assignment: Assignment, directory: Path) -> Conductor:
     """A conductor for the attempt's hosts and broker."""
-    injector, attempt = injector_of(assignment), Attempt(directory)
+    injector, run = injector_of(assignment), run_of(Attempt(directory), load_settings())
     return Conductor(
         assignment,
         directory,
         injector=injector,
         offsets=KafkaEndOffsets(assignment.bootstrap, assignment.input_topic),
-        progress=engine_at(attempt).progress(attempt),
+        progress=engine_at(run.plan).progress(run),
         clocks=injector.clock_offsets,
         window_lock=assignment.window_lock,
     )
@@ -333,7 +335,7 @@ def build(assignment: Assignment, directory: Path) -> Conductor:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; gives its exit code."""
     parser = argparse.ArgumentParser(prog="conductor", description="Opens the gate and fires the fault plan.")
-    parser.add_argument("--attempt-dir", type=Path, required=True, help="folder of the attempt, with attempt.json")
+    parser.add_argument("--attempt-dir", type=Path, required=True, help="folder of the attempt, with plan.json")
     parser.add_argument("--dry-run", action="store_true", help="name the victims and end; the gate stays shut")
     parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
     options = parser.parse_args(arguments)

@@ -1,24 +1,22 @@
-"""The context of an experiment in one process: its attempt, what was read of it once, and the hooks it runs with."""
+"""The context of an experiment in one process: its attempt, what it is to do, and the hooks it runs with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from faultline.engines.base import Engine, Progress
 from faultline.engines.registry import engine_at
 from faultline.engines.running import BatchJob, Runtime, Submission
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import AttemptPlan, configuration_of, plan_of
+from faultline.experiment.plan import read_plan
+from faultline.experiment.run import Run
 from faultline.installation.class_data import archive_here
 from faultline.installation.java import find_java
 from faultline.system.settings import Settings
 from faultline.system.target import Target
-
-if TYPE_CHECKING:
-    from faultline.experiment.config import Configuration
 
 
 class Hooks(Protocol):
@@ -50,44 +48,30 @@ class Hooks(Protocol):
 
 
 @dataclass(frozen=True)
-class RunContext:
-    """One attempt in this process. What is read of its folder is read once."""
+class RunContext(Run):
+    """One attempt in this process, and the hooks that it runs with."""
 
-    settings: Settings
-    attempt: Attempt
     hooks: Hooks
 
     @cached_property
-    def plan(self) -> AttemptPlan:
-        return plan_of(self.attempt)
-
-    @cached_property
-    def config(self) -> Configuration:
-        return configuration_of(self.attempt)
-
-    @cached_property
     def engine(self) -> Engine:
-        return engine_at(self.attempt)
+        return engine_at(self.plan)
 
     @cached_property
     def progress(self) -> Progress:
         """How far the workload has come."""
-        return self.engine.progress(self.attempt)
+        return self.engine.progress(self)
 
     @cached_property
     def runtime(self) -> Runtime:
         """What this machine has for programs on a JVM."""
         return runtime_of(self.settings)
 
-    @cached_property
-    def there(self) -> Settings:
-        """The settings at the plan's endpoints: the embedded services', or a target's."""
-        return self.settings.at(self.plan.endpoints)
-
 
 def open_run(attempt_id: str, hooks: Hooks, settings: Settings) -> RunContext:
-    """The context of an attempt that `prepare` has made."""
-    return RunContext(settings, Attempt(settings.attempts / attempt_id), hooks)
+    """The context of an attempt that `prepare` has made. Raises InfrastructureError as `read_plan`."""
+    attempt = Attempt(settings.attempts / attempt_id)
+    return RunContext(settings, attempt, read_plan(attempt), hooks)
 
 
 def runtime_of(settings: Settings) -> Runtime:

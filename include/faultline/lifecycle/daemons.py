@@ -13,8 +13,8 @@ from fault.action import Daemon, Site
 from faultline.engines.registry import engine_at
 from faultline.engines.supervised import last_words
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import AttemptPlan
 from faultline.experiment.preparations import Companion
+from faultline.experiment.run import Run
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.journal import Line, events, last, read_journal
@@ -26,9 +26,10 @@ from faultline.system.waiting import wait_until
 DAEMON_START_S = 60.0
 
 
-def start_fault_daemons(attempt: Attempt, settings: Settings, plan: AttemptPlan) -> list[Entry]:
+def start_fault_daemons(run: Run) -> list[Entry]:
     """Starts what the planned actions need beside the workload, such as the proxy between it and the broker; and the
     gate of a workload that cannot log in, which comes before the proxy."""
+    attempt, settings, plan = run.attempt, run.settings, run.plan
     own = settings.endpoints
     site = Site(attempt.folder, own.kafka_gated if plan.gated else own.kafka_detoured, own.kafka_detour)
     needed = dict.fromkeys(daemon for one in plan.faults for daemon in one.fault.how.hands.prepare(site))
@@ -61,9 +62,9 @@ def _start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> Entry
     return entry
 
 
-def start_companion(attempt: Attempt, settings: Settings, companion: Companion) -> Entry:
+def start_companion(run: Run, companion: Companion) -> Entry:
     """Starts a process of the attempt's own, where all hosts reach it, and waits until it listens."""
-    port = int(attempt.read()["companion_ports"][companion.role])
+    attempt, settings, port = run.attempt, run.settings, run.plan.places.ports[companion.role]
     command = [part.format(host=settings.placement.conductor, port=port) for part in companion.command]
     entry = spawn(attempt, settings, companion.role, command, stdout=attempt.logs / f"{companion.role}.out")
     wait_until(
@@ -86,22 +87,23 @@ def _listens(entry: Entry, port: int) -> bool:
     return False
 
 
-def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
+def workload_trouble(run: Run, entry: Entry | None) -> str | None:
     """Why the workload will not go on, in one line with its last words; None while it may."""
+    attempt = run.attempt
     exits = events(read_journal(attempt.supervisor_journal), "exit")
     if exits and len(exits) > read_document(attempt.folder / "workload.json")["max_restarts"]:
-        return f"workload: ended {len(exits)} times; {_last_words_of(attempt, exits[-1])}"
+        return f"workload: ended {len(exits)} times; {_last_words_of(run, exits[-1])}"
     trouble = death(attempt, entry)
     if trouble and exits and exits[-1]["returncode"] == 0:
-        return f"workload: ended by itself, with status 0; {_last_words_of(attempt, exits[-1])}"
+        return f"workload: ended by itself, with status 0; {_last_words_of(run, exits[-1])}"
     if trouble and exits and not attempt.gate.exists():
-        return f"workload: ended before anything was measured; {_last_words_of(attempt, exits[-1])}"
+        return f"workload: ended before anything was measured; {_last_words_of(run, exits[-1])}"
     return trouble
 
 
-def _last_words_of(attempt: Attempt, end: Line) -> str:
-    log = attempt.spark_logs / f"driver-{end['incarnation']}.log"
-    return f"the last words of {log.name}: {last_words(log, engine_at(attempt).error_line)}"
+def _last_words_of(run: Run, end: Line) -> str:
+    log = run.attempt.spark_logs / f"driver-{end['incarnation']}.log"
+    return f"the last words of {log.name}: {last_words(log, engine_at(run.plan).error_line)}"
 
 
 def spawn(

@@ -26,9 +26,9 @@ def harvest(run: RunContext) -> None:
     Raises InfrastructureError when the topics are not whole any more, or the job fails.
     """
     attempt, plan = run.attempt, run.plan
-    configuration = gather(attempt, run.settings)
+    configuration = gather(run)
     require_whole(plan)
-    if own := run.engine.harvester(plan):
+    if own := run.engine.harvester(run):
         own(configuration)
         return
     # The job of an earlier try whose task was killed would write into the same folder.
@@ -38,9 +38,7 @@ def harvest(run: RunContext) -> None:
         arguments=("--config", str(configuration)),
         name=f"harvest {attempt.id}",
         large=is_large(sent_records(attempt, plan)),
-        attempt=attempt,
-        of_user=attempt.job.is_dir(),
-        endpoints=plan.endpoints,
+        run=run,
     )
     run.hooks.batch(job)
 
@@ -66,4 +64,4 @@ def judge(run: RunContext) -> Record:
 
 def teardown(run: RunContext) -> dict[str, Any]:
     """Ends what the attempt's ledger names, deletes its topics, and closes the attempt; see `close`."""
-    return close(run.attempt, run.settings, lambda topics: delete_topics(run.hooks.kafka_admin(), topics))
+    return close(run, lambda topics: delete_topics(run.hooks.kafka_admin(), topics))

@@ -15,14 +15,12 @@ import pandas as pd
 
 from faultline.engines.base import Traces
 from faultline.engines.registry import engine_at
-from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import plan_of
+from faultline.experiment.run import Run
 from faultline.lifecycle.progress import act_text
 from faultline.records.judge.recovery.evidence import Event, Evidence
 from faultline.records.judge.recovery.injected import Injected, read_injected
 from faultline.records.judge.recovery.timeline import read_timeline
 from faultline.system.journal import JournalReader, Line, events
-from faultline.system.settings import Settings
 from faultline.system.window import NS, Window
 
 # How long after the commit of t5 an earlier instant is waited for: a sample and a log come up to a second late.
@@ -71,11 +69,11 @@ class RecoveryWatch:
     Executors' logs are not opened before the first signal.
     """
 
-    def __init__(self, attempt: Attempt, settings: Settings) -> None:
-        self._plan = plan_of(attempt)
-        self._engine = engine_at(attempt)
-        self._traces = self._engine.live(attempt, settings)
-        self._conductor = JournalReader(attempt.conductor_journal)
+    def __init__(self, run: Run) -> None:
+        self._plan = run.plan
+        self._engine = engine_at(run.plan)
+        self._traces = self._engine.live(run)
+        self._conductor = JournalReader(run.attempt.conductor_journal)
         self._lines: list[Line] = []
         self._reported: set[int] = set()
 

@@ -15,13 +15,14 @@ from pathlib import Path
 import psutil
 
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.run import run_of
 from faultline.lifecycle.teardown import close
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.locks import beside_windows
 from faultline.system.processes import live_process
 from faultline.system.settings import Settings
 
-# A folder without `attempt.json` that is younger may be one that is just being made.
+# A folder without `plan.json` that is younger may be one that is just being made.
 SETTLED_S = 60.0
 
 
@@ -55,7 +56,7 @@ def _clean_up(
         try:
             if not attempt.is_of(settings.home) or not is_dead(attempt):
                 continue
-            outcome = close(attempt, settings, delete_topics)
+            outcome = close(run_of(attempt, settings), delete_topics)
             cleaned = f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)"
             trouble = f", but not healed: {why}; the next one tries again" if (why := outcome.get("unhealed")) else ""
             said.append(cleaned + trouble)
@@ -76,10 +77,10 @@ def unclosed(settings: Settings) -> list[Attempt]:
         # What another user laid there, such as a link to a folder elsewhere, is not looked into.
         if not attempt.is_own() or attempt.closed.exists():
             continue
-        if (folder / "attempt.json").exists():
+        if attempt.plan.exists():
             found.append(attempt)
         elif time.time() - folder.stat().st_mtime > SETTLED_S:
-            # Its `prepare` died between making the folder and writing the file: nothing was started.
+            # Its `prepare` died before it wrote the plan: nothing was started.
             with contextlib.suppress(InfrastructureError):  # no room: the next one closes it
                 write_json(attempt.closed, {"ended": [], "topics": []})
     return found

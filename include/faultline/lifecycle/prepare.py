@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fault.identity import DRIVER
@@ -17,7 +17,7 @@ from faultline.engines.registry import engine_of
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
 from faultline.experiment.build import BuildSpec
 from faultline.experiment.config import Configuration
-from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_partitions
+from faultline.experiment.plan import Ordered, Places, PlannedEngine, program_of, resolve, topic_partitions
 from faultline.experiment.sweep_id import require_sweep_id
 from faultline.installation.hosts.layout import checkpoint_disk
 from faultline.installation.supervision import services_keeper
@@ -81,7 +81,7 @@ class Order:
 def make_attempt(
     order: Order, settings: Settings, java: str, *, hosts: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Attempt:
-    """Makes the attempt's folder, writes `attempt.json` and the attempt's plan; starts nothing.
+    """Makes the attempt's folder, writes `attempt.json` and at last the plan; starts nothing.
 
     `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one.
     Raises ConfigError when the machines can never hold the executors asked for, and
@@ -102,70 +102,48 @@ def make_attempt(
     attempt.folder.mkdir()
     sync_folder(settings.attempts)
     copy_job(order.config, attempt)
+    # Written first: it says who may close the attempt, whatever becomes of the rest.
+    write_json(attempt.folder / "attempt.json", said_of(attempt, order, settings, java, built))
     plan = resolve(
         order.config,
-        engine=engine.name,
-        repetition=order.repetition,
+        ordered(order, settings, java, built),
+        engine=PlannedEngine(
+            name=engine.name,
+            addresses=engine.addresses(endpoints),
+            settings=dict(order.build_spec.settings),
+            # What harvests the topics is always what is installed.
+            programs=str(built.programs),
+        ),
         endpoints=replace(endpoints, hosts=hosts or {}),
         topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
+        places=_places(order.config, settings, engine, elsewhere=endpoints.elsewhere),
         cycles=engine.capabilities.cycles,
+        not_measured=not_measured(endpoints),
     )
-    described = {
-        **describe_order(order, settings, java, built),
-        "attempt": attempt.id,
-        # Other installations may keep their results in the same folder, and leave it to this one to clean up.
-        "home": str(settings.home),
-        # Of the build under test; what harvests its topics is always what is installed.
-        "programs": str(built.programs),
-        "engine_settings": dict(order.build_spec.settings),
-        "keep_topics": order.keep_topics,
-        "window_lock": str(settings.window_lock),
-        # Figures that cannot be had where it runs, and why.
-        "not_measured": not_measured(endpoints),
-        **_places(settings, engine, plan),
-    }
-    write_json(attempt.folder / "attempt.json", described)
-    # Written last: programs are told what the attempt's own file says, such as ports.
     write_json(attempt.plan, replace(plan, program=program_of(attempt, order.config, plan)).as_mapping())
     return attempt
 
 
-def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, Any]:
-    """Where the attempt's services, topics and processes are found."""
-    elsewhere = plan.endpoints.elsewhere
-    return {
-        "kafka": {
-            "bootstrap": plan.endpoints.kafka,
-            "workload_bootstrap": plan.workload_bootstrap,
-            "config": str(settings.home / "kafka" / "server.properties"),
-        },
-        "topics": {role: topic.name for role, topic in plan.topics.items()},
-        "companion_ports": {one.role: free_port() for one in plan.companions},
-        **engine.addresses(plan.endpoints),
-        # The mark of this installation's services, and where a fault holds each of them down.
-        "services": {
-            # The embedded ones play no part in what runs on a target.
-            "instance": None if elsewhere else instance(settings).get("instance"),
-            "keeper": services_keeper(settings),
-            # What gives way while a window is measured, wherever that is.
-            "background": instance(settings).get("instance"),
-            "holds": {}
-            if elsewhere
-            else {
-                "kafka": str(settings.hold("kafka")),
-                **{node: str(path) for node, path in engine.holds(settings).items()},
-            },
-        },
-        "hosts": plan.endpoints.as_mapping()["hosts"],
-        # Where checkpoints have a disk of their own, which can be full while this machine's is not.
-        "checkpoint_disk": str(checkpoint_disk(settings)) if settings.placement.spread and not elsewhere else None,
-    }
+def _places(config: Configuration, settings: Settings, engine: Engine, *, elsewhere: bool) -> Places:
+    """`elsewhere`: on a target, where the embedded services play no part."""
+    mark = instance(settings).get("instance")
+    holds = {} if elsewhere else {"kafka": settings.hold("kafka"), **engine.holds(settings)}
+    return Places(
+        window_lock=str(settings.window_lock),
+        instance=None if elsewhere else mark,
+        background=mark,
+        keeper=services_keeper(settings),
+        holds={node: str(path) for node, path in holds.items()},
+        ports={one.role: free_port() for one in config.kind.companions(config.own)},
+        checkpoint_disk=str(checkpoint_disk(settings)) if settings.placement.spread and not elsewhere else None,
+    )
 
 
 def record_refusal(order: Order, settings: Settings, java: str, error: FaultlineError) -> Record:
     """Stores and returns a `failed` or `cancelled` record, so that a sweep learns why nothing was measured."""
-    description = {**describe_order(order, settings, java), "attempt": new_attempt_id(settings.attempts)}
-    record = refused_record(description, error)
+    attempt = Attempt(settings.attempts / new_attempt_id(settings.attempts))
+    order_of_it = ordered(order, settings, java)
+    record = refused_record({**said_of(attempt, order, settings, java), **asdict(order_of_it)}, error)
     Store(settings.results).write(record)
     return record
 
@@ -177,27 +155,38 @@ def copy_job(config: Configuration, attempt: Attempt) -> None:
         shutil.copyfile(path, attempt.job / name)
 
 
-def describe_order(order: Order, settings: Settings, java: str, built: Build | None = None) -> dict[str, Any]:
-    """What every attempt says of itself: configuration, cell, build and environment. `built`: the build that its order
-    names; None where none could be had, of which the record of the refusal tells."""
+def ordered(order: Order, settings: Settings, java: str, built: Build | None = None) -> Ordered:
+    """An order with its labels. `built`: the build that it names; None where none could be had, of which the record of
+    the refusal tells."""
     made = None if order.build_spec.installed else built
     build = order.build or default_build(settings, java, made, job=job_hashes([order.config]))
+    return Ordered(
+        config=order.config.model_dump(mode="json"),
+        config_id=order.config.config_id,
+        repetition=order.repetition,
+        series=order.series or build,
+        build=build,
+        matrix=order.matrix,
+        sweep_id=order.sweep_id,
+        parent_run_id=order.parent_run_id,
+        logical_date=order.logical_date,
+        keep_topics=order.keep_topics,
+    )
+
+
+def said_of(
+    attempt: Attempt, order: Order, settings: Settings, java: str, built: Build | None = None
+) -> dict[str, Any]:
+    """What `attempt.json` holds: who may close the attempt, and where it ran."""
     return {
-        "schema": 1,
-        "config": order.config.model_dump(mode="json"),
-        "config_id": order.config.config_id,
-        "repetition": order.repetition,
-        "series": order.series or build,
-        "build": build,
-        "matrix": order.matrix,
-        "sweep_id": order.sweep_id,
-        "parent_run_id": order.parent_run_id,
-        "logical_date": order.logical_date,
-        "run_id": order.run_id,
+        "attempt": attempt.id,
+        # Other installations may keep their results in the same folder, and leave it to this one to clean up.
+        "home": str(settings.home),
         # Who closes it: the tasks of its run, unless one process performs all steps.
         "owner": None if order.run_id else this_process(),
+        "run_id": order.run_id,
         "prepared_wall_ns": time.time_ns(),
-        "environment": describe(settings, order.config, java, made),
+        "environment": describe(settings, order.config, java, None if order.build_spec.installed else built),
     }
 
 

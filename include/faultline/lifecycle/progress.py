@@ -11,7 +11,7 @@ from fault.registry import ACTIONS
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
 from faultline.experiment.injections import expected_duration_s
-from faultline.experiment.plan import configuration_of
+from faultline.experiment.plan import read_plan
 from faultline.lifecycle.window.punctuality import Punctuality
 from faultline.records.format import title_of
 from faultline.system.errors import FaultlineError
@@ -57,7 +57,7 @@ def current_attempt(settings: Settings, sweep_id: str) -> Attempt | None:
     for folder in sorted(settings.attempts.iterdir(), reverse=True)[:20]:
         attempt = Attempt(folder)
         try:
-            if attempt.read().get("sweep_id") != sweep_id:
+            if read_plan(attempt).order.sweep_id != sweep_id:
                 continue
         except FaultlineError:
             continue
@@ -77,7 +77,7 @@ def phase_of(
 ) -> Phase:
     """The phase that an attempt is in, by its files. `read`: reads a journal, such as that of a `JournalCache`."""
     now = time.time_ns() if now_ns is None else now_ns
-    config = configuration_of(attempt)
+    config = read_plan(attempt).configuration()
     window_s = config.warmup_s + config.duration_s
     if attempt.over:
         return Phase("done", "", 0.0)
@@ -129,8 +129,9 @@ def holder_text(settings: Settings) -> str | None:
         return f"{holder.text}, another installation"
     try:
         attempt = Attempt(holder.folder)
-        sweep = attempt.read().get("sweep_id")
-        said = f"{describe(configuration_of(attempt))}, {phase_of(attempt).name}"
+        plan = read_plan(attempt)
+        sweep = plan.order.sweep_id
+        said = f"{describe(plan.configuration())}, {phase_of(attempt).name}"
     except FaultlineError:
         return holder.text
     return f"{holder.attempt} ({said}{f', of the sweep {sweep}' if sweep else ''})"
@@ -144,7 +145,7 @@ def split_of(attempt: Attempt) -> dict[str, float]:
     """
     if not (attempt.folder / "attempt.json").exists():
         return {}
-    config = configuration_of(attempt)
+    config = read_plan(attempt).configuration()
     conductor = read_journal(attempt.conductor_journal)
     gate = last(conductor, event="gate")
     if gate is None:

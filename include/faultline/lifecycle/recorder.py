@@ -23,7 +23,8 @@ from fault.sampling import Key, RoleRule, Table, machine, space_of
 from faultline.engines.registry import engine_at
 from faultline.engines.running import Sampler
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import plan_of
+from faultline.experiment.plan import AttemptPlan
+from faultline.experiment.run import Run, run_of
 from faultline.installation.start import LONGEST_HOLD_S
 from faultline.system.background import Background, means
 from faultline.system.errors import InfrastructureError
@@ -33,6 +34,7 @@ from faultline.system.kafka import KafkaEndOffsets
 from faultline.system.locks import LEAST_WAIT_S, Claim, MachineLock, is_measured
 from faultline.system.marks import ROLES, SERVICES, instance_option
 from faultline.system.processes import birth, read_ledger
+from faultline.system.settings import load_settings
 
 PERIOD_S = 1.0
 # For so many looks after a window background processes are restored: one that was just started is seen by the second.
@@ -40,13 +42,12 @@ RESTORED_LOOKS = 3
 OFFSETS_TIMEOUT_S = 1.0
 
 
-def roles_here(attempt: Attempt, sampler: Sampler) -> Table:
-    """Who plays which role on this host. `sampler`: of the attempt's engine."""
-    description = attempt.read()
-    instance = description.get("services", {}).get("instance")
+def roles_here(plan: AttemptPlan, sampler: Sampler) -> Table:
+    """Who plays which role on this host. `sampler`: of the plan's engine."""
+    instance = plan.places.instance
     kafka = [] if instance is None else [RoleRule("kafka", KAFKA.main, instance_option(instance))]
     # What runs on other hosts is counted there.
-    apart = bool(description.get("hosts"))
+    apart = bool(plan.endpoints.hosts)
     heirs = {"supervisor": "driver", **sampler.heirs}
     return Table([*sampler.rules, *kafka], heirs, again_s=LONGEST_HOLD_S, apart=apart, waiting=ROLES)
 
@@ -54,33 +55,30 @@ def roles_here(attempt: Attempt, sampler: Sampler) -> Table:
 class Recorder:
     """One sample of everything at a time; each line carries the instant it was taken."""
 
-    def __init__(self, attempt: Attempt, journal: Journal) -> None:
-        description = attempt.read()
-        self._attempt = attempt
-        self._endpoints = plan_of(attempt).endpoints
+    def __init__(self, run: Run, journal: Journal) -> None:
+        plan, places = run.plan, run.plan.places
+        self._run = run
+        self._endpoints = plan.endpoints
         self._journal = journal
-        self._engine = engine_at(attempt).sampler(attempt)
-        self._roles = roles_here(attempt, self._engine)
-        services = description.get("services", {})
-        keeper, background = services.get("keeper"), services.get("background")
-        self._keeper = None if keeper is None else (int(keeper), SERVICES)
-        self._input = KafkaEndOffsets(description["kafka"]["bootstrap"], description["topics"]["input"])
+        self._engine = engine_at(plan).sampler(run)
+        self._roles = roles_here(plan, self._engine)
+        self._keeper = None if places.keeper is None else (places.keeper, SERVICES)
+        self._input = KafkaEndOffsets(plan.endpoints.kafka, plan.topics["input"].name)
         self._seen: dict[Key, dict[str, Any]] = {}
-        window = description.get("window_lock")
-        self._window = None if window is None else Path(window)
-        self._background = None if background is None else Background(background, means())
+        self._window = None if places.window_lock is None else Path(places.window_lock)
+        self._background = None if places.background is None else Background(places.background, means())
         self._restored_looks = 0
 
     def begin(self) -> None:
         """Has other hosts record themselves, too, and asks a target's broker for its clock. Raises InfrastructureError
         naming the one that cannot be reached, ConfigError for a broker that refuses to be asked."""
-        if self._attempt.read().get("hosts"):
+        if self._endpoints.hosts:
             from faultline.lifecycle.hosts import recordings  # the SSH library takes its time
 
             rules, heirs = self._engine.rules, self._engine.heirs
-            longest_s = plan_of(self._attempt).window_s + recordings.MARGIN_S
+            longest_s = self._run.plan.window_s + recordings.MARGIN_S
             recordings.begin(
-                self._attempt, rules, heirs, again_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
+                self._run, rules, heirs, again_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
             )
         if self._endpoints.elsewhere:
             from faultline.lifecycle.hosts import broker_clock  # as the client of a target does
@@ -89,10 +87,10 @@ class Recorder:
 
     def end(self) -> None:
         """Ends their recordings, and asks again. A host that is away ends its own by itself."""
-        if self._attempt.read().get("hosts"):
+        if self._endpoints.hosts:
             from faultline.lifecycle.hosts import recordings
 
-            recordings.end(self._attempt, self._journal.append)
+            recordings.end(self._run, self._journal.append)
         if self._endpoints.elsewhere:
             from faultline.lifecycle.hosts import broker_clock
 
@@ -110,7 +108,7 @@ class Recorder:
 
     def _processes(self) -> None:
         # Whatever the ledger names belongs to the experiment, and does not count as others'.
-        ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(self._attempt.ledger)}
+        ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(self._run.attempt.ledger)}
         present = self._roles.look(ledger, self._keeper)
         lowered = self._give_way({key for key, usage in present.items() if usage.role in ROLES})
         for key, usage in present.items():
@@ -146,8 +144,8 @@ class Recorder:
             self._journal.append({"kind": "offsets", "topic": "input", "end": self._input.read(OFFSETS_TIMEOUT_S)})
 
 
-def run(
-    attempt: Attempt,
+def record(
+    run: Run,
     stop: threading.Event,
     *,
     after: str | None = None,
@@ -158,8 +156,8 @@ def run(
     `after`: the attempt that had the machine before, as `take_turn` tells it. `keep`: raises when the target is not the
     attempt's any more.
     """
-    with Journal(attempt.recorder_journal) as journal:
-        recorder = Recorder(attempt, journal)
+    with Journal(run.attempt.recorder_journal) as journal:
+        recorder = Recorder(run, journal)
         recorder.begin()
         journal.append({"kind": "start", "after": after, "boot": birth(os.getpid())[1], "space": space_of("self")})
         due = time.monotonic()
@@ -181,16 +179,16 @@ def run(
 
 
 @contextlib.contextmanager
-def target_held(attempt: Attempt, wait_s: float, over: Callable[[], bool]) -> Iterator[Callable[[], object]]:
+def target_held(run: Run, wait_s: float, over: Callable[[], bool]) -> Iterator[Callable[[], object]]:
     """The target that the attempt runs on, to be kept by calling what this gives; the embedded one is the machine's."""
-    endpoints = plan_of(attempt).endpoints
+    endpoints = run.plan.endpoints
     if not endpoints.elsewhere:
         yield lambda: None
         return
     from faultline.installation.targets.turn import held
     from faultline.lifecycle.hosts.broker_clock import broker_of
 
-    with held(broker_of(endpoints), attempt.id, wait_s=wait_s, over=over) as turn:
+    with held(broker_of(endpoints), run.attempt.id, wait_s=wait_s, over=over) as turn:
         yield turn.keep
 
 
@@ -222,8 +220,9 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     waited_for = MachineLock(options.machine).take(wait_s=options.wait, over=stop.is_set)
-    with target_held(attempt, options.wait, stop.is_set) as keep:
-        run(attempt, stop, after=take_turn(options.turn, attempt, waited_for), keep=keep)
+    run = run_of(attempt, load_settings())
+    with target_held(run, options.wait, stop.is_set) as keep:
+        record(run, stop, after=take_turn(options.turn, attempt, waited_for), keep=keep)
 
 
 if __name__ == "__main__":

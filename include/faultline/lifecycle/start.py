@@ -11,9 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from faultline.engines.registry import engine_of
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan
 from faultline.experiment.preparations import Filling
 from faultline.installation.kafka import TIMEOUTS, admin_of, kafka_ready, let_workload_in
@@ -125,24 +123,22 @@ def start_recorder(run: RunContext) -> Entry:
     )
     # Its turn may have come because its sweep was stopped.
     _cancelled(cancelled)
-    await_services(settings, run.config)
+    await_services(run)
     if wait_s := longest_wait_s():
         print(f"waiting until the machine's host takes nearly nothing from it, {wait_s:g} s at most")
         print(f"waited {await_quiet(wait_s, cancelled=cancelled):.0f} s")
     return entry
 
 
-def await_services(settings: Settings, config: Configuration) -> None:
+def await_services(run: RunContext) -> None:
     """Waits until the broker answers, and the engine has the room that is asked for; starts who was given up."""
-    engine = engine_of(config)
-    endpoints = engine.endpoints(settings, config)
-    logins, supervisor = settings.at(endpoints).logins, Supervisor(settings)
+    endpoints, logins, supervisor = run.plan.endpoints, run.there.logins, Supervisor(run.settings)
     lacking: str | None = None
 
     def ready() -> bool:
         nonlocal lacking
         supervisor.start_given_up()
-        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka, logins) else "Kafka is away"
+        lacking = run.engine.ready(endpoints, run.config) if kafka_ready(endpoints.kafka, logins) else "Kafka is away"
         return lacking is None
 
     wait_until(
@@ -169,7 +165,7 @@ def start_generator(run: RunContext) -> Entry | None:
     environment: Mapping[str, str] = {LOGIN: str(login_file(run.there.logins, HARNESS))}
     token = None
     if run.config.generator_on != "host":
-        job = run.engine.generator(attempt, plan, settings, run.runtime, arguments)
+        job = run.engine.generator(run, run.runtime, arguments)
         command, environment, token = run.hooks.command(job), job.environment, load_token(attempt.id)
     journal = attempt.generator_journal
     return spawn(attempt, settings, "generator", command, stdout=journal, environment=environment, token=token)
@@ -181,9 +177,9 @@ def submit_workload(run: RunContext) -> Entry:
     For a query with event time, it returns when its watermark stands, too, so that late records of the schedule are
     left out.
     """
-    attempt, settings, plan = run.attempt, run.settings, run.plan
+    attempt, plan = run.attempt, run.plan
     attempt.scratch.mkdir(exist_ok=True)
-    submission = run.engine.submit(attempt, plan, settings, run.runtime)
+    submission = run.engine.submit(run, run.runtime)
     write_json(
         attempt.folder / "workload.json",
         {
@@ -194,11 +190,11 @@ def submit_workload(run: RunContext) -> Entry:
             "ends_itself": submission.ends_itself,
         },
     )
-    start_fault_daemons(attempt, settings, plan)
+    start_fault_daemons(run)
     for companion in plan.companions:
-        start_companion(attempt, settings, companion)
+        start_companion(run, companion)
     entry = _fill(run, plan.filling) if plan.filling else _prime(run)
-    run.engine.begun(attempt, run.runtime)
+    run.engine.begun(run, run.runtime)
     return entry
 
 
@@ -240,7 +236,7 @@ def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
 def _await_commit(
     run: RunContext, entry: Entry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
 ) -> None:
-    attempt, starting = run.attempt, run.engine.starting(run.attempt)
+    attempt, starting = run.attempt, run.engine.starting(run)
 
     def look() -> bool:
         starting()
@@ -251,7 +247,7 @@ def _await_commit(
         timeout_s=limit_s,
         every_s=WHILE_STARTING_S,
         what=lambda: f"workload: the commit of {what} in its checkpoint; see {attempt.spark_logs / 'driver-0.log'}",
-        alive=lambda: workload_trouble(attempt, entry),
+        alive=lambda: workload_trouble(run, entry),
     )
 
 
@@ -327,8 +323,8 @@ def await_end(run: RunContext) -> dict[str, Any]:
             raise
         except InfrastructureError as error:
             problems.append(str(error))
-            heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
-    drained = await_drained(attempt, plan, problems) if plan.paced else await_last_batch(attempt, problems)
+            heal_leftovers(run)  # a dead conductor's pause would hold everything up from here on
+    drained = await_drained(run, problems) if plan.paced else await_last_batch(run, problems)
     attempt.stop_file.touch()
     # The machine is free for the next experiment; its start need not wait for the end of this one's processes.
     _stop_recorder(attempt, problems)

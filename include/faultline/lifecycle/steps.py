@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.experiment.cell import Cell
+from faultline.experiment.plan import read_plan
 from faultline.installation.java import find_java
 from faultline.installation.kafka import delete_topics
 from faultline.installation.targets.look import require_well
@@ -91,8 +92,9 @@ def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
     Raises MeasuredError, and RefusedError for what cannot be measured.
     """
     if order.only_missing and order.series is not None:
-        await_twin(order, hooks, settings)
-        if Store(settings.results).sound(Cell(order.config.config_id, order.repetition, order.series)):
+        cell = Cell(order.config.config_id, order.repetition, order.series)
+        await_twin(cell, hooks, settings)
+        if Store(settings.results).sound(cell):
             raise MeasuredError("the cell got a valid record while this run was queued")
     java = find_java(settings.home / "java.json").version
     try:
@@ -110,19 +112,16 @@ def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
     return open_run(attempt.id, hooks, settings)
 
 
-def await_twin(order: Order, hooks: Hooks, settings: Settings) -> None:
-    """Waits while another run measures the order's cell, perhaps of another sweep: it need not be measured twice."""
+def await_twin(cell: Cell, hooks: Hooks, settings: Settings) -> None:
+    """Waits while another run measures the cell, perhaps of another sweep: it need not be measured twice."""
 
     def measured_elsewhere() -> bool:
-        cell = (order.config.config_id, order.repetition, order.series)
         for attempt in unclosed(settings):
-            try:
-                told = {} if attempt.over else attempt.read()
-            except FaultlineError:
-                continue  # damaged: whoever cleans up says so
-            same = (told.get("config_id"), told.get("repetition"), told.get("series")) == cell
-            if same and told["run_id"] and hooks.run_is_alive(str(told["run_id"])):
-                return True
+            with contextlib.suppress(FaultlineError):  # damaged: whoever cleans up says so
+                if attempt.over is None and read_plan(attempt).order.cell == cell:
+                    run_id = attempt.read()["run_id"]
+                    if run_id and hooks.run_is_alive(str(run_id)):
+                        return True
         return False
 
     cancelled = seldom(hooks.cancelled, CANCELLED_CHECK_S)

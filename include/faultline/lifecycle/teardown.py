@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.run import Run
 from faultline.installation.kafka import delete_own_topics
-from faultline.lifecycle.collect import drop_recordings, keep_logs_only, remove_working_data
+from faultline.lifecycle.collect import drop_recordings, remove_working_data
 from faultline.system.background import restore
-from faultline.system.endpoints import EMBEDDED
 from faultline.system.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import sync_files
 from faultline.system.journal import Journal, read_journal
@@ -64,7 +65,7 @@ def refuse_unfinished(attempt: Attempt) -> None:
         )
 
 
-def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
+def close(run: Run, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
     """Ends the attempt's processes, removes working data and topics, writes the record that is still missing.
 
     Idempotent: an attempt counts as closed once all of that is done. Returns {"ended": pids, "topics": deleted}; with
@@ -73,16 +74,16 @@ def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
     nothing measured is lost; not when the machine went down meanwhile, and part of them is. On a full disk what is
     removed makes room for what is written; the record is made of raw files, which stay.
     """
-    unhealed = None
+    attempt, settings, unhealed = run.attempt, run.settings, None
     try:
         ended = end_ledger(attempt.ledger)
     finally:
         # Also when a process would not end: a paused service would stay so for everybody.
-        unhealed = heal_leftovers(attempt)
+        unhealed = heal_leftovers(run)
     ended += end_processes(marked(RUN_MARK, attempt.id))
     restore(instance(settings).get("instance"), settings.window_lock)
     try:
-        topics = _free(attempt, settings, delete_topics)
+        topics = _free(run, delete_topics)
     finally:  # also when the broker does not answer
         if not has_record(attempt, settings):
             from faultline.records.store import Store
@@ -97,23 +98,24 @@ def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
     return outcome
 
 
-def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> list[str]:
+def _free(run: Run, delete_topics: Callable[[list[str]], None]) -> list[str]:
     """Removes what nobody reads any more; returns the topics that were deleted."""
-    description = attempt.read()
+    attempt, order = run.attempt, run.plan.order
     harvested = (attempt.harvest / "counts.parquet").exists()
     ran_through = (attempt.folder / "end.json").exists() and not went_down(attempt)
     # What was made of checkpoint and topics is on the disk before they go.
     for folder in (attempt.harvest, attempt.folder):
         sync_files(folder)
     if ran_through and not harvested:
-        keep_logs_only(attempt)
+        engine_at(run.plan).keep_logs(run)
         return []
-    topics = [] if description.get("keep_topics") else list(description["topics"].values())
-    there = settings.at(endpoints_at(settings, description["config"].get("target", EMBEDDED)))
+    topics = [] if order.keep_topics else [topic.name for topic in run.plan.topics.values()]
+    # Where the target is reached today: its address may have changed since.
+    there = run.settings.at(endpoints_at(run.settings, str(order.config["target"])))
     delete = delete_topics if there.target is None else lambda names: delete_own_topics(there, names)
     try:
-        remove_working_data(attempt, settings)
-        for problem in drop_recordings(attempt):
+        remove_working_data(run)
+        for problem in drop_recordings(run):
             print(problem)
     finally:
         # Whatever becomes of the rest: a storage may be away that the broker knows nothing of.
@@ -121,8 +123,9 @@ def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
     return topics
 
 
-def heal_leftovers(attempt: Attempt) -> str | None:
+def heal_leftovers(run: Run) -> str | None:
     """Undoes what a dead conductor left. What cannot be undone is noted, and given; it stops nothing else."""
+    attempt = run.attempt
     if not attempt.conductor_journal.exists():
         return None
     from faultline.lifecycle.healing import heal

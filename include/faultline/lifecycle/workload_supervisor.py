@@ -24,7 +24,9 @@ import psutil
 
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.run import Run, run_of
 from faultline.system.journal import Journal
+from faultline.system.settings import load_settings
 
 TERM_GRACE_S = 10.0
 WATCH_EVERY_S = 0.25
@@ -33,14 +35,14 @@ WATCH_EVERY_S = 0.25
 class WorkloadSupervisor:
     """Keeps one command running until it ends by itself, is stopped, or has died too often."""
 
-    def __init__(self, attempt: Attempt, specification: dict[str, Any]) -> None:
-        self._attempt = attempt
+    def __init__(self, run: Run, specification: dict[str, Any]) -> None:
+        self._attempt = run.attempt
         self._command: list[str] = specification["command"]
         self._environment = {**os.environ, **specification["env"]}
         self._restart_delay_s = float(specification["restart_delay_s"])
         self._max_restarts = int(specification["max_restarts"])
         self._ends_itself = bool(specification.get("ends_itself", True))
-        self._guardian = engine_at(attempt).guardian(attempt)
+        self._guardian = engine_at(run.plan).guardian(run)
         self._stop = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -110,7 +112,8 @@ def main() -> int:
     parser.add_argument("--attempt-dir", type=Path, required=True)
     options, _ = parser.parse_known_args()
     attempt = Attempt(options.attempt_dir)
-    supervisor = WorkloadSupervisor(attempt, json.loads((attempt.folder / "workload.json").read_text()))
+    run = run_of(attempt, load_settings())
+    supervisor = WorkloadSupervisor(run, json.loads((attempt.folder / "workload.json").read_text()))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())
     code = supervisor.run()

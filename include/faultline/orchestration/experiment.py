@@ -224,7 +224,7 @@ def teardown(attempt_id: str) -> dict[str, Any]:
     outcome: dict[str, Any] = perform(TEARDOWN, run)
     settings, attempt = run.settings, run.attempt
     judged = (attempt.folder / "audit.json").exists()  # and told
-    records = [] if judged else Store(settings.results).read(attempt.read()["config_id"]).records
+    records = [] if judged else Store(settings.results).read(run.plan.order.config_id).records
     for record in (one for one in records if one.attempt == attempt.id):
         tell(record)
         params = get_current_context()["params"]

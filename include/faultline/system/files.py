@@ -73,13 +73,18 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
+def sync_folder(folder: Path) -> None:
+    """Returns when the disk has the names in the folder."""
+    _sync(folder)
+
+
 def sync_files(folder: Path) -> None:
     """Returns when the disk has the files of the folder, and their names; one that is not there has none."""
     if folder.is_dir():
         for path in folder.iterdir():
             if path.is_file():
-                sync_folder(path)
-        sync_folder(folder)
+                _sync(path)
+        _sync(folder)
 
 
 def sync_tree(folder: Path) -> None:
@@ -95,8 +100,7 @@ def unwritable(path: Path, error: OSError) -> InfrastructureError:
     )
 
 
-def sync_folder(path: Path) -> None:
-    """Returns when the disk has the names in the folder; or what is in the file, if it is one."""
+def _sync(path: Path) -> None:
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(opened)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,20 @@ import psutil
 import pytest
 
 from benchmarks import fault_timing
-from benchmarks.fault_timing import EVERY_S, FIRST_S, FULL, QUICK, description, errors_ms, figures, percentile
+from benchmarks.fault_timing import EVERY_S, FIRST_S, FULL, QUICK, errors_ms, figures, percentile, prepare
 from fault.identity import Tokens
 from fault.victims import find_victims
+from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.assignment import read_assignment
 from faultline.system.errors import InfrastructureError
+from tests.support.attempts import ENDPOINTS
 
 ATTEMPT = "20261121T061500Z-fa9c1b"
 
 
 @pytest.mark.parametrize("faults", [2, QUICK.faults, FULL.faults])
 def test_the_plan_is_one_that_the_conductor_takes(tmp_path: Path, faults: int) -> None:
-    (tmp_path / "attempt.json").write_text(json.dumps(description(ATTEMPT, "127.0.0.1:1", "t", faults)))
+    prepare(Attempt(tmp_path), ENDPOINTS, "t", faults)
     planned = read_assignment(tmp_path).planned
     assert [one.earliest_s for one in planned] == pytest.approx([FIRST_S + k * EVERY_S for k in range(faults)])
     assert {(one.fault.victim, one.fault.action) for one in planned} == {("executor", "kill")}

@@ -18,6 +18,7 @@ from faultline.experiment.matrix import PlannedCell
 from faultline.records.store import Store
 from faultline.system.locks import RECORDER
 from faultline.system.settings import ROOT, Settings
+from tests.support.attempts import prepared
 from tests.unit.sample_records import sample
 
 BUDGET_S = 60.0
@@ -47,14 +48,9 @@ class Sweep:
         self.course = Course(self.settings, "s1", self.cells, self.line, budget_s=BUDGET_S)
 
     def begin(self, attempt: str, cell: int, *, at_s: float = 0.0, sweep: str = "s1") -> None:
-        folder = self.settings.attempts / attempt
-        folder.mkdir(parents=True)
+        said = {"prepared_wall_ns": int((BEGAN_S + at_s) * 1e9)}
         config = self.cells[cell].config
-        description = {
-            "config": config.model_dump(mode="json"), "config_id": config.config_id, "repetition": 0, "series": "b1",
-            "sweep_id": sweep, "prepared_wall_ns": int((BEGAN_S + at_s) * 1e9),
-        }  # fmt: skip
-        (folder / "attempt.json").write_text(json.dumps(description))
+        prepared(self.settings.attempts / attempt, config, said=said, series="b1", sweep_id=sweep)
 
     def started(self, attempt: str, role: str) -> None:
         with (self.settings.attempts / attempt / "ledger.jsonl").open("a") as ledger:

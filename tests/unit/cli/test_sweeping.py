@@ -10,7 +10,7 @@ import pytest
 
 from faultline.cli import gaps, sweeping
 from faultline.comparison.coverage import gaps_of
-from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.attempt import write_json
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import sweep_id_of
@@ -19,6 +19,7 @@ from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT, Settings
+from tests.support.attempts import prepared
 from tests.unit.sample_records import sample
 
 BUILD = "b1"
@@ -205,9 +206,7 @@ def test_stopping_ends_the_run_says_so_in_its_note_and_waits_for_its_last_experi
     assert sweeping.stop_sweep("recovery_mine", desk.said.append) == 0
     assert desk.said == ["recovery_mine runs no more (success); nothing to stop"] and not desk.airflow.failed
     desk.airflow.state = "running"
-    attempt = Attempt(desk.settings.attempts / "20261121T061500Z-000001")
-    attempt.folder.mkdir(parents=True)
-    write_json(attempt.folder / "attempt.json", {"sweep_id": "recovery_mine"})
+    attempt = prepared(desk.settings.attempts / "20261121T061500Z-000001", sweep_id="recovery_mine")
     assert sweeping.stop_sweep(None, desk.said.append) == 0
     assert desk.airflow.failed == ["recovery_mine"] and attempt.closed.exists()
     assert desk.airflow.notes == ["**Stopped** by hand after 0 of 3 experiments; the same form goes on from there."]

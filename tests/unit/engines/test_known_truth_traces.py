@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,12 +19,11 @@ from faultline.engines.spark import checkpoint
 from faultline.engines.spark.engine import ENGINE as SPARK
 from faultline.engines.spark.executor_log import read_executor_logs
 from faultline.engines.spark.traces import executors_logged
-from faultline.experiment.attempt import Attempt
 from faultline.records.judge.judge import judge
 from faultline.records.judge.recovery.timeline import reloads
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, read_journal, write_lines
-from faultline.system.settings import load_settings
+from tests.support.attempts import run_in
 from tests.unit.forged_traces import FileTraces
 from tests.unit.synthetic import Scenario, Synthetic
 
@@ -120,7 +120,7 @@ def test_a_kill_in_the_middle_of_a_line_loses_that_line_only(
 
 
 def test_progress_is_told_from_what_is_new(tmp_path: Path) -> None:
-    progress = ENGINE.progress(Attempt(tmp_path))
+    progress = ENGINE.progress(run_in(tmp_path, {"workload": "known_truth", "fault": "driver"}))
     assert (progress.committed(), progress.covering({}), progress.last_commit_ns()) == ({}, 0, 0)
     assert progress.await_cycle("checkpoint", 0, 0) is None
     traces = own(tmp_path, 0)
@@ -133,12 +133,12 @@ def test_progress_is_told_from_what_is_new(tmp_path: Path) -> None:
 
 
 def test_the_harvest_is_told_of_the_commits(tmp_path: Path) -> None:
-    settings = load_settings()
+    run = run_in(tmp_path, {"workload": "known_truth", "fault": "driver"})
     own(tmp_path, 0)
     with pytest.raises(InfrastructureError, match="holds no committed batch; clear the whole run"):
-        ENGINE.collect(Attempt(tmp_path), settings, method="batch")
+        ENGINE.collect(run)
     until_the_kill(own(tmp_path, 1))
-    ENGINE.collect(Attempt(tmp_path), settings, method="rank")
+    ENGINE.collect(replace(run, plan=replace(run.plan, method="rank")))
     content = json.loads((tmp_path / BATCHES).read_text())
     assert (content["method"], content["reached"]) == ("rank", {"0": 5, "1": 4})
     assert [(one["lineage"], one["batch"]) for one in content["batches"]] == [(0, 0), (0, 1)]

@@ -10,11 +10,11 @@ import pytest
 from faultline.engines.running import Runtime
 from faultline.engines.spark.settings import jvms, workload_settings
 from faultline.engines.spark.submission import submit
-from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.plan import resolve
-from faultline.system.endpoints import Endpoints
-from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings
+from faultline.experiment.plan import PlannedEngine
+from faultline.system.settings import ROOT, Settings
+from tests.support.attempts import ADDRESSES, run_in
 from tests.unit.synthetic import ATTEMPT
 
 FAULTS: tuple[dict[str, Any], ...] = (
@@ -54,19 +54,11 @@ def test_a_record_names_the_options_without_places(archive: Path | None) -> None
 
 
 def test_a_build_under_test_brings_its_programs_and_settings_and_overrides_nothing(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path / ATTEMPT)
-    attempt.folder.mkdir()
-    config = parse_configuration({"fault": "none"})
-    plan = resolve(
-        config, engine="spark", repetition=0, endpoints=Endpoints.embedded(DEFAULT_PORTS),
-        topics={"input": "i", "output": "o", "warmup": "w"},
-    )  # fmt: skip
-    told: dict[str, Any] = {"config": config.model_dump(mode="json"), "spark": {"ui_port": 4040}}
+    config, runtime = parse_configuration({"fault": "none"}), Runtime(Path("/java"), None)
     own = {"spark.sql.adaptive.enabled": "false", "spark.executor.memory": "9g"}
-    settings, runtime = Settings(ROOT, tmp_path / "home", tmp_path / "results"), Runtime(Path("/java"), None)
-    for extra, programs in (({}, ROOT / "spark_jobs"), ({"programs": "/old", "engine_settings": own}, Path("/old"))):
-        write_json(attempt.folder / "attempt.json", {**told, **extra})
-        made = submit(attempt, plan, settings, runtime)
+    for extra, programs in (({}, ROOT / "spark_jobs"), (own, Path("/old"))):
+        engine = PlannedEngine("spark", ADDRESSES, extra, str(programs))
+        made = submit(run_in(tmp_path / ATTEMPT, config, engine=engine), runtime)
         assert made.command[0] == str(programs / "word_count.py")
         assert made.environment["PYTHONPATH"] == made.settings["spark.executorEnv.PYTHONPATH"] == str(programs)
         assert made.settings.get("spark.sql.adaptive.enabled") == ("false" if extra else None)

@@ -17,6 +17,7 @@ import pytest
 
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import read_plan
 from faultline.records.judge.judge import judge
 from faultline.system.settings import ROOT
 from tests.unit.scenario import Scenario
@@ -62,7 +63,7 @@ def test_what_it_left_is_judged_as_what_spark_left_of_the_same_course(tree: Path
     folder = Synthetic(Scenario()).write(tmp_path)
     wanted = judge(folder).as_dict()
     assert wanted["status"] == "valid" and wanted["metrics"]["recovery"]["detection_s"] == 0.35
-    found = asdict(engine_at(Attempt(folder)).traces(folder))
+    found = asdict(engine_at(read_plan(Attempt(folder))).traces(folder))
     for name in SPARKS:
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -94,7 +95,8 @@ from faultline.system.settings import DEFAULT_PORTS, Settings, ROOT
 from faultline.engines.registry import engine_at, engine_of
 from faultline.engines.running import Runtime
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import plan_of
+from faultline.experiment.run import run_of
+from faultline.lifecycle.context import RunContext
 from faultline.lifecycle import collect, prepare, start, workload_supervisor
 from faultline.lifecycle.daemons import workload_trouble
 from faultline.lifecycle.environment import describe
@@ -109,41 +111,42 @@ try:
 except ConfigError as error:
     print(error)
 
-start.SERVICES_TIMEOUT_S = 0.1
-start.kafka_ready = lambda bootstrap, secrets: True
-try:
-    start.await_services(settings, config)
-except InfrastructureError as error:
-    print(error)
 Endpoints.embedded = classmethod(lambda cls, ports, placement, logins: cls("kafka", "", "", str(folder), "", ""))
 attempt = prepare.make_attempt(prepare.Order(config), settings, "17")
-said = attempt.read()
-print(said["slate"] == {"wall": str(folder)}, "spark" in said, sorted(said["services"]["holds"]))
+run = run_of(attempt, settings)
+plan = run.plan
+print(plan.engine.addresses == {"wall": str(folder)}, sorted(plan.places.holds))
+engine = engine_at(plan)
+print(plan.engine.name, plan.workload_bootstrap, engine.name)
+start.SERVICES_TIMEOUT_S = 0.1
+start.kafka_ready = lambda bootstrap, secrets: True
+off = replace(plan, endpoints=replace(plan.endpoints, engine="/nowhere"))
+try:
+    start.await_services(RunContext(settings, attempt, off, None))
+except InfrastructureError as error:
+    print(error)
 
-plan = plan_of(attempt)
-engine = engine_at(attempt)
-print(plan.engine, plan.workload_bootstrap, engine.name)
-submission = engine.submit(attempt, plan, settings, Runtime(folder))
+submission = engine.submit(run, Runtime(folder))
 specification = {"command": list(submission.command), "env": dict(submission.environment)}
 specification |= {"restart_delay_s": submission.restart_delay_s, "max_restarts": submission.max_restarts}
 attempt.gate.touch()
-print(workload_supervisor.WorkloadSupervisor(attempt, specification).run())
+print(workload_supervisor.WorkloadSupervisor(run, specification).run())
 print([line["event"] for line in read_journal(attempt.supervisor_journal)])
 write_json(attempt.folder / "workload.json", specification)
-print(workload_trouble(attempt, None))
+print(workload_trouble(run, None))
 began = attempt.folder / "slate.json.began"
 print(began.exists())
-collect.remove_working_data(attempt, settings)
+collect.remove_working_data(run)
 print(began.exists())
 """
     assert ask(tree, question, tmp_path) == [
         "slate spark",
         "{'slate.chalk': 'white', 'slate.hands': '2'}",
         "executors: a slate has room for two hands; lower it",
+        "True ['kafka', 'wall']",
+        "slate kafka slate",
         "services: the slate is not on the wall; look at ./faultline doctor, or run ./faultline down and up: "
         "not within 0.1 s",
-        "True False ['kafka', 'wall']",
-        "slate kafka slate",
         "3",
         "['start', 'exit', 'restart', 'start', 'exit', 'stop']",
         "workload: ended 2 times; the last words of driver-1.log: (empty)",

@@ -1,4 +1,4 @@
-"""The plan of an attempt: whole after JSON, resolved once, and made of `attempt.json` where none was written."""
+"""The plan of an attempt: whole after JSON, resolved once, and read from `attempt.json` where that said everything."""
 
 from __future__ import annotations
 
@@ -11,21 +11,14 @@ import pytest
 
 from faultline.experiment import config as configurations
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.plan import (
-    AttemptPlan,
-    configuration_of,
-    faults_of,
-    plan_of,
-    program_of,
-    resolve,
-    topic_partitions,
-)
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.plan import AttemptPlan, read_plan
 from faultline.experiment.workloads.registry import WORKLOADS
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import DEFAULT_PORTS, ROOT
 from generators.spec import GeneratorSpec
+from tests.support.attempts import prepared
 
 HOSTS = {"node1": {"host": "10.0.0.5", "port": 22, "user": "bench", "key_file": "/k", "known_hosts": "/h"}}
 ENDPOINTS = replace(Endpoints.embedded(DEFAULT_PORTS), hosts=HOSTS)
@@ -49,25 +42,9 @@ VALUES: list[dict[str, Any]] = [
 ]
 
 
-def written(folder: Path, config: Configuration, *, plan: bool = True) -> tuple[Attempt, AttemptPlan]:
-    """An attempt as `prepare` leaves it, or as one from before there were plans did."""
-    attempt = Attempt(folder)
-    topics = {role: f"t-{role}" for role in topic_partitions(config)}
-    made = resolve(config, engine="spark", repetition=3, endpoints=ENDPOINTS, topics=topics)
-    said = {
-        "config": config.model_dump(mode="json"),
-        "repetition": 3,
-        "kafka": {"bootstrap": ENDPOINTS.kafka, "workload_bootstrap": made.workload_bootstrap},
-        "topics": topics,
-        "companion_ports": {one.role: 11211 for one in made.companions},
-        "spark": {"master": ENDPOINTS.engine},
-        "hosts": HOSTS,
-    }
-    write_json(folder / "attempt.json", said)
-    made = replace(made, program=program_of(attempt, config, made))
-    if plan:
-        write_json(attempt.plan, made.as_mapping())
-    return attempt, made
+def written(folder: Path, values: dict[str, Any]) -> tuple[Attempt, AttemptPlan]:
+    attempt = prepared(folder, values, endpoints=ENDPOINTS, repetition=3)
+    return attempt, read_plan(attempt)
 
 
 def values_of(plan: AttemptPlan) -> Any:
@@ -76,45 +53,55 @@ def values_of(plan: AttemptPlan) -> Any:
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda values: str(values.get("workload", "faults")))
-def test_a_plan_is_whole_after_json_and_what_was_before_there_were_plans_is_the_same(
-    tmp_path: Path, values: dict[str, Any]
-) -> None:
+def test_a_plan_is_whole_after_json(tmp_path: Path, values: dict[str, Any]) -> None:
+    attempt, made = written(tmp_path, values)
     config = parse_configuration(values)
-    attempt, made = written(tmp_path, config)
-    assert values_of(plan_of(attempt)) == values_of(made)
-    assert plan_of(attempt).faults == made.faults == config.planned_faults() == faults_of(attempt, config)
+    assert values_of(made) == json.loads(attempt.plan.read_text())
+    assert (made.faults, made.configuration()) == (config.planned_faults(), config)
+    assert (made.workload, made.warmup_s, made.order.cell.repetition) == (config.workload, config.warmup_s, 3)
     if made.generator is not None:
         assert GeneratorSpec.model_validate(made.generator).repetition == 3
-    attempt.plan.unlink()
-    before = plan_of(attempt)
-    unsaid = {"engine": None, "program": {}, "endpoints": before.endpoints, "warmup_max_s": None}
-    assert values_of(before) == values_of(replace(made, **unsaid))
-    assert before.endpoints.kafka == ENDPOINTS.kafka and before.endpoints.hosts == HOSTS
-    assert before.workload_bootstrap == made.workload_bootstrap
+
+
+def test_what_was_before_schema_3_is_read_from_the_attempts_own_file(tmp_path: Path) -> None:
+    config = parse_configuration({"fault_plan": FAULTS, "duration_s": 90})
+    attempt, said = Attempt(tmp_path), {"config": config.model_dump(mode="json"), "repetition": 3, "hosts": HOSTS}
+    write_json(tmp_path / "attempt.json", {**said, "topics": {"input": "t"}, "not_measured": {"cpu": "why"}})
+    for plan in (None, {"schema": 2}, {"schema": 1, "engine": "spark"}, {"engine": "spark"}):
+        if plan is not None:
+            write_json(attempt.plan, plan)
+        read = read_plan(attempt)
+        assert (read.faults, read.order.config_id, read.order.repetition) == (
+            config.planned_faults(), config.config_id, 3
+        )  # fmt: skip
+        assert (
+            read.endpoints.hosts == HOSTS and read.topics["input"].name == "t" and read.not_measured == {"cpu": "why"}
+        )
 
 
 def test_one_clock_ends_latencies_where_executors_may_have_several(tmp_path: Path) -> None:
-    _, spread = written(tmp_path, parse_configuration({}))
+    _, spread = written(tmp_path, {})
     here = replace(spread, endpoints=replace(ENDPOINTS, hosts={}))
     there = replace(spread, endpoints=replace(ENDPOINTS, hosts={}, target="lab"))
     assert [one.stamped_by_broker for one in (here, spread, there)] == [False, True, True]
 
 
 def test_a_plan_that_is_there_is_not_resolved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt, made = written(tmp_path, parse_configuration({}))
+    attempt, made = written(tmp_path, {})
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the configuration was validated again")
 
     monkeypatch.setattr(configurations.Configuration, "model_validate", refuse)
-    assert plan_of(attempt) == made
+    again = read_plan(attempt)
+    assert again == made
     with pytest.raises(AssertionError):
-        configuration_of(attempt)
+        again.configuration()
 
 
 def test_only_a_fault_on_connections_sends_the_workload_by_the_detour(tmp_path: Path) -> None:
-    _, straight = written(tmp_path, parse_configuration({}))
-    _, detour = written(tmp_path, parse_configuration({"fault_plan": FAULTS, "duration_s": 90}))
+    _, straight = written(tmp_path, {})
+    _, detour = written(tmp_path, {"fault_plan": FAULTS, "duration_s": 90})
     assert (straight.workload_bootstrap, detour.workload_bootstrap) == (ENDPOINTS.kafka, ENDPOINTS.kafka_detour)
     assert (straight.program["bootstrap"], detour.program["bootstrap"]) == (ENDPOINTS.kafka, ENDPOINTS.kafka_detour)
     assert detour.generator is not None and detour.generator["bootstrap"] == ENDPOINTS.kafka
@@ -122,12 +109,12 @@ def test_only_a_fault_on_connections_sends_the_workload_by_the_detour(tmp_path: 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"engine": "spark"}', "half"])
 def test_a_damaged_plan_is_refused_by_its_file(tmp_path: Path, damage: str) -> None:
-    attempt, made = written(tmp_path, parse_configuration({}))
+    attempt, made = written(tmp_path, {})
     values = made.as_mapping()
     del values["faults"]
     attempt.plan.write_text(json.dumps(values) if damage == "half" else damage)
     with pytest.raises(InfrastructureError, match=r"plan\.json: .*clear the"):
-        plan_of(attempt)
+        read_plan(attempt)
 
 
 def test_endpoints_are_whole_after_json() -> None:
@@ -135,24 +122,19 @@ def test_endpoints_are_whole_after_json() -> None:
 
 
 def test_plans_outlive_an_update(tmp_path: Path) -> None:
-    attempt, made = written(tmp_path, parse_configuration({}))
+    attempt, made = written(tmp_path, {})
     values = json.loads(attempt.plan.read_text())
-    assert values["schema"] == 2
     write_json(attempt.plan, {**values, "of_a_later_version": 3})
-    assert values_of(plan_of(attempt)) == values_of(made)
-    values["cycle_s"] = {cycle: values.pop(f"{cycle}_interval_s") for cycle in ("checkpoint", "snapshot")}
-    write_json(attempt.plan, {**values, "schema": 1})
-    assert values_of(plan_of(attempt)) == values_of(made)
-    del values["schema"]  # as the first plans were
-    write_json(attempt.plan, values)
-    assert values_of(plan_of(attempt)) == values_of(made)
-    write_json(attempt.plan, {**values, "schema": 3})
-    with pytest.raises(InfrastructureError, match=r"plan\.json: not a plan \(schema 3, and 2 is known here\)"):
-        plan_of(attempt)
+    assert read_plan(attempt) == made
+    for schema in (2, 4):
+        write_json(attempt.plan, {**values, "schema": schema})
+        with pytest.raises(InfrastructureError, match=rf"plan\.json: not a plan \(schema {schema}, and 3 is"):
+            read_plan(attempt)
 
 
 @pytest.mark.parametrize(("config", "key"), [({"rate": "fast"}, "rate: 'fast' is"), ({"rpm": 78}, "rpm: unknown")])
 def test_a_configuration_that_is_refused_today_is_named(tmp_path: Path, config: dict[str, Any], key: str) -> None:
-    write_json(tmp_path / "attempt.json", {"config": config})
-    with pytest.raises(InfrastructureError, match=f"attempt.json: {key} .*; clear the whole run$"):
-        configuration_of(Attempt(tmp_path))
+    _, made = written(tmp_path, {})
+    order = replace(made.order, config={**made.order.config, **config})
+    with pytest.raises(InfrastructureError, match=f"plan.json: {key} .*; clear the whole run$"):
+        replace(made, order=order).configuration()

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from faultline.cli.run_one import describe_faults
 from faultline.engines.spark.settings import configured_settings
-from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.preparations import Prepared
 from faultline.experiment.workloads import topology_services
 from faultline.experiment.workloads.topology_rules import ALL, MECHANISMS, NONE, mechanisms_of, rules_of
 from faultline.system.errors import ConfigError
@@ -92,12 +93,9 @@ def test_each_link_has_a_partition_for_every_group_of_keys() -> None:
 
 def told(tmp_path: Path, **values: Any) -> dict[str, Any]:
     config = configuration(**values)
-    attempt = Attempt(tmp_path / "20261122T000000Z-abcdef")
-    attempt.folder.mkdir()
     topics = {role: f"t-{role}" for role in config.kind.topics(config.own, config)}
-    write_json(attempt.folder / "attempt.json", {"topics": topics, "companion_ports": {"memcached": 11311}})
-    program = config.kind.program_configuration(attempt, config.own, config)
-    return dict(json.loads(json.dumps(program)))
+    prepared = Prepared(Attempt(tmp_path), topics, {"memcached": 11311}, 0)
+    return dict(json.loads(json.dumps(config.kind.program_configuration(prepared, config.own, config))))
 
 
 def test_the_program_is_told_of_a_mechanism_only_when_it_is_at_work(tmp_path: Path) -> None:

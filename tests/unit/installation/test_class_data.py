@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_until_the_gate_all_start_alike_and_after_it_as_everybodys_do(settings: 
         options = found[f"spark.{role}.extraJavaOptions"]
         assert f'"-Djava.io.tmpdir={attempt.scratch}"' in options and f'"-XX:SharedArchiveFile={link}"' in options
     assert os.readlink(link) == str(runtime.class_data)
-    Spark().begun(attempt, runtime)
+    Spark().begun(SimpleNamespace(attempt=attempt), runtime)  # type: ignore[arg-type]
     assert os.readlink(link) == "/opt/java 17/lib/server/classes.jsa"
     to_spark(attempt, runtime)
     assert os.readlink(link) == str(runtime.class_data), "a step that is begun again begins anew"
@@ -81,7 +82,7 @@ def test_until_the_gate_all_start_alike_and_after_it_as_everybodys_do(settings: 
 def test_without_an_archive_nothing_is_said_of_one(settings: Settings) -> None:
     attempt, runtime = Attempt(settings.attempts / "20261121T061500Z-3fa9c1"), Runtime(JAVA.home)
     assert to_spark(attempt, runtime) is None
-    Spark().begun(attempt, runtime)
+    Spark().begun(SimpleNamespace(attempt=attempt), runtime)  # type: ignore[arg-type]
     config = parse_configuration({"fault": "none"})
     assert "Shared" not in str(workload_settings(settings, attempt, config, 4040, archive=to_spark(attempt, runtime)))
     assert not attempt.scratch.exists()

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import resolve
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.run import Run
 from faultline.installation.targets.machines import Clock
 from faultline.lifecycle import recorder
 from faultline.lifecycle.collect import broker_ahead_ms
@@ -22,6 +21,7 @@ from faultline.records.judge.hosts import Clock as Drift
 from faultline.records.judge.hosts import clocks_of
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_ended
+from tests.support.attempts import ID, run_in
 from tests.unit.installation.test_target_look import endpoints
 
 
@@ -47,26 +47,17 @@ def test_it_is_the_brokers_clock_alone_in_whole_ms(
 
 
 @pytest.fixture
-def on_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Attempt]:
+def on_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Makes an attempt on the target lab, as `prepare` leaves it."""
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
 
-    def make(**hosts: dict[str, Any]) -> Attempt:
-        attempt = Attempt(tmp_path / "20261121T061500Z-3fa9c1")
-        attempt.folder.mkdir()
-        config = parse_configuration({"target": "lab", "fault": "none"})
-        topics, there = {"input": "i", "output": "o"}, endpoints(hosts=hosts)
-        plan = resolve(config, engine="spark", repetition=0, endpoints=there, topics=topics)
-        said = {"config": config.model_dump(mode="json"), "repetition": 0, "kafka": {"bootstrap": there.kafka},
-                "topics": topics, "spark": {"master": there.engine, "ui": there.engine_ui}}  # fmt: skip
-        write_json(attempt.folder / "attempt.json", said)
-        write_json(attempt.plan, plan.as_mapping())
-        return attempt
+    def make(**hosts: dict[str, Any]) -> Run:
+        return run_in(tmp_path / ID, {"target": "lab", "fault": "none"}, endpoints=endpoints(hosts=hosts))
 
     return make
 
 
-def recorded(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, *answers: Clock | Exception) -> dict[str, Drift]:
+def recorded(run: Run, monkeypatch: pytest.MonkeyPatch, *answers: Clock | Exception) -> dict[str, Drift]:
     """The clocks in the journal of a recorder that ends at once. `answers`: of the broker, when it is asked."""
     left = list(answers)
 
@@ -79,41 +70,41 @@ def recorded(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, *answers: Clock 
     stop = threading.Event()
     stop.set()
     monkeypatch.setattr(broker_clock, "worked", worked)
-    recorder.run(attempt, stop)
+    recorder.record(run, stop)
     assert left == []
-    return clocks_of(read_ended(attempt.recorder_journal))
+    return clocks_of(read_ended(run.attempt.recorder_journal))
 
 
 def test_a_targets_broker_is_asked_by_records_at_the_start_and_at_the_end(
-    on_target: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch
+    on_target: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt = on_target()
-    clock = recorded(attempt, monkeypatch, Clock(40.0, 1.5), Clock(42.0, 1.0))["kafka"]
+    run = on_target()
+    clock = recorded(run, monkeypatch, Clock(40.0, 1.5), Clock(42.0, 1.0))["kafka"]
     assert (clock.start_s, clock.end_s) == (0.04, 0.042)
     # It moved by 2 ms, and each reading is known to 1.5 ms at worst.
     assert clock.uncertain_ms == 3.5
-    assert broker_ahead_ms(attempt) == 41
+    assert broker_ahead_ms(run.attempt) == 41
 
 
 def test_a_broker_that_is_away_at_the_end_leaves_its_clock_unknown(
-    on_target: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch
+    on_target: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt = on_target()
-    clock = recorded(attempt, monkeypatch, Clock(40.0, 1.5), InfrastructureError("gone"))["kafka"]
+    run = on_target()
+    clock = recorded(run, monkeypatch, Clock(40.0, 1.5), InfrastructureError("gone"))["kafka"]
     assert clock.end_s is None and clock.uncertain_ms == math.inf
-    (lost,) = [line for line in read_ended(attempt.recorder_journal) if line["kind"] == "host_lost"]
+    (lost,) = [line for line in read_ended(run.attempt.recorder_journal) if line["kind"] == "host_lost"]
     assert (lost["host"], lost["message"]) == ("kafka", "gone")
 
 
 def test_a_broker_that_cannot_be_asked_at_the_start_ends_the_recorder(
-    on_target: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch
+    on_target: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InfrastructureError, match="gone"):
         recorded(on_target(), monkeypatch, InfrastructureError("gone"))
 
 
 def test_a_broker_whose_host_is_reached_is_asked_there(
-    on_target: Callable[..., Attempt], monkeypatch: pytest.MonkeyPatch
+    on_target: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [{"host": "kafka", "offset_s": 0.01}, {"host": "kafka", "offset_s": 0.01}]
 
@@ -122,7 +113,6 @@ def test_a_broker_whose_host_is_reached_is_asked_there(
 
     monkeypatch.setattr("faultline.lifecycle.hosts.recordings.begin", note)
     monkeypatch.setattr("faultline.lifecycle.hosts.recordings.end", note)
-    attempt = on_target(kafka={"host": "10.0.0.7"})
-    (attempt.folder / "attempt.json").write_text(json.dumps({**attempt.read(), "hosts": {"kafka": {}}}))
-    assert recorded(attempt, monkeypatch)["kafka"].ahead_s == 0.01
+    run = on_target(kafka={"host": "10.0.0.7"})
+    assert recorded(run, monkeypatch)["kafka"].ahead_s == 0.01
     assert asked == []

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from faultline.engines.spark.engine import ENGINE
-from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import AttemptPlan, resolve, topic_partitions
 from faultline.lifecycle import collect as subject
-from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
-from faultline.system.settings import DEFAULT_PORTS
-
-
-def plan(**values: Any) -> AttemptPlan:
-    config = parse_configuration(values)
-    topics = {role: f"t-{role}" for role in topic_partitions(config)}
-    where = Endpoints.embedded(DEFAULT_PORTS)
-    return resolve(
-        config, engine="spark", repetition=0, endpoints=where, topics=topics, cycles=ENGINE.capabilities.cycles
-    )
+from tests.support.attempts import ID, run_in
 
 
 class Broker:
@@ -38,21 +25,23 @@ class Broker:
         return self.begins.get(self._topic, {"0": 0, "1": 0})
 
 
-@pytest.mark.parametrize("topic", ["t-input", "t-output"])
-def test_a_topic_that_lost_its_beginning_is_refused(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+@pytest.mark.parametrize("topic", [f"{ID}-input", f"{ID}-output"])
+def test_a_topic_that_lost_its_beginning_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
     monkeypatch.setattr(subject, "KafkaEndOffsets", Broker)
-    subject.require_whole(plan())
+    subject.require_whole(run_in(tmp_path / ID).plan)
     monkeypatch.setattr(Broker, "begins", {topic: {"0": 0, "1": 4200}})
     with pytest.raises(InfrastructureError) as raised:
-        subject.require_whole(plan())
+        subject.require_whole(run_in(tmp_path / ID).plan)
     assert str(raised.value) == (
         f"topic {topic}: partition 1 begins at offset 4200, its first records were deleted before they were read; "
         "measure again"
     )
 
 
-def test_what_the_engine_makes_lies_in_no_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_engine_makes_lies_in_no_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "KafkaEndOffsets", Broker)
     monkeypatch.setattr(Broker, "asked", [])
-    subject.require_whole(plan(workload="nexmark", query="q8"))
+    subject.require_whole(run_in(tmp_path / ID, {"workload": "nexmark", "query": "q8"}).plan)
     assert Broker.asked == []

@@ -7,7 +7,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from faultline.lifecycle.conductor import Conductor, main
 from faultline.lifecycle.healing import unhealed
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant, Journal, read_journal
+from tests.support.attempts import ENDPOINTS, prepared
 from tests.support.fake_clock import FakeClock, MadeUpHost
 
 AT_S, END_S = 0.4, 0.6
@@ -314,17 +315,11 @@ def test_the_undo_of_every_pause_counts_by_itself(tmp_path: Path, attempt: str) 
 # --- the program
 
 
+NOWHERE = replace(ENDPOINTS, kafka="127.0.0.1:1")
+
+
 def attempt_json(directory: Path, attempt: str, **config: Any) -> None:
-    values = Configuration(**{"fault": "none", **config}).model_dump(mode="json")
-    data = {
-        "schema": 1,
-        "attempt": attempt,
-        "config": values,
-        "repetition": 1,
-        "kafka": {"bootstrap": "127.0.0.1:1"},
-        "topics": {"input": "in", "output": "out"},
-    }
-    (directory / "attempt.json").write_text(json.dumps(data))
+    prepared(directory, Configuration(**{"fault": "none", **config}), said={"attempt": attempt}, endpoints=NOWHERE)
 
 
 def test_the_program_ends_a_control_with_done(tmp_path: Path, attempt: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +339,7 @@ def test_a_dry_run_names_the_victim_and_touches_nothing(
     assert main(["--attempt-dir", str(stage.directory), "--dry-run"]) == 0
     assert capsys.readouterr().out == f"would kill executor 7 (pid {victim.pid}, run {stage.attempt}) at T0 + 41 s\n"
     assert stage.host.sent == []
-    assert [path.name for path in stage.directory.iterdir()] == ["attempt.json"]
+    assert sorted(path.name for path in stage.directory.iterdir()) == ["attempt.json", "plan.json"]
 
 
 def test_the_token_of_another_run_is_refused(tmp_path: Path, attempt: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -357,16 +352,12 @@ def test_the_token_of_another_run_is_refused(tmp_path: Path, attempt: str, capsy
 
 def test_a_wrong_assignment_is_refused_with_its_key(tmp_path: Path, attempt: str) -> None:
     attempt_json(tmp_path, attempt)
-    data = json.loads((tmp_path / "attempt.json").read_text())
-    data["config"] |= {"fault": "moon", "fault_at_s": 41}
-    (tmp_path / "attempt.json").write_text(json.dumps(data))
-    with pytest.raises(ConfigError, match="moon"):
+    data = json.loads((tmp_path / "plan.json").read_text())
+    (tmp_path / "plan.json").write_text(json.dumps({**data, "faults": [{"fault": {"victim": "moon"}}]}))
+    with pytest.raises(ConfigError, match="plan.json: not a plan"):
         read_assignment(tmp_path)
 
 
 def test_a_missing_attempt_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="^attempt.json: cannot be used"):
-        read_assignment(tmp_path)
-    (tmp_path / "attempt.json").write_text('{"attempt": "a"}')
-    with pytest.raises(ConfigError, match="^config: missing in attempt.json"):
+    with pytest.raises(ConfigError, match="has no whole attempt.json; clear the whole run"):
         read_assignment(tmp_path)

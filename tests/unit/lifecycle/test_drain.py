@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import AttemptPlan, resolve
+from faultline.experiment.plan import AttemptPlan, read_plan
 from faultline.lifecycle.ending import drain
 from faultline.lifecycle.ending.drain import Advance, drain_limit_s, has_settled
-from faultline.system.endpoints import Endpoints
+from tests.support.attempts import prepared
 
 NS = 10**9
 
@@ -35,14 +34,12 @@ class Again:
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Attempt:
-    return Attempt(tmp_path)
+    return prepared(tmp_path, {"checkpoint_interval_s": 4.0})
 
 
 @pytest.fixture
-def plan() -> AttemptPlan:
-    nowhere = Endpoints(kafka="", kafka_detoured="", kafka_detour="", engine="", engine_ui="", airflow="", hosts={})
-    made = resolve(parse_configuration({}), engine="spark", repetition=0, endpoints=nowhere, topics={})
-    return replace(made, checkpoint_interval_s=4.0)
+def plan(attempt: Attempt) -> AttemptPlan:
+    return read_plan(attempt)
 
 
 def limit_s(attempt: Attempt, plan: AttemptPlan, committed_ns: int | None) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -21,11 +20,11 @@ from fault.procfs import read_process
 from fault.proxy_control import ProxyControl
 from fault.victims import find_victims
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.config import Configuration
 from faultline.lifecycle.healing import as_line, heal
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal
 from faultline.system.waiting import wait_until
+from tests.support.attempts import prepared
 
 
 @pytest.fixture
@@ -39,10 +38,8 @@ def run() -> str:
 
 
 def write_attempt(attempt: Attempt, run: str, faults: list[dict[str, Any]]) -> None:
-    """`attempt.json`, as far as a healer reads it."""
-    config = Configuration(duration_s=200, fault_plan={"faults": faults}).model_dump(mode="json")
-    rest = {"attempt": run, "repetition": 0, "kafka": {"bootstrap": ""}, "topics": {"input": ""}}
-    (attempt.folder / "attempt.json").write_text(json.dumps({**rest, "config": config}))
+    """What a healer reads of an attempt."""
+    prepared(attempt.folder, {"duration_s": 200, "fault_plan": {"faults": faults}}, said={"attempt": run})
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from faultline.experiment.job_file import read_job
 from faultline.lifecycle import prepare
 from faultline.lifecycle.collect import _of_job
 from faultline.lifecycle.environment import job_hashes
-from faultline.lifecycle.prepare import check_here, copy_job, describe_order
+from faultline.lifecycle.prepare import check_here, copy_job, ordered
 from faultline.system import hashes
 from faultline.system.errors import ConfigError
 from faultline.system.hashes import kept_hash
@@ -223,8 +223,8 @@ def test_a_refusal_tells_of_a_job_that_is_gone(tmp_path: Path, job: Path, monkey
 
     config = own(job)
     job.unlink()
-    described = describe_order(Order(config), Settings(ROOT, tmp_path / "h", tmp_path / "r"), "17")
-    assert json.dumps(described) and described["config"]["job"] == str(job)
+    described = ordered(Order(config), Settings(ROOT, tmp_path / "h", tmp_path / "r"), "17")
+    assert json.dumps(described.config) and described.config["job"] == str(job)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

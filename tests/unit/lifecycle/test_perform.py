@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle import steps as subject
 from faultline.lifecycle.context import RunContext
@@ -20,19 +20,18 @@ from faultline.system.errors import Cancelled, ConfigError, InfrastructureError,
 from faultline.system.journal import read_journal
 from faultline.system.processes import Entry, append_entry
 from faultline.system.settings import ROOT, Settings
+from tests.support.attempts import ID, prepared
 from tests.support.plain_hooks import TestHooks, context_of
 from tests.unit.sample_records import sample
 
-ID = "20261121T061500Z-3fa9c1"
 ORDER = Order(parse_configuration({"fault": "none"}), series="s1")
+CELL = Cell(ORDER.config.config_id, 0, "s1")
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunContext:
     settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
-    made = Attempt(settings.attempts / ID)
-    made.folder.mkdir(parents=True)
-    return context_of(made, settings)
+    return context_of(prepared(settings.attempts / ID, ORDER.config, series="s1"), settings)
 
 
 def noted(run: RunContext) -> list[tuple[str, str, str]]:
@@ -82,29 +81,30 @@ def test_what_a_machine_left_that_went_down_is_refused(run: RunContext, monkeypa
 
 
 def test_a_run_waits_for_the_one_that_measures_its_cell(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"config_id": ORDER.config.config_id, "repetition": 0, "series": "s1", "run_id": "theirs"}
-    write_json(run.attempt.folder / "attempt.json", told)
+    def told(run_id: str | None = "theirs", **order: Any) -> None:
+        prepared(run.attempt.folder, ORDER.config, said={"run_id": run_id}, **{"series": "s1", **order})
+
+    told()
     alive = iter([True, True, False])
     hooks = TestHooks(run.settings, alive=lambda: next(alive))
     monkeypatch.setattr(subject, "TWIN_CHECK_S", 0.01)
-    await_twin(ORDER, hooks, run.settings)
+    await_twin(CELL, hooks, run.settings)
     assert hooks.asked == ["theirs"] * 3
     for other in ({"repetition": 1}, {"series": "s2"}, {"config_id": "0" * 12}, {"run_id": None}):
-        write_json(run.attempt.folder / "attempt.json", {**told, **other})
-        await_twin(ORDER, hooks, run.settings)
+        told(**other)
+        await_twin(CELL, hooks, run.settings)
     run.attempt.closed.touch()
-    write_json(run.attempt.folder / "attempt.json", told)
-    await_twin(ORDER, hooks, run.settings)
+    told()
+    await_twin(CELL, hooks, run.settings)
     run.attempt.closed.unlink()
-    (run.attempt.folder / "attempt.json").write_text("{")
-    await_twin(ORDER, hooks, run.settings)
+    run.attempt.plan.write_text("{")
+    await_twin(CELL, hooks, run.settings)
     assert hooks.asked == ["theirs"] * 3, "of another cell, over, or damaged"
 
 
 def test_a_run_that_nobody_wants_any_more_waits_for_nothing(run: RunContext) -> None:
-    told = {"config_id": ORDER.config.config_id, "repetition": 0, "series": "s1", "run_id": "theirs"}
-    write_json(run.attempt.folder / "attempt.json", told)
-    await_twin(ORDER, TestHooks(run.settings, alive=lambda: True, stopped=True), run.settings)
+    prepared(run.attempt.folder, ORDER.config, said={"run_id": "theirs"})
+    await_twin(CELL, TestHooks(run.settings, alive=lambda: True, stopped=True), run.settings)
 
 
 @pytest.fixture

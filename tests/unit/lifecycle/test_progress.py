@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.config import Configuration
 from faultline.lifecycle.progress import current_attempt, phase_of
 from faultline.system.settings import Settings
 from faultline.system.window import NS
+from tests.support.attempts import prepared
 
 T0 = 1_795_241_700 * NS
 
@@ -33,7 +33,7 @@ def test_a_fault_is_told_by_what_it_did_and_to_whom(
     tmp_path: Path, action: str, victim: int | None, words: str
 ) -> None:
     attempt = Attempt(tmp_path)
-    (tmp_path / "attempt.json").write_text(json.dumps({"config": Configuration().model_dump(mode="json")}))
+    prepared(tmp_path)
 
     def at(seconds: float, event: str, **fields: Any) -> str:
         wall_ns = T0 + round(seconds * NS)
@@ -51,10 +51,7 @@ def test_of_two_attempts_in_work_the_one_whose_turn_it_is_is_shown(tmp_path: Pat
     assert current_attempt(settings, "mine") is None
 
     def made(name: str, sweep_id: str = "mine") -> Attempt:
-        attempt = Attempt(settings.attempts / name)
-        attempt.folder.mkdir(parents=True)
-        (attempt.folder / "attempt.json").write_text(json.dumps({"sweep_id": sweep_id}))
-        return attempt
+        return prepared(settings.attempts / name, sweep_id=sweep_id)
 
     def shown() -> str:
         attempt = current_attempt(settings, "mine")

@@ -16,6 +16,8 @@ from faultline.lifecycle.start import _stop_recorder
 from faultline.system.journal import write_lines
 from faultline.system.processes import end_ledger, spawn_detached
 from faultline.system.settings import ROOT, Settings
+from tests.support.attempts import ID, prepared
+from tests.support.plain_hooks import context_of
 
 
 @pytest.mark.parametrize(
@@ -86,10 +88,10 @@ def test_who_waits_for_services_starts_those_that_were_given_up(
             states[str(words[0])] = "RUNNING"
         return [{"name": name, "statename": state, "pid": 1} for name, state in states.items()]
 
-    engine = SimpleNamespace(endpoints=lambda *_: SimpleNamespace(kafka="", elsewhere=False), ready=lambda *_: None)
+    run: Any = context_of(prepared(tmp_path / ID), Settings(ROOT, tmp_path, tmp_path / "results"))
+    vars(run)["engine"] = SimpleNamespace(ready=lambda *_: None)
     monkeypatch.setattr(Supervisor, "call", call)
-    monkeypatch.setattr(steps, "engine_of", lambda _: engine)
     monkeypatch.setattr(steps, "kafka_ready", lambda *_: states["kafka"] == "RUNNING")
     monkeypatch.setattr(steps, "SERVICES_TIMEOUT_S", 1.0)
-    steps.await_services(Settings(ROOT, tmp_path, tmp_path / "results"), None)  # type: ignore[arg-type]
+    steps.await_services(run)
     assert started == ["kafka"]

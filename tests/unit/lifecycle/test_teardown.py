@@ -1,4 +1,4 @@
-"""Attempts are closed by what their engine left, whether or not they have a plan."""
+"""Attempts are closed by what their engine left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from faultline.engines.spark import throwaway
 from faultline.engines.spark.collect import keep_logs
 from faultline.engines.spark.throwaway import make_throwaway
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.config import parse_configuration
+from faultline.experiment.run import Run, run_of
 from faultline.lifecycle.teardown import close, note_failure, refuse_unfinished
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
@@ -26,8 +26,10 @@ from faultline.system.marks import RUN_MARK
 from faultline.system.processes import Entry, append_entry, is_marked, present_boot
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
+from tests.support.attempts import ID, prepared
 
 APPLICATION = "app-1"
+TOPICS = [f"{ID}-{role}" for role in ("input", "output", "warmup")]
 
 
 @pytest.fixture
@@ -35,29 +37,21 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
 
 
-def left(settings: Settings, values: dict[str, Any], *, engine: str | None) -> tuple[Attempt, Path]:
+def left(settings: Settings, values: dict[str, Any] | None = None) -> tuple[Run, Attempt, Path]:
     """An attempt that came to its end, with a checkpoint and the folder that a Spark worker keeps of it."""
-    attempt, config = Attempt(settings.attempts / "20261121T061500Z-3fa9c1"), parse_configuration(values)
+    attempt = prepared(settings.attempts / ID, values)
     (attempt.checkpoint / "commits").mkdir(parents=True)
     attempt.scratch.mkdir()
     attempt.logs.mkdir()
-    said = {
-        "attempt": attempt.id, "config": config.model_dump(mode="json"), "config_id": config.config_id,
-        "repetition": 0, "series": "b1", "build": "b1", "prepared_wall_ns": 1, "topics": {"input": "t"},
-    }  # fmt: skip
-    write_json(attempt.folder / "attempt.json", said)
     write_json(attempt.folder / "end.json", {})
-    if engine is not None:
-        write_json(attempt.plan, {"engine": engine})
     write_lines(attempt.recorder_journal, [{"kind": "executors", "app_id": APPLICATION, "wall_ns": 1}])
     worker = settings.spark_work / "worker-1" / APPLICATION
     worker.mkdir(parents=True)
-    return attempt, worker
+    return run_of(attempt, settings), attempt, worker
 
 
-@pytest.mark.parametrize("engine", [None, "spark"])
-def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings, engine: str | None) -> None:
-    attempt, worker = left(settings, {}, engine=engine)
+def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings) -> None:
+    run, attempt, worker = left(settings)
     attempt.harvest.mkdir()
     (attempt.harvest / "counts.parquet").touch()
     write_lines(attempt.generator_journal, [{"event": "application", "app_id": "app-2"}])
@@ -67,8 +61,8 @@ def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings, eng
     kept = attempt.folder / "checkpoint.kept"  # of a teardown that was killed while it kept the logs
     kept.mkdir()
     deleted: list[str] = []
-    assert close(attempt, settings, deleted.extend) == {"ended": [], "topics": ["t"]}
-    assert deleted == ["t"]
+    assert close(run, deleted.extend) == {"ended": [], "topics": TOPICS}
+    assert deleted == TOPICS
     assert not attempt.checkpoint.exists() and not attempt.scratch.exists() and not worker.exists()
     assert not kept.exists() and not sending.parent.exists()
     assert (attempt.logs / "generator-0.err").read_text() == "said by a process of the generator"
@@ -77,7 +71,7 @@ def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings, eng
 
 
 def test_what_frees_space_comes_first_and_the_record_also_when_the_broker_is_away(settings: Settings) -> None:
-    attempt, worker = left(settings, {}, engine="spark")
+    run, attempt, worker = left(settings)
     (attempt.folder / "end.json").unlink()
 
     def refuse(topics: list[str]) -> None:
@@ -86,9 +80,9 @@ def test_what_frees_space_comes_first_and_the_record_also_when_the_broker_is_awa
         raise InfrastructureError("kafka: away")
 
     with pytest.raises(InfrastructureError, match="away"):
-        close(attempt, settings, refuse)
+        close(run, refuse)
     assert [one.status for one in Store(settings.results).query()] == ["failed"] and not attempt.closed.exists()
-    close(attempt, settings, lambda topics: None)
+    close(run, lambda topics: None)
     assert attempt.closed.exists() and len(Store(settings.results).query()) == 1
 
 
@@ -102,18 +96,18 @@ def test_what_is_not_harvested_yet_stays_but_for_what_lies_in_memory(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(throwaway, "RAM", tmp_path)
-    attempt, worker = left(settings, {"commit_mode": "none"}, engine=None)
+    run, attempt, worker = left(settings, {"commit_mode": "none"})
     lineage = make_throwaway(attempt) / "lineage-0"
     attempt.checkpoint.rename(lineage)
     attempt.checkpoint.symlink_to(lineage)
-    assert close(attempt, settings, lambda topics: None)["topics"] == []
+    assert close(run, lambda topics: None)["topics"] == []
     assert (attempt.checkpoint / "commits").is_dir() and not attempt.checkpoint.is_symlink()
     assert worker.exists() and not lineage.parent.exists()
 
 
 @pytest.mark.parametrize("harvested", [False, True])
 def test_of_a_machine_that_went_down_nothing_is_kept_or_judged(settings: Settings, harvested: bool) -> None:
-    attempt, _ = left(settings, {}, engine=None)
+    run, attempt, _ = left(settings)
     if harvested:
         attempt.harvest.mkdir()
         (attempt.harvest / "counts.parquet").touch()
@@ -124,23 +118,23 @@ def test_of_a_machine_that_went_down_nothing_is_kept_or_judged(settings: Setting
     append_entry(attempt.ledger, replace(entry, boot="before"))
     with pytest.raises(InfrastructureError, match=f"{attempt.id}: the machine was started anew before it was judged"):
         refuse_unfinished(attempt)
-    assert close(attempt, settings, lambda topics: None)["topics"] == ["t"]
+    assert close(run, lambda topics: None)["topics"] == TOPICS
     refuse_unfinished(attempt)  # whoever repeats a step of one that is closed knows why
 
 
 def test_known_truth_leaves_nothing_beside_its_raw_files(settings: Settings) -> None:
-    attempt, worker = left(settings, {"workload": "known_truth"}, engine="known_truth")
+    run, attempt, worker = left(settings, {"workload": "known_truth", "fault": "driver"})
     (attempt.folder / "end.json").unlink()
     attempt.traces.touch()
-    close(attempt, settings, lambda topics: None)
+    close(run, lambda topics: None)
     assert worker.exists() and attempt.traces.exists() and not attempt.scratch.exists()
-    assert json.loads(attempt.closed.read_text())["topics"] == ["t"]
+    assert json.loads(attempt.closed.read_text())["topics"] == TOPICS
 
 
 def test_a_process_that_would_not_end_keeps_nothing_from_being_healed(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt, _ = left(settings, {}, engine="spark")
+    run, attempt, _ = left(settings)
     attempt.conductor_journal.touch()
     healed: list[Attempt] = []
     monkeypatch.setattr("faultline.lifecycle.healing.heal", healed.append)
@@ -150,13 +144,13 @@ def test_a_process_that_would_not_end_keeps_nothing_from_being_healed(
 
     monkeypatch.setattr("faultline.lifecycle.teardown.end_ledger", refuse)
     with pytest.raises(InfrastructureError, match="still there"):
-        close(attempt, settings, lambda topics: None)
+        close(run, lambda topics: None)
     assert healed == [attempt] and not attempt.closed.exists()
 
 
 def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(settings: Settings) -> None:
     """By the mark that it inherited; what a journal says of a pid is not enough."""
-    attempt, _ = left(settings, {}, engine="spark")
+    run, attempt, _ = left(settings)
     inherited = {**os.environ, RUN_MARK: attempt.id}
     with subprocess.Popen(["sleep", "60"], env=inherited) as workload, subprocess.Popen(["sleep", "60"]) as stranger:
         try:
@@ -166,7 +160,7 @@ def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(setting
                 [{"event": "start", "incarnation": 0, "pid": stranger.pid, "create_time": began}],
             )
             wait_until(lambda: is_marked(psutil.Process(workload.pid), RUN_MARK, attempt.id), timeout_s=120, what="it")
-            assert close(attempt, settings, lambda topics: None)["ended"] == [workload.pid]
+            assert close(run, lambda topics: None)["ended"] == [workload.pid]
             assert stranger.poll() is None
         finally:
             workload.kill()
@@ -176,13 +170,13 @@ def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(setting
 @pytest.mark.parametrize("name", ["../../precious", "..", "*"])
 def test_an_application_by_the_name_of_a_path_removes_nothing(settings: Settings, name: str) -> None:
     """Whoever answered at the driver's port has said what its application is called."""
-    attempt, worker = left(settings, {}, engine="spark")
+    run, attempt, worker = left(settings)
     precious = settings.spark_work / "precious" / "kept"
     precious.mkdir(parents=True)
     write_lines(attempt.recorder_journal, [{"kind": "executors", "app_id": name, "wall_ns": 1}])
     write_lines(attempt.generator_journal, [{"event": "application", "app_id": name}])
     (attempt.folder / "end.json").unlink()
-    close(attempt, settings, lambda topics: None)
+    close(run, lambda topics: None)
     assert precious.is_dir() and worker.is_dir()
 
 
@@ -191,7 +185,7 @@ def test_keeping_the_logs_goes_on_where_it_was_killed(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
 ) -> None:
     monkeypatch.setattr(throwaway, "RAM", tmp_path)
-    attempt, _ = left(settings, {"commit_mode": "none"}, engine="spark")
+    _, attempt, _ = left(settings, {"commit_mode": "none"})
     lineage, kept = make_throwaway(attempt) / "lineage-0", attempt.folder / "checkpoint.kept"
     (attempt.checkpoint / "commits" / "7").write_text("v1")
     attempt.checkpoint.rename(lineage)
@@ -220,9 +214,9 @@ def test_keeping_the_logs_goes_on_where_it_was_killed(
 def test_a_step_that_finds_out_that_nothing_can_be_measured_makes_the_record_invalid(
     settings: Settings, kinds: list[str], status: str, reason: str
 ) -> None:
-    attempt, _ = left(settings, {}, engine=None)
+    run, attempt, _ = left(settings)
     lines = [{"event": "failed", "step": "await_end", "kind": kind, "message": "schedule-lag: late"} for kind in kinds]
     write_lines(attempt.folder / "failures.jsonl", lines)
-    close(attempt, settings, lambda topics: None)
+    close(run, lambda topics: None)
     (record,) = Store(settings.results).query()
     assert (record.status, record.reasons[0]) == (status, reason)

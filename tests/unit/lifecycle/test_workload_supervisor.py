@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.attempt import Attempt
 from faultline.lifecycle import workload_supervisor
 from faultline.lifecycle.workload_supervisor import WorkloadSupervisor
 from faultline.system.journal import read_journal
 from faultline.system.waiting import wait_until
+from tests.support.attempts import run_in
 
 # Ends some time after it was told to, as a driver does that has shutdown hooks.
 PROGRAM = """
@@ -34,10 +35,9 @@ def test_a_driver_that_is_stopped_has_its_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float, grace_s: float, hooks: bool, code: int
 ) -> None:
     monkeypatch.setattr(workload_supervisor, "TERM_GRACE_S", grace_s)
-    write_json(tmp_path / "attempt.json", {"config": {"workload": "word_count", "commit_mode": "aligned"}})
     command = [sys.executable, "-c", PROGRAM, str(takes_s)]
     supervisor = WorkloadSupervisor(
-        Attempt(tmp_path), {"command": command, "env": {}, "restart_delay_s": 0, "max_restarts": 5}
+        run_in(tmp_path), {"command": command, "env": {}, "restart_delay_s": 0, "max_restarts": 5}
     )
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(supervisor.run()))
@@ -54,9 +54,8 @@ def test_a_driver_that_is_stopped_has_its_grace(
 
 def supervised(folder: Path, command: list[str], **more: object) -> list[str]:
     """The events of a supervisor that runs a command to its end."""
-    write_json(folder / "attempt.json", {"config": {"workload": "word_count", "commit_mode": "aligned"}})
     specification = {"command": command, "env": {}, "restart_delay_s": 0, "max_restarts": 2, **more}
-    WorkloadSupervisor(Attempt(folder), specification).run()
+    WorkloadSupervisor(run_in(folder), specification).run()
     return [line["event"] for line in read_journal(Attempt(folder).supervisor_journal)]
 
 

@@ -16,6 +16,7 @@ from faultline.reports.pages.overview import SWEEPS_A_PAGE, overview_page
 from faultline.reports.pages.site import Site, Unknown
 from faultline.reports.pages.sweep import matrix_page, sweep_page
 from faultline.reports.views.sweep import Choice
+from tests.support.attempts import prepared
 from tests.unit.pages_store import figure, figures, grid, put, record, rows, site
 from tests.unit.reports.test_report import EVIL, Page
 from tests.unit.sample_records import CENSORED, RECOVERED
@@ -368,7 +369,7 @@ def evil_store(results: Path) -> Site:
     folder = results / "attempts" / "evil"
     folder.mkdir(parents=True)
     (folder / "audit.json").write_text(json.dumps({"offenders": [{"kind": EVIL, "key": EVIL, "expected": 1}]}))
-    (folder / "attempt.json").write_text(json.dumps({"parent_run_id": EVIL, "run_id": EVIL}))
+    prepared(folder, said={"run_id": EVIL}, parent_run_id=EVIL)
     curves: dict[str, Any] = {name: [] for name in ("latency", "throughput", "lag", "cpu")}
     events = [{"name": "t0", "t_s": 1.0, "source": EVIL}, {"name": EVIL, "t_s": 1.0, "source": EVIL}]
     (folder / "series.json").write_text(json.dumps({**curves, "events": events, "warmup_s": 1, "duration_s": 2}))

@@ -17,6 +17,7 @@ from faultline.reports.pages.live import Course, lag_of, live_page, rates
 from faultline.reports.pages.overview import overview_page, running
 from faultline.reports.pages.site import Unknown
 from faultline.reports.prometheus import prometheus_text
+from tests.support.attempts import prepared
 from tests.unit.pages_store import put, record, site
 from tests.unit.sample_records import sample
 
@@ -28,12 +29,7 @@ CONFIG = parse_configuration({"workload": "word_count"})
 def begin(results: Path, attempt: str, *, sweep: str | None = "s1") -> Path:
     """The folder of an attempt that has its description and waits for its turn."""
     folder = results / "attempts" / attempt
-    folder.mkdir(parents=True)
-    told = {
-        "config": CONFIG.model_dump(mode="json"), "config_id": CONFIG.config_id, "repetition": 0, "series": "b1",
-        "sweep_id": sweep, "prepared_wall_ns": GATE - 30 * 10**9,
-    }  # fmt: skip
-    (folder / "attempt.json").write_text(json.dumps(told))
+    prepared(folder, CONFIG, said={"prepared_wall_ns": GATE - 30 * 10**9}, series="b1", sweep_id=sweep)
     (folder / "ledger.jsonl").write_text(json.dumps({"role": "recorder"}) + "\n")
     return folder
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
-from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import Common
+from faultline.experiment.preparations import Prepared
 from faultline.experiment.workloads.base import Parameters, Workload
 
 
@@ -30,7 +30,7 @@ class Echo(Workload[EchoParameters]):
         if own.echoes > common.partitions:
             raise ValueError("echoes: more than there are partitions; lower it, or raise partitions")
 
-    def program_configuration(self, attempt: Attempt, own: EchoParameters, common: Common) -> dict[str, Any]:
+    def program_configuration(self, prepared: Prepared, own: EchoParameters, common: Common) -> dict[str, Any]:
         return {"echoes": own.echoes}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from faultline.engines.base import Batch, Capabilities, Commit, Epoch, Life, Seen, Totals, Traces
 from faultline.engines.batches import write_batches
-from faultline.engines.running import NoSampler, Submission
+from faultline.engines.running import NoSampler, Submission, write_program_configuration
 from faultline.engines.supervised import FILE, driver_exited, lives_of
 from faultline.system.journal import read_ended
 
@@ -89,48 +89,46 @@ class Slate:
         return {"wall": settings.hold("wall")}
 
     def addresses(self, endpoints: Any) -> dict[str, Any]:
-        return {"slate": {"wall": endpoints.engine}}
+        return {"wall": endpoints.engine}
 
-    def submit(self, attempt: Any, plan: Any, settings: Any, runtime: Any) -> Submission:
-        from faultline.engines.programs import write_program_configuration
-
-        told = write_program_configuration(attempt, plan, {"slate": str(attempt.folder / SLATE)})
+    def submit(self, run: Any, runtime: Any) -> Submission:
+        told = write_program_configuration(run, {"slate": str(run.attempt.folder / SLATE)})
         program = "import json, sys; open(json.load(open(sys.argv[1]))['slate'] + '.began', 'w'); sys.exit(3)"
         return Submission((sys.executable, "-c", program, str(told)), {"CHALK": "white"}, 0.0, max_restarts=1)
 
     def generator(self, *_: Any) -> Submission:
         raise NotImplementedError
 
-    def starting(self, attempt: Any) -> Callable[[], None]:
+    def starting(self, run: Any) -> Callable[[], None]:
         return lambda: None
 
-    def begun(self, attempt: Any, runtime: Any) -> None:
+    def begun(self, run: Any, runtime: Any) -> None:
         pass
 
-    def sampler(self, attempt: Any) -> NoSampler:
+    def sampler(self, run: Any) -> NoSampler:
         return NoSampler()
 
-    def guardian(self, attempt: Any) -> None:
+    def guardian(self, run: Any) -> None:
         return None
 
-    def progress(self, attempt: Any) -> SlateProgress:
-        return SlateProgress(attempt.folder)
+    def progress(self, run: Any) -> SlateProgress:
+        return SlateProgress(run.attempt.folder)
 
-    def live(self, attempt: Any, settings: Any) -> Callable[[], Traces]:
-        return lambda: read_slate(attempt.folder)
+    def live(self, run: Any) -> Callable[[], Traces]:
+        return lambda: read_slate(run.attempt.folder)
 
-    def collect(self, attempt: Any, settings: Any, *, method: str) -> None:
-        found = read_slate(attempt.folder)
-        write_batches(attempt.folder, found.commits, method=method, reached=found.reached)
+    def collect(self, run: Any) -> None:
+        found = read_slate(run.attempt.folder)
+        write_batches(run.attempt.folder, found.commits, method=run.plan.method, reached=found.reached)
 
-    def harvester(self, plan: Any) -> None:
+    def harvester(self, run: Any) -> None:
         return None  # what it sends goes through Kafka, as everybody's
 
-    def keep_logs(self, attempt: Any) -> None:
+    def keep_logs(self, run: Any) -> None:
         return None
 
-    def discard(self, attempt: Any, settings: Any) -> None:
-        (attempt.folder / f"{SLATE}.began").unlink(missing_ok=True)
+    def discard(self, run: Any) -> None:
+        (run.attempt.folder / f"{SLATE}.began").unlink(missing_ok=True)
 
     def traces(self, folder: Path) -> Traces:
         found = read_slate(folder)

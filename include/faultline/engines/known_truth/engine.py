@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from faultline.engines.base import Capabilities, Commit, Engine, Hit, Offsets, Progress, Seen, Traces
 from faultline.engines.batches import write_batches
 from faultline.engines.known_truth import traces as own
-from faultline.engines.programs import write_program_configuration
-from faultline.engines.running import Guardian, NoSampler, Runtime, Sampler, Submission
+from faultline.engines.running import Guardian, NoSampler, Runtime, Sampler, Submission, write_program_configuration
 from faultline.engines.spark.traces import read_traces as read_from_spark
 from faultline.engines.supervised import driver_exited
-from faultline.experiment.attempt import Attempt
+from faultline.experiment.run import Run
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.journal import JournalReader, Line, read_journal
@@ -26,7 +25,6 @@ from faultline.system.target import endpoints_at
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
-    from faultline.experiment.plan import AttemptPlan
 
 
 # By this name in its command line a fault knows the process as its victim (`fault.identity`).
@@ -127,51 +125,48 @@ class KnownTruth:
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
         return {}
 
-    def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
+    def submit(self, run: Run, runtime: Runtime) -> Submission:
         from faultline.experiment.common import MAX_RESTARTS
 
-        told = write_program_configuration(
-            attempt, plan, {"schedule_s": plan.window_s, "load_end": str(attempt.load_end)}
-        )
+        attempt, plan = run.attempt, run.plan
+        told = write_program_configuration(run, {"schedule_s": plan.window_s, "load_end": str(attempt.load_end)})
         program = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
         return Submission(program, {}, plan.restart_delay_s, max(MAX_RESTARTS, len(plan.faults)))
 
-    def generator(
-        self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime, arguments: Sequence[str]
-    ) -> Submission:
+    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Submission:
         raise NotImplementedError("generator_on: was refused with the configuration")
 
-    def starting(self, attempt: Attempt) -> Callable[[], None]:
+    def starting(self, run: Run) -> Callable[[], None]:
         return lambda: None
 
-    def begun(self, attempt: Attempt, runtime: Runtime) -> None:
+    def begun(self, run: Run, runtime: Runtime) -> None:
         pass
 
-    def sampler(self, attempt: Attempt) -> Sampler:
+    def sampler(self, run: Run) -> Sampler:
         return NoSampler()
 
-    def guardian(self, attempt: Attempt) -> Guardian | None:
+    def guardian(self, run: Run) -> Guardian | None:
         return None
 
-    def progress(self, attempt: Attempt) -> Progress:
-        return TraceProgress(attempt.folder / own.FILE)
+    def progress(self, run: Run) -> Progress:
+        return TraceProgress(run.attempt.traces)
 
-    def live(self, attempt: Attempt, settings: Settings) -> Callable[[], Traces]:
-        return lambda: own.read_traces(attempt.folder) if attempt.traces.exists() else Traces("batch")
+    def live(self, run: Run) -> Callable[[], Traces]:
+        return lambda: own.read_traces(run.attempt.folder) if run.attempt.traces.exists() else Traces("batch")
 
-    def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
-        commits = own.commits_of(read_journal(attempt.folder / own.FILE))
-        write_batches(attempt.folder, commits, method=method, reached=commits[-1].ends if commits else {})
+    def collect(self, run: Run) -> None:
+        commits = own.commits_of(read_journal(run.attempt.traces))
+        write_batches(run.attempt.folder, commits, method=run.plan.method, reached=commits[-1].ends if commits else {})
 
-    def harvester(self, plan: AttemptPlan) -> Callable[[Path], None] | None:
+    def harvester(self, run: Run) -> Callable[[Path], None] | None:
         from faultline.engines.known_truth.harvest import harvest
 
         return harvest
 
-    def keep_logs(self, attempt: Attempt) -> None:
+    def keep_logs(self, run: Run) -> None:
         """Nothing: it holds no memory once its process has ended."""
 
-    def discard(self, attempt: Attempt, settings: Settings) -> None:
+    def discard(self, run: Run) -> None:
         """Nothing: all it leaves are raw files."""
 
     def traces(self, folder: Path) -> Traces:

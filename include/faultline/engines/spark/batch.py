@@ -14,7 +14,6 @@ from faultline.engines.spark.settings import (
     spark_environment,
 )
 from faultline.engines.spark.submission import SparkSubmission, job_jars
-from faultline.experiment.plan import configuration_of
 from faultline.system.locks import beside_windows
 from faultline.system.marks import RUN_MARK
 from faultline.system.settings import Settings
@@ -26,7 +25,7 @@ def run_batch(job: BatchJob, settings: Settings, runtime: Runtime, submit: Calla
     Starting a JVM takes longer than most jobs, so a small job goes to the persistent session first. `submit`: hands
     the job to spark-submit when no session has done it. Raises what `submit` raises.
     """
-    elsewhere = job.endpoints is not None and job.endpoints.elsewhere
+    elsewhere = job.run is not None and job.run.plan.endpoints.elsewhere
     with beside_windows(settings.window_lock) as waited_s:
         if waited_s:
             print(f"waited {waited_s:.1f} s for the end of a window")
@@ -41,15 +40,13 @@ def run_batch(job: BatchJob, settings: Settings, runtime: Runtime, submit: Calla
 
 def batch_submission(job: BatchJob, settings: Settings, runtime: Runtime) -> SparkSubmission:
     """What is handed to spark-submit for a job: one JVM, with the harness's login."""
-    there = settings if job.endpoints is None else settings.at(job.endpoints)
-    attempt = job.attempt
+    there, run = settings if job.run is None else job.run.there, job.run
     conf = batch_settings(
-        there, archive=runtime.class_data, large=job.large, attempt=None if attempt is None else attempt.id
+        there, archive=runtime.class_data, large=job.large, attempt=None if run is None else run.attempt.id
     )
-    if job.of_user and attempt is not None:
-        config = configuration_of(attempt)
-        conf = {**(config.spark_conf or {}), **job_jars(attempt, config), **conf}
-    marked = {} if attempt is None else {RUN_MARK: attempt.id}
+    if job.of_user and run is not None:
+        conf = {**(run.config.spark_conf or {}), **job_jars(run.attempt, run.config), **conf}
+    marked = {} if run is None else {RUN_MARK: run.attempt.id}
     return SparkSubmission(
         command=(str(program(settings, job.program)), *job.arguments),
         environment={**spark_environment(settings, runtime.java_home), **marked},

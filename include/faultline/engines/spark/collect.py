@@ -15,7 +15,8 @@ from faultline.engines.spark.hdfs import copy_logs, copy_state
 from faultline.engines.spark.shared import CHECKPOINT, executor_logs, find_hdfs, find_shared, remove_shared
 from faultline.engines.spark.throwaway import remove_throwaway
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import plan_of
+from faultline.experiment.plan import AttemptPlan
+from faultline.experiment.run import Run
 from faultline.system.files import read_document
 from faultline.system.journal import events, read_journal
 from faultline.system.settings import Settings
@@ -30,21 +31,21 @@ _APPLICATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 KEPT_CHECKPOINT = "checkpoint.kept"
 
 
-def gather(attempt: Attempt, settings: Settings, *, method: str) -> None:
+def gather(run: Run) -> None:
     """Writes batches.json and checkpoint.json, and copies what the executors logged."""
+    attempt, method = run.attempt, run.plan.method
     if (there := find_hdfs(attempt)) is not None:
         copy_logs(there / CHECKPOINT, attempt.checkpoint)
         copy_state(there / CHECKPOINT, attempt.checkpoint)
-    topic = input_topic(attempt)
+    topic = input_topic(run.plan)
     commits = checkpoint.commits_of(attempt.checkpoint, attempt.lineages, topic)
     write_batches(attempt.folder, commits, method=method, reached=checkpoint.latest_offsets(attempt.checkpoint, topic))
     write_json(attempt.folder / "checkpoint.json", checkpoint.state_document(attempt.checkpoint))
-    copy_executor_logs(attempt, settings)
+    copy_executor_logs(attempt, run.settings)
 
 
-def input_topic(attempt: Attempt) -> str | None:
+def input_topic(plan: AttemptPlan) -> str | None:
     """The input topic of a user's job or program, which may read other topics too; None for built-in workloads."""
-    plan = plan_of(attempt)
     return plan.topics["input"].name if "job" in plan.tuples else None
 
 

@@ -16,7 +16,7 @@ from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.rest import DriverSampler
 from faultline.engines.spark.shared import CHECKPOINT, find_hdfs
 from faultline.engines.spark.traces import is_evidence, read_traces
-from faultline.experiment.attempt import Attempt
+from faultline.experiment.run import Run
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.files import read_document
@@ -25,7 +25,6 @@ from faultline.system.target import endpoints_at
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
-    from faultline.experiment.plan import AttemptPlan
 
 
 class Spark:
@@ -122,31 +121,27 @@ class Spark:
 
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
         port = free_port()
-        return {"spark": {"master": endpoints.engine, "ui": f"http://{endpoints.here}:{port}", "ui_port": port}}
+        return {"master": endpoints.engine, "ui": f"http://{endpoints.here}:{port}", "ui_port": port}
 
-    def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
+    def submit(self, run: Run, runtime: Runtime) -> Submission:
         from faultline.engines.spark.submission import submit
 
-        return submit(attempt, plan, settings, runtime)
+        return submit(run, runtime)
 
-    def generator(
-        self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime, arguments: Sequence[str]
-    ) -> Submission:
+    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Submission:
         from faultline.engines.spark.generator_job import generator_job
-        from faultline.experiment.plan import configuration_of
 
-        processes = configuration_of(attempt).generator_processes
-        return generator_job(attempt, processes, settings.at(plan.endpoints), runtime, tuple(arguments))
+        return generator_job(run, runtime, tuple(arguments))
 
-    def starting(self, attempt: Attempt) -> Callable[[], None]:
+    def starting(self, run: Run) -> Callable[[], None]:
         from faultline.engines.spark.compilers import HeldBack
         from faultline.engines.spark.program_check import ProgramCheck
 
-        held_back = HeldBack(attempt).look
-        if read_document(attempt.folder / "workload.json")["ends_itself"]:
+        held_back = HeldBack(run.attempt).look
+        if read_document(run.attempt.folder / "workload.json")["ends_itself"]:
             return held_back
         # A program that knows nothing of Faultline.
-        check = ProgramCheck(attempt, _driver_ui(attempt), collect.input_topic(attempt)).look
+        check = ProgramCheck(run.attempt, _driver_ui(run), collect.input_topic(run.plan)).look
 
         def look() -> None:
             held_back()
@@ -154,47 +149,45 @@ class Spark:
 
         return look
 
-    def begun(self, attempt: Attempt, runtime: Runtime) -> None:
+    def begun(self, run: Run, runtime: Runtime) -> None:
         from faultline.engines.spark.compilers import HeldBack
 
-        HeldBack(attempt).let_go()
-        class_link.to_usual(attempt, runtime)
+        HeldBack(run.attempt).let_go()
+        class_link.to_usual(run.attempt, runtime)
 
-    def sampler(self, attempt: Attempt) -> Sampler:
-        return DriverSampler(attempt.id, _driver_ui(attempt))
+    def sampler(self, run: Run) -> Sampler:
+        return DriverSampler(run.attempt.id, _driver_ui(run))
 
-    def guardian(self, attempt: Attempt) -> Guardian | None:
-        if attempt.read()["config"]["commit_mode"] != "none":
-            return None
-        return LineageKeeper(attempt, _driver_ui(attempt))
+    def guardian(self, run: Run) -> Guardian | None:
+        return LineageKeeper(run.attempt, _driver_ui(run)) if run.plan.commit_mode == "none" else None
 
-    def progress(self, attempt: Attempt) -> Progress:
-        there = find_hdfs(attempt)
+    def progress(self, run: Run) -> Progress:
+        there = find_hdfs(run.attempt)
         return CheckpointProgress(
-            attempt.checkpoint,
-            attempt.listener_journal,
+            run.attempt.checkpoint,
+            run.attempt.listener_journal,
             None if there is None else there / CHECKPOINT,
-            collect.input_topic(attempt),
+            collect.input_topic(run.plan),
         )
 
-    def live(self, attempt: Attempt, settings: Settings) -> Callable[[], Traces]:
-        return LiveTraces(attempt, settings).traces
+    def live(self, run: Run) -> Callable[[], Traces]:
+        return LiveTraces(run).traces
 
-    def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
-        collect.gather(attempt, settings, method=method)
+    def collect(self, run: Run) -> None:
+        collect.gather(run)
 
-    def harvester(self, plan: AttemptPlan) -> Callable[[Path], None] | None:
-        if plan.paced:
+    def harvester(self, run: Run) -> Callable[[Path], None] | None:
+        if run.plan.paced:
             return None
         from faultline.engines.numbered import harvest
 
         return harvest
 
-    def keep_logs(self, attempt: Attempt) -> None:
-        collect.keep_logs(attempt)
+    def keep_logs(self, run: Run) -> None:
+        collect.keep_logs(run.attempt)
 
-    def discard(self, attempt: Attempt, settings: Settings) -> None:
-        collect.discard(attempt, settings)
+    def discard(self, run: Run) -> None:
+        collect.discard(run.attempt, run.settings)
 
     def traces(self, folder: Path) -> Traces:
         return read_traces(folder)
@@ -209,8 +202,8 @@ class Spark:
         return detection.without_effect(hit, traces)
 
 
-def _driver_ui(attempt: Attempt) -> str:
-    return str(attempt.read()["spark"]["ui"])
+def _driver_ui(run: Run) -> str:
+    return str(run.plan.engine.addresses["ui"])
 
 
 ENGINE: Engine = Spark()

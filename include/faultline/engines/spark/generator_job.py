@@ -17,20 +17,19 @@ from faultline.engines.spark.settings import (
 from faultline.engines.spark.standalone import GENERATOR_MEMORY_MB
 from faultline.engines.spark.submission import SparkSubmission
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.run import Run
 from faultline.system.marks import RUN_MARK, load_option
 from faultline.system.secrets import HARNESS, login_file
-from faultline.system.settings import Settings
 from generators.login import LOGIN
 
 # As `spark_jobs/generate.py` names it.
 CODE = "faultline_code"
 
 
-def generator_job(
-    attempt: Attempt, processes: int, settings: Settings, runtime: Runtime, arguments: tuple[str, ...]
-) -> SparkSubmission:
-    """A job of so many executors of one core each; packs the code that they run. `arguments`: the generator's.
-    `settings`: of where it runs."""
+def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> SparkSubmission:
+    """A job of an executor of one core for each process of the generator; packs the code that they run. `arguments`:
+    the generator's."""
+    attempt, settings = run.attempt, run.there
     return SparkSubmission(
         command=(str(program(settings, "generate")), "--errors", str(attempt.logs / "generator.err"), *arguments),
         environment={
@@ -46,7 +45,7 @@ def generator_job(
         settings={
             **driver_settings(settings.endpoints.here),
             "spark.archives": f"{_packed(attempt)}#{CODE}",
-            "spark.cores.max": str(processes),
+            "spark.cores.max": str(run.config.generator_processes),
             "spark.executor.cores": "1",
             "spark.executor.memory": f"{GENERATOR_MEMORY_MB}m",
             # A member that failed has sent records: another one that sent them again would be no help.

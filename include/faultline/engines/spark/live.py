@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 
 from faultline.engines.base import Commit, Traces
@@ -15,10 +14,9 @@ from faultline.engines.spark.executor_log import ExecutorLogReader, merge_events
 from faultline.engines.spark.shared import executor_logs, find_hdfs, find_shared
 from faultline.engines.spark.traces import drivers_logged, executors_logged, sampled
 from faultline.engines.supervised import epochs_of, lives_of
-from faultline.experiment.attempt import Attempt
+from faultline.experiment.run import Run
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import JournalReader, Line
-from faultline.system.settings import Settings
 
 
 class LiveTraces:
@@ -28,8 +26,10 @@ class LiveTraces:
     where the checkpoint lies in HDFS, and executors' logs where no folder of a worker is on this machine.
     """
 
-    def __init__(self, attempt: Attempt, settings: Settings) -> None:
-        self._attempt, self._settings = attempt, settings
+    def __init__(self, run: Run) -> None:
+        attempt = self._attempt = run.attempt
+        self._settings = run.settings
+        self._topic = input_topic(run.plan)
         self._samples = JournalReader(attempt.recorder_journal)
         self._supervisor = JournalReader(attempt.supervisor_journal)
         # The first and the newest sample of each application: the newest one holds all executors there were.
@@ -39,10 +39,6 @@ class LiveTraces:
         self._logs: dict[Path, _Log] = {}
         self._executors: dict[Path, ExecutorLogReader] = {}
         self._drivers: list[DriverEvents] = []
-
-    @cached_property
-    def _topic(self) -> str | None:
-        return input_topic(self._attempt)
 
     def traces(self) -> Traces:
         """What the run has left so far. Raises InfrastructureError for a journal that is broken."""

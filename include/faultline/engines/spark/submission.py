@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faultline.engines.programs import write_program_configuration
-from faultline.engines.running import Runtime, Submission
+from faultline.engines.running import Runtime, Submission, write_program_configuration
 from faultline.engines.spark.checkpoint_disk import make_on_disk
 from faultline.engines.spark.class_link import to_spark
 from faultline.engines.spark.collect import APPLICATION, WARM_UP_CHECKPOINT
@@ -16,7 +15,6 @@ from faultline.engines.spark.conf_rules import own_settings
 from faultline.engines.spark.distributions import distribution
 from faultline.engines.spark.lineages import lineage_files
 from faultline.engines.spark.settings import (
-    PROGRAMS,
     properties_file,
     spark_environment,
     workload_program,
@@ -27,10 +25,9 @@ from faultline.engines.spark.throwaway import make_throwaway
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
-from faultline.experiment.plan import AttemptPlan, configuration_of
+from faultline.experiment.run import Run
 from faultline.system.kafka import kafka_options
 from faultline.system.marks import RUN_MARK, run_token
-from faultline.system.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -58,16 +55,13 @@ def spark_submit_command(submission: SparkSubmission, master: str) -> list[str]:
     ]
 
 
-def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> SparkSubmission:
+def submit(run: Run, runtime: Runtime) -> SparkSubmission:
     """Writes what the program reads. See `faultline.engines.base.Engine`."""
-    config, ui_port = configuration_of(attempt), attempt.read()["spark"]["ui_port"]
-    settings = settings.at(plan.endpoints)
+    attempt, plan, config, settings = run.attempt, run.plan, run.config, run.there
     shared = make_shared(attempt, plan.endpoints) if plan.endpoints.elsewhere else None
-    by_spark = {**told_by_spark(attempt, plan, config), "kafka_options": kafka_options(settings)}
-    told = write_program_configuration(attempt, plan, by_spark)
-    described = attempt.read()
-    # Attempts from before there were builds under test ran the installed one.
-    programs = Path(described.get("programs") or settings.root / PROGRAMS)
+    by_spark = {**told_by_spark(run), "kafka_options": kafka_options(settings)}
+    told = write_program_configuration(run, by_spark)
+    programs, ui_port = Path(plan.engine.programs), plan.engine.addresses["ui_port"]
     build = distribution(settings, config.spark_build)
     # The archive is of the installed Spark's classes, and lies on this machine.
     archive = to_spark(attempt, runtime) if build is None and shared is None else None
@@ -84,7 +78,7 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
         name=f"{plan.workload} {attempt.id}",
         properties=properties_file(settings),
         settings={
-            **described.get("engine_settings", {}),
+            **plan.engine.settings,
             **usual,
             # By it whoever closes the attempt finds executors, and what they fork; the driver inherits it.
             f"spark.executorEnv.{RUN_MARK}": attempt.id,
@@ -111,10 +105,10 @@ def job_jars(attempt: Attempt, config: Configuration) -> dict[str, str]:
     return {"spark.jars": jars} if jars else {}
 
 
-def told_by_spark(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[str, Any]:
+def told_by_spark(run: Run) -> dict[str, Any]:
     """What every program on Spark is told beside what the plan says."""
-    of_user = config.kind.of_the_user
-    throw_away, disk = config.commit_mode == "none", attempt.read().get("checkpoint_disk")
+    attempt, plan, of_user = run.attempt, run.plan, run.config.kind.of_the_user
+    throw_away, disk = plan.commit_mode == "none", plan.places.checkpoint_disk
     checkpoint = make_throwaway(attempt) if throw_away else attempt.checkpoint
     if disk and not throw_away:
         checkpoint = make_on_disk(attempt, Path(disk))
@@ -123,12 +117,13 @@ def told_by_spark(attempt: Attempt, plan: AttemptPlan, config: Configuration) ->
         "checkpoint": place_of(attempt, CHECKPOINT) if plan.endpoints.elsewhere else str(checkpoint),
         "listener_log": str(attempt.listener_journal),
         **({"own_settings": own_settings(), "application": str(attempt.folder / APPLICATION)} if of_user else {}),
-        **_usual(attempt, plan, config),
+        **_usual(run),
     }
 
 
-def _usual(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[str, Any]:
+def _usual(run: Run) -> dict[str, Any]:
     """For a program that reads what a generator sends, and makes itself warm by the primer before the gate."""
+    attempt, plan, config = run.attempt, run.plan, run.config
     if config.kind.warms_itself or not plan.paced:
         return {}
     lineages = {name: str(file) for name, file in lineage_files(attempt).items()}

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from fault.plan import PlannedFault
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import WITH_DATA, Common
-from faultline.experiment.preparations import Application, Companion, Filling
+from faultline.experiment.preparations import Application, Companion, Filling, Prepared
 
 # `preloaded_state`: its state is keyed words, which a primer can make as large as wanted. `words`: it draws words, the
 # frequencies of which can be estimated. `skewed`: its keys can be drawn unequally. `real_time`: it runs in Spark's
@@ -164,7 +164,7 @@ class Workload(Generic[P]):
         """How latency is read: by batches, by ids, or by rank where an engine has no batches."""
         return self.latency_method
 
-    def program_configuration(self, attempt: Attempt, own: P, common: Common) -> dict[str, Any]:
+    def program_configuration(self, prepared: Prepared, own: P, common: Common) -> dict[str, Any]:
         """What its program is told beside what every program is."""
         return {}
 

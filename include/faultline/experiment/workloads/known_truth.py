@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from fault.plan import PlannedFault
-from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import Common
+from faultline.experiment.preparations import Prepared
 from faultline.experiment.workloads.base import Parameters, Workload
 from faultline.experiment.workloads.known_truth_script import parse_script, require_fit
 
@@ -56,17 +56,17 @@ class KnownTruth(Workload[TruthParameters]):
     def latency_method_of(self, own: TruthParameters) -> str:
         return "rank" if (own.truth or {}).get("style") == "record" else self.latency_method
 
-    def program_configuration(self, attempt: Attempt, own: TruthParameters, common: Common) -> dict[str, Any]:
+    def program_configuration(self, prepared: Prepared, own: TruthParameters, common: Common) -> dict[str, Any]:
         return {
             "partitions": common.partitions,
             "rate": common.rate,
             "warmup_s": common.warmup_s,
             "duration_s": common.duration_s,
             "fault_at_s": common.fault_at_s,
-            "gate": str(attempt.gate),
-            "conductor_journal": str(attempt.conductor_journal),
-            "supervisor_journal": str(attempt.supervisor_journal),
-            "traces": str(attempt.traces),
+            "gate": str(prepared.attempt.gate),
+            "conductor_journal": str(prepared.attempt.conductor_journal),
+            "supervisor_journal": str(prepared.attempt.supervisor_journal),
+            "traces": str(prepared.attempt.traces),
             "truth": own.truth,
         }
 

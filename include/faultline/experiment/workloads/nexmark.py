@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import HIGHEST_RATE, Common
-from faultline.experiment.preparations import Filling
+from faultline.experiment.preparations import Filling, Prepared
 from faultline.experiment.workloads.base import MAX_RATE, Workload
 from faultline.experiment.workloads.nexmark_events import (
     AWAITING_TIME,
@@ -116,13 +115,13 @@ class Nexmark(Workload[NexmarkParameters]):
     def tuples(self, own: NexmarkParameters) -> dict[str, Any]:
         return {"tuples": "nexmark", "query": own.query}
 
-    def program_configuration(self, attempt: Attempt, own: NexmarkParameters, common: Common) -> dict[str, Any]:
+    def program_configuration(self, prepared: Prepared, own: NexmarkParameters, common: Common) -> dict[str, Any]:
         told = {"query": own.query, "source": own.source, "watermark_s": own.watermark_s}
         if own.source == "kafka":
             return told
         return {
             **told,
-            "rules": {**rules(own, common, attempt.read()["repetition"]), "curve": pieces(common)},
+            "rules": {**rules(own, common, prepared.repetition), "curve": pieces(common)},
             "reads": reads(own.query),
             "batch_events": batch_events(own),
             "preload_batches": preload_batches(own),

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import Field
 
-from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import Common
 from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, NOTHING, JobFile, read_job
+from faultline.experiment.preparations import Prepared
 from faultline.experiment.workloads.base import Parameters, Workload
 from faultline.system.errors import ConfigError
 
@@ -101,15 +101,15 @@ class Query(Workload[QueryParameters]):
     def latency_method_of(self, own: QueryParameters) -> str:
         return METHODS[job_of(own).reflects]
 
-    def program_configuration(self, attempt: Attempt, own: QueryParameters, common: Common) -> dict[str, Any]:
+    def program_configuration(self, prepared: Prepared, own: QueryParameters, common: Common) -> dict[str, Any]:
         job = job_of(own)
         return {
-            "job": str(attempt.job / job.path.name),
+            "job": str(prepared.attempt.job / job.path.name),
             "arguments": job.given(own.arguments),
             "output_mode": job.output_mode,
             "sink": job.has_sink,
-            "attempt": attempt.id,
-            "folder": str(attempt.sink),
+            "attempt": prepared.attempt.id,
+            "folder": str(prepared.attempt.sink),
         }
 
     def title(self, config: Mapping[str, Any]) -> str | None:

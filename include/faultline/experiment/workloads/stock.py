@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from fault.plan import PlannedFault
-from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import Common, same_path_everywhere
+from faultline.experiment.preparations import Prepared
 from faultline.experiment.workloads.base import Workload
 from faultline.experiment.workloads.event_time import EventTime
 
@@ -99,7 +99,7 @@ class StockGroupBy(Workload[StockParameters]):
 
         return {"tuples": self.groups, "window_s": own.window_s, "slide_s": own.slide_s, "late_ms": LATE_MS}
 
-    def program_configuration(self, attempt: Attempt, own: StockParameters, common: Common) -> dict[str, Any]:
+    def program_configuration(self, prepared: Prepared, own: StockParameters, common: Common) -> dict[str, Any]:
         return {
             "query": self.groups,
             "window_s": own.window_s,

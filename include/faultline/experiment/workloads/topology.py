@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fault.registry import ACTIONS
-from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import Common
-from faultline.experiment.preparations import Companion
+from faultline.experiment.preparations import Companion, Prepared
 from faultline.experiment.workloads.base import Workload, primer_records
 from faultline.experiment.workloads.topology_rules import (
     CONTROL,
@@ -101,8 +100,8 @@ class Topology(Workload[TopologyParameters]):
     def details(self, config: Mapping[str, Any]) -> list[str]:
         return [str(config.get(key, "?")) for key in ("parallelism", "mechanisms")]
 
-    def program_configuration(self, attempt: Attempt, own: TopologyParameters, common: Common) -> dict[str, Any]:
-        topics, rules, mechanisms = attempt.read()["topics"], rules_of(own), mechanisms_of(own)
+    def program_configuration(self, prepared: Prepared, own: TopologyParameters, common: Common) -> dict[str, Any]:
+        topics, rules, mechanisms = prepared.topics, rules_of(own), mechanisms_of(own)
         replay, tasks = "replay" in mechanisms, parallelism(own.parallelism)
         spaces = {space: topics[role] for space, role in SPACES.items()} if replay else {}
         replaced = bool(mechanisms & {"replacement", REBALANCE})
@@ -114,8 +113,8 @@ class Topology(Workload[TopologyParameters]):
             "parallelism": tasks,
             "topics": {name: topics[name] for name in list(tasks)[:-1]},
             "control_topic": topics[CONTROL],
-            "journal": str(attempt.folder / "topology.jsonl"),
-            "stored": str(attempt.folder / "stored.json"),
+            "journal": str(prepared.attempt.folder / "topology.jsonl"),
+            "stored": str(prepared.attempt.folder / "stored.json"),
             # The primer in small batches, so that the stages are warm when the gate opens.
             "primer": {"records": primer_records(self, own, common), "batches": self.warm_up_batches},
             "replay": replay,
@@ -144,13 +143,13 @@ class Topology(Workload[TopologyParameters]):
             } if replaced else None,
             "store": {
                 "kind": rules.store,
-                "path": str(attempt.folder / "results.sqlite"),
-                "schema": f"faultline_{attempt.id.lower().replace('-', '_')}",
+                "path": str(prepared.attempt.folder / "results.sqlite"),
+                "schema": f"faultline_{prepared.attempt.id.lower().replace('-', '_')}",
                 "delay_s": rules.persist_delay_ms / 1000,
             },
             "persistence": {
                 "queue": rules.queue if "delayed_persistence" in mechanisms else None,
-                "address": _queue_address(attempt, own),
+                "address": _queue_address(prepared, own),
                 "by_tuple": rules.persist_by == "tuple",
                 "flush_every_s": rules.flush_every_s,
                 "flush_length": rules.flush_length,
@@ -182,9 +181,9 @@ def _require_tasks(own: TopologyParameters, common: Common, tasks: Mapping[str, 
         raise ValueError("parallelism: persist has one writer; let the fourth number be 1")
 
 
-def _queue_address(attempt: Attempt, own: TopologyParameters) -> list[str | int] | None:
+def _queue_address(prepared: Prepared, own: TopologyParameters) -> list[str | int] | None:
     """Of the Memcached that is there, or of the one that the attempt starts; None when the queue lies elsewhere."""
     if not queues_in_memcached(own):
         return None
     here = load_settings().placement.conductor
-    return list(memcached_address() or (here, int(attempt.read()["companion_ports"]["memcached"])))
+    return list(memcached_address() or (here, prepared.ports["memcached"]))

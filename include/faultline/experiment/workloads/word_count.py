@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import Common
+from faultline.experiment.preparations import Prepared
 from faultline.experiment.workloads.base import Parameters, Workload
 
 
@@ -25,7 +25,7 @@ class WordCount(Workload[Parameters]):
     def tuples(self, own: Parameters) -> dict[str, Any]:
         return {"tuples": "summed_words"}
 
-    def program_configuration(self, attempt: Attempt, own: Parameters, common: Common) -> dict[str, Any]:
+    def program_configuration(self, prepared: Prepared, own: Parameters, common: Common) -> dict[str, Any]:
         return {"python": self.in_python}
 
 

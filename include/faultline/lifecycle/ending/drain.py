@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 from faultline.engines.base import Offsets, Progress, covers
-from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.plan import AttemptPlan
+from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.daemons import newest, seen, workload_trouble
 from faultline.system.errors import InfrastructureError
 from faultline.system.waiting import wait_until
@@ -40,17 +40,18 @@ class Advance:
         return None if now - self._since < self._limit_s else f"drain: no further commit within {self._limit_s:g} s"
 
 
-def await_drained(attempt: Attempt, plan: AttemptPlan, problems: list[str]) -> bool:
+def await_drained(run: RunContext, problems: list[str]) -> bool:
     """Waits until every record sent is committed, for as long as the engine gets on; whether it is. If not, `problems`
     says why."""
+    attempt, plan, made = run.attempt, run.plan, run.progress
     done = seen(attempt.generator_journal, event="done")
     if not done:
         problems.append("drain: the generator left no end offsets to drain to")
         return False
-    batches, made = plan.drained_batches, engine_at(attempt).progress(attempt)
+    batches = plan.drained_batches
     advance = Advance(limit_s := drain_limit_s(attempt, plan, made))
     return _committed(
-        attempt,
+        run,
         "drain: the end offsets",
         lambda: (
             covers(made.committed(), done["end_offsets"])
@@ -73,11 +74,11 @@ def has_settled(made: Progress, checkpoint_interval_s: float) -> bool:
     return since_s > SETTLED_S + DRAIN_INTERVALS * checkpoint_interval_s
 
 
-def await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
+def await_last_batch(run: RunContext, problems: list[str]) -> bool:
     """Waits for the batch in work at the window's end: its share of the window counts when it is committed."""
-    end_ns, made = time.time_ns(), engine_at(attempt).progress(attempt)
+    end_ns, made = time.time_ns(), run.progress
     return _committed(
-        attempt,
+        run,
         "the batch in work at the end of the window",
         lambda: made.last_commit_ns() >= end_ns,
         LAST_BATCH_S,
@@ -99,7 +100,7 @@ def drain_limit_s(attempt: Attempt, plan: AttemptPlan, made: Progress) -> float:
 
 
 def _committed(
-    attempt: Attempt,
+    run: RunContext,
     what: str,
     condition: Callable[[], bool],
     timeout_s: float,
@@ -112,7 +113,7 @@ def _committed(
             condition,
             timeout_s=timeout_s,
             what=what,
-            alive=lambda: workload_trouble(attempt, newest(attempt, "supervisor")) or stalled(),
+            alive=lambda: workload_trouble(run, newest(run.attempt, "supervisor")) or stalled(),
         )
     except InfrastructureError as error:
         problems.append(str(error))

@@ -14,8 +14,7 @@ from fault.host_acts import name_of, neighbour_mark
 from fault.identity import KAFKA, WORKER
 from fault.injector import clock_offset
 from fault.sampling import RoleRule
-from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import plan_of
+from faultline.experiment.run import Run
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import make_folder, write_whole
 from faultline.system.journal import Line, read_ended
@@ -29,11 +28,11 @@ _PART = 4 * 2**20
 _CLOCK_SAMPLES = 20
 
 
-def rules_of(attempt: Attempt, rules: Sequence[RoleRule]) -> list[RoleRule]:
+def rules_of(run: Run, rules: Sequence[RoleRule]) -> list[RoleRule]:
     """Which processes play a role on any host. `rules`: of the attempt's engine."""
-    instance = attempt.read().get("services", {}).get("instance")
+    instance = run.plan.places.instance
     # What a fault has taken is no disturbance.
-    marks = [neighbour_mark(name_of(attempt.id, one.index)) for one in plan_of(attempt).faults]
+    marks = [neighbour_mark(name_of(run.attempt.id, one.index)) for one in run.plan.faults]
     rules = [*rules, *(RoleRule(NEIGHBOURS, mark, mark) for mark in marks)]
     if instance is None:
         return rules
@@ -42,7 +41,7 @@ def rules_of(attempt: Attempt, rules: Sequence[RoleRule]) -> list[RoleRule]:
 
 
 def begin(
-    attempt: Attempt,
+    run: Run,
     rules: Sequence[RoleRule],
     heirs: Mapping[str, str],
     *,
@@ -51,8 +50,8 @@ def begin(
     note: Callable[[Line], object],
 ) -> None:
     """Starts a recording on each host, and notes where; asks its clock. Raises InfrastructureError naming the host."""
-    told = [asdict(rule) for rule in rules_of(attempt, rules)]
-    for name, host in _all(attempt).items():
+    told = [asdict(rule) for rule in rules_of(run, rules)]
+    for name, host in _all(run).items():
         with _asking(name, host) as there:
             asked = {"rules": told, "heirs": dict(heirs), "again_s": again_s, "longest_s": longest_s, "waiting": ROLES}
             folder = there.ask("record", step="begin", **asked)
@@ -60,9 +59,9 @@ def begin(
             note(_clock(name, there))
 
 
-def end(attempt: Attempt, note: Callable[[Line], object]) -> None:
+def end(run: Run, note: Callable[[Line], object]) -> None:
     """Ends them, and asks the clocks again. A host that cannot be reached is noted: its journal may be had later."""
-    for name, host, folder in _begun(attempt):
+    for name, host, folder in _begun(run):
         try:
             with _asking(name, host) as there:
                 there.ask("record", step="end", folder=folder)
@@ -71,16 +70,16 @@ def end(attempt: Attempt, note: Callable[[Line], object]) -> None:
             note({"kind": "host_lost", "host": name, "message": str(error)})
 
 
-def fetch(attempt: Attempt) -> None:
+def fetch(run: Run) -> None:
     """Copies the journals here, those that are not here yet. Raises InfrastructureError naming the host."""
-    for name, host, folder in _begun(attempt):
-        target = attempt.host_journals / f"{name}.jsonl"
+    for name, host, folder in _begun(run):
+        target = run.attempt.host_journals / f"{name}.jsonl"
         if target.exists():
             continue
         with _asking(name, host) as there:
             there.ask("record", step="end", folder=folder)
             text = _whole(there, folder)
-        make_folder(attempt.host_journals)
+        make_folder(run.attempt.host_journals)
         write_whole(target, text)
 
 
@@ -94,10 +93,10 @@ def _whole(there: SshChannel, folder: str) -> str:
             return read.decode()
 
 
-def drop(attempt: Attempt) -> list[str]:
+def drop(run: Run) -> list[str]:
     """Ends and removes them there. What could not be is told, in a line each; it is gone when the host starts again."""
     problems = []
-    for name, host, folder in _begun(attempt):
+    for name, host, folder in _begun(run):
         try:
             with _asking(name, host) as there:
                 there.ask("record", step="drop", folder=folder)
@@ -106,16 +105,16 @@ def drop(attempt: Attempt) -> list[str]:
     return problems
 
 
-def _begun(attempt: Attempt) -> Iterator[tuple[str, RemoteHost, str]]:
+def _begun(run: Run) -> Iterator[tuple[str, RemoteHost, str]]:
     """Name, address and folder of each that was begun."""
-    hosts = _all(attempt)
-    for line in read_ended(attempt.recorder_journal) if hosts else ():
+    hosts = _all(run)
+    for line in read_ended(run.attempt.recorder_journal) if hosts else ():
         if line.get("kind") == "host" and line["host"] in hosts:
             yield str(line["host"]), hosts[str(line["host"])], str(line["folder"])
 
 
-def _all(attempt: Attempt) -> dict[str, RemoteHost]:
-    return remote_hosts(attempt.read().get("hosts") or {})
+def _all(run: Run) -> dict[str, RemoteHost]:
+    return remote_hosts(run.plan.endpoints.hosts)
 
 
 @contextlib.contextmanager

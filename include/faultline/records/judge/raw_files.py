@@ -8,7 +8,7 @@ A last line that was cut by a kill is dropped; a broken line anywhere else is an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from faultline.engines.base import Engine, Traces
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
-from faultline.experiment.plan import faults_of
+from faultline.experiment.plan import AttemptPlan, read_plan
 from faultline.experiment.sweep_id import SweepId
 from faultline.records.judge.hosts import Clock, OtherHost, all_processes, clocks_of, machine_of, read_hosts
 from faultline.system.errors import InfrastructureError
@@ -33,7 +33,7 @@ RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
 
 
 class AttemptFile(BaseModel):
-    """`attempt.json`: what `prepare` decided about the attempt."""
+    """`attempt.json`, and what its plan says was ordered."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -108,15 +108,15 @@ def read_raw(directory: Path) -> Raw:
 
     Raises InfrastructureError naming the first file that is missing or broken.
     """
-    gate = read_document(directory / "gate.json")
-    attempt = read_attempt(directory)
+    gate, plan = read_document(directory / "gate.json"), read_plan(Attempt(directory))
+    attempt = attempt_file(directory, plan)
     recorder, services = read_ended(directory / "recorder.jsonl"), read_ended(directory / "services.jsonl")
-    engine = engine_at(Attempt(directory))
+    engine = engine_at(plan)
     hosts = read_hosts(directory, recorder)
     raw = Raw(
         directory=directory,
         attempt=attempt,
-        planned=faults_of(Attempt(directory), attempt.config),
+        planned=plan.faults,
         gate=Gate(int(gate["t0_wall_ns"]), int(gate["t0_mono_ns"])),
         engine=engine,
         traces=engine.traces(directory),
@@ -149,10 +149,17 @@ def _without_late_audit(raw: Raw) -> Raw:
 
 
 def read_attempt(directory: Path) -> AttemptFile:
-    """Reads `attempt.json`; InfrastructureError when it is missing or not what `prepare` writes."""
+    """Reads `attempt.json` and the plan; InfrastructureError when one is missing or not what `prepare` writes."""
+    return attempt_file(directory, read_plan(Attempt(directory)))
+
+
+def attempt_file(directory: Path, plan: AttemptPlan) -> AttemptFile:
+    """The same, of a plan that was read."""
     path = directory / "attempt.json"
     try:
-        return AttemptFile.model_validate(read_document(path))
+        return AttemptFile.model_validate(
+            {**read_document(path), **asdict(plan.order), "not_measured": plan.not_measured}
+        )
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in problem["loc"])

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import read_plan
 from faultline.records.bundle import sha256
 from faultline.records.judge.audit import SUMS
 from faultline.system.errors import InfrastructureError
@@ -63,7 +64,7 @@ def reduced(folder: Path) -> Iterator[Reduced]:
         if (folder / name).is_file():
             content = (folder / name).read_bytes()
             yield Reduced(name, content, sha256(content))
-    is_evidence = engine_at(Attempt(folder)).is_evidence
+    is_evidence = engine_at(read_plan(Attempt(folder))).is_evidence
     for path in sorted((folder / LOGS).rglob("*")):
         if path.is_file():
             name = str(path.relative_to(folder))

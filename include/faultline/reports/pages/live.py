@@ -15,6 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import read_plan
 from faultline.lifecycle.progress import phase_of
 from faultline.records.format import title_of
 from faultline.records.judge.hosts import processes_of
@@ -63,15 +64,15 @@ def live_page(site: Site, attempt_id: str) -> str:
         raise Unknown(f"No attempt {attempt_id}.")
     attempt = Attempt(folder)
     try:
-        told, phase = attempt.read(), phase_of(attempt)
+        order, phase = read_plan(attempt).order, phase_of(attempt)
         course = course_of(attempt)
     except (FaultlineError, OSError, KeyError, ValueError) as error:
         raise Unknown(f"The files of {attempt_id} cannot be read now ({error}); load the page again.") from None
-    sweep = told.get("sweep_id")
-    plan = Manifests(site.results).read(str(sweep)) if sweep else None
+    sweep = order.sweep_id
+    plan = Manifests(site.results).read(sweep) if sweep else None
     site.index.refresh()
     over = attempt.over is not None
-    figure, title = course_figure(course) if course else None, title_of(told["config"])
+    figure, title = course_figure(course) if course else None, title_of(order.config)
     return render(
         site,
         "live",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from faultline.comparison.cells import label
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import Cell
+from faultline.experiment.plan import read_plan
 from faultline.lifecycle.progress import is_waiting, phase_of
 from faultline.records.format import NONE, title_of
 from faultline.records.index import Tally
@@ -172,14 +173,14 @@ def _unclosed(site: Site) -> Iterator[Attempt]:
 def _running(site: Site, attempt: Attempt) -> Running | None:
     """None for an attempt whose files cannot be read, or that closes as it is looked at."""
     try:
-        told, phase = attempt.read(), phase_of(attempt)
+        order, phase = read_plan(attempt).order, phase_of(attempt)
     except (FaultlineError, OSError, KeyError, ValueError):
         return None
-    sweep = told.get("sweep_id")
-    plan = Manifests(site.results).read(str(sweep)) if sweep else None
+    sweep = order.sweep_id
+    plan = Manifests(site.results).read(sweep) if sweep else None
     return Running(
         attempt.id,
-        title_of(told["config"]),
+        title_of(order.config),
         phase.name,
         phase.detail,
         site.link("live", attempt.id),

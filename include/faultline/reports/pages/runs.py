@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.night_file import is_night
 from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.plan import read_plan
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.summary import Entry
 from faultline.reports.pages.site import NotYet, Run, Site
+from faultline.system.errors import FaultlineError
 
 # Runs that a matrix triggers are named after their sweep, their cell and the build; those of a search, repetition 0,
 # after the time.
@@ -103,15 +106,16 @@ def _kinds(kind: str | None) -> Iterable[str]:
 
 
 def _runs_said(site: Site, attempt: str) -> tuple[str | None, str | None]:
-    """The run that measured an attempt, and its matrix's, as the attempt's own file has them; None where it has not.
+    """The run that measured an attempt, and its matrix's, as the attempt's own files have them; None where they have
+    not.
 
     The index has checked the attempt's name.
     """
-    try:
-        content = json.loads((site.results / "attempts" / attempt / "attempt.json").read_bytes())
-        return _id(content.get("run_id")), _id(content.get("parent_run_id"))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None, None
+    folder, run_id, parent = Attempt(site.results / "attempts" / attempt), None, None
+    with contextlib.suppress(FaultlineError, OSError, ValueError, AttributeError, RecursionError):
+        run_id = _id(folder.read().get("run_id"))
+        parent = _id(read_plan(folder).order.parent_run_id)
+    return run_id, parent
 
 
 def _id(found: object) -> str | None:

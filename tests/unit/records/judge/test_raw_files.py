@@ -21,6 +21,7 @@ from faultline.records.judge.resources.cpu import taken
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_ended
 from faultline.system.window import NS
+from tests.support.attempts import prepared
 from tests.unit.synthetic import Scenario, Synthetic
 
 
@@ -66,6 +67,7 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_a_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
+    prepared(tmp_path)
     (tmp_path / "attempt.json").write_text("{}")
     with pytest.raises(InfrastructureError, match=r"attempt\.json: attempt: "):
         read_attempt(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import plan_of
+from faultline.experiment.plan import read_plan
 from faultline.records.judge.judge import judge
 from faultline.records.record import Record, committed_schema
 from faultline.system.journal import Line, read_ended
@@ -44,12 +44,10 @@ def repeated(results: Path, **values: Any) -> Repeated:
     """Three injections, as the short form of a fault with `injections=3` leaves them."""
     made = Synthetic(Scenario(victims=THREE, **values))
     folder = made.write(results)
-    plan = plan_of(Attempt(folder))
-    write_json(folder / "plan.json", plan.as_mapping() | {"engine": "spark"})
-    attempt = json.loads((folder / "attempt.json").read_text())
+    plan = read_plan(Attempt(folder))
     short = {"fault_plan": None, "fault": "executor", "fault_at_s": plan.faults[0].earliest_s, "injections": 3}
-    attempt["config"] |= short
-    write_json(folder / "attempt.json", attempt)
+    order = replace(plan.order, config={**plan.order.config, **short})
+    write_json(folder / "plan.json", replace(plan, order=order).as_mapping())
     one = Repeated(made, folder)
     one.journal(lambda lines: [*lines[:-1], *(_trigger(made, number) for number in (1, 2)), lines[-1]])
     return one

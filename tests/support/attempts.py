@@ -1,0 +1,59 @@
+"""Attempts as `prepare` leaves them, without anything that was started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from faultline.engines.registry import engine_of
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.plan import Ordered, Places, PlannedEngine, program_of, resolve, topic_partitions
+from faultline.experiment.run import Run, run_of
+from faultline.system.endpoints import Endpoints
+from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings
+
+ID = "20261121T061500Z-3fa9c1"
+ENDPOINTS = Endpoints.embedded(DEFAULT_PORTS)
+ADDRESSES = {"master": "spark://127.0.0.1:7077", "ui": "http://127.0.0.1:4040", "ui_port": 4040}
+
+
+def prepared(
+    folder: Path,
+    values: Mapping[str, Any] | Configuration | None = None,
+    *,
+    said: Mapping[str, Any] | None = None,
+    endpoints: Endpoints = ENDPOINTS,
+    places: Places | None = None,
+    engine: PlannedEngine | None = None,
+    plan: Mapping[str, Any] | None = None,
+    **order: Any,
+) -> Attempt:
+    """An attempt with its two files. `said`: of `attempt.json`; `order`: of what was ordered; `plan`: what is not as
+    resolved."""
+    config = values if isinstance(values, Configuration) else parse_configuration(dict(values or {}))
+    attempt, chosen = Attempt(folder), engine_of(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    named = {"attempt": folder.name, "home": "/nowhere", "owner": None, "run_id": None, "prepared_wall_ns": 1}
+    write_json(folder / "attempt.json", {**named, "environment": {}, **(said or {})})
+    ordered = {"config_id": config.config_id, "repetition": 0, "series": "s1", "build": "b1", **order}
+    made = resolve(
+        config,
+        Ordered(config=config.model_dump(mode="json"), **ordered),
+        engine=engine or PlannedEngine(chosen.name, ADDRESSES, {}, str(ROOT / "spark_jobs")),
+        endpoints=endpoints,
+        topics={role: f"{folder.name}-{role}" for role in topic_partitions(config)},
+        places=places or Places(ports={one.role: 11211 for one in config.kind.companions(config.own)}),
+        cycles=chosen.capabilities.cycles,
+    )
+    made = replace(made, program=program_of(attempt, config, made))
+    write_json(attempt.plan, {**made.as_mapping(), **(plan or {})})
+    return attempt
+
+
+def run_in(folder: Path, values: Mapping[str, Any] | Configuration | None = None, **given: Any) -> Run:
+    """The run of such an attempt, of an installation beside it."""
+    attempt = prepared(folder, values, **given)
+    return run_of(attempt, Settings(ROOT, folder.parent / "home", folder.parent / "results"))
