@@ -100,9 +100,7 @@ def test_root_is_told_once_and_refused_only_where_a_setting_says_so(
     assert (out, err.count("\n")) == ("", lines or 0)
 
 
-@pytest.mark.parametrize(
-    "command", [["demo"], ["up"], ["run", "word_count"], ["sweep", "recovery"], ["test", "static"]]
-)
+@pytest.mark.parametrize("command", ["demo", "up", "run word_count", "sweep recovery", "test static"])
 def test_a_setting_refuses_root_before_anything_is_started(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
