@@ -16,10 +16,11 @@ from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.records.summary import Entry
-from faultline.reports.pages import nights
-from faultline.reports.pages.nights import Chosen, nights_page
+from faultline.reports.pages.nights import nights_page
 from faultline.reports.pages.site import Unknown
 from faultline.reports.pages.sweep import sweep_page
+from faultline.reports.views import nights
+from faultline.reports.views.nights import Chosen
 from faultline.reports.views.sweep import chosen_group
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site

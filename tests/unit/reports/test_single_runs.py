@@ -14,8 +14,8 @@ from faultline.records.catalogue import KNOWN
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.figures.configurations import curves
+from faultline.reports.figures.nights import course_figure
 from faultline.reports.markdown.svg import Line, Mark, Panel, draw
-from faultline.reports.pages.nights import course_figure
 from tests.unit.swept_records import swept
 
 (P99,) = (metric for metric in KNOWN if metric.key == "latency_ms.p99")
