@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+import ast
+import importlib
+import re
+from pathlib import Path
 
-from faultline.records.catalogue import metrics_of, named
+import pytest
+from rich.console import Console
+
+from faultline.records import catalogue
+from faultline.records.catalogue import LESS, Metric, Sheet, columns_in, metrics_of, named
 from faultline.records.summary import Entry
+from faultline.reports import tables, terminal
+from faultline.reports.pages import experiment
+from faultline.reports.pages.sweep import sweep_page
+from faultline.reports.views import runs
+from faultline.system.settings import ROOT
+from tests.unit.pages_store import grid, put, site
 from tests.unit.sample_records import RECOVERED, sample
 
 
@@ -29,3 +42,37 @@ def test_no_list_to_choose_from_shows_a_path() -> None:
     listed = metrics_of([Entry.of(sample(recovery=RECOVERED))])
     assert len(listed) > 20
     assert [metric.title for metric in listed if "_" in metric.title or " · " in metric.title] == []
+
+
+def test_a_new_column_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in the tables that it names, in lists to choose from, on the page of an experiment and in exports."""
+    new = Metric(
+        "gc.share", "Memory and state", "Share of collection", "share", {Sheet.RUNS: "GC", Sheet.CELLS: ""},
+        read=lambda entry: 0.25, better=LESS,
+    )  # fmt: skip
+    monkeypatch.setattr(catalogue, "METRICS", (*catalogue.METRICS, new))
+    monkeypatch.setattr(catalogue, "KNOWN", (*catalogue.KNOWN, new))
+    monkeypatch.setattr(catalogue, "BY_KEY", {**catalogue.BY_KEY, new.key: new})
+    for module in (runs, tables, experiment):
+        importlib.reload(module)
+    try:
+        put(tmp_path, *grid())
+        one = site(tmp_path)
+        console = Console(width=160)
+        with console.capture() as printed:
+            console.print(terminal.ResultTable(runs.plain_rows(grid())))
+        assert "GC" in printed.get() and "25 %" in printed.get()
+        page = sweep_page(one, "s1")
+        assert "Share of collection" in page and ">25 %</td>" in page and 'value="gc.share"' in page
+        assert tables.as_csv(one.index.all()).decode().splitlines()[0].count("gc_share") == 1
+        assert "Share of collection (share)" in experiment.overlay_page(one, "s1-8-2-0", "s1-8-2-1")
+    finally:
+        monkeypatch.undo()
+        for module in (runs, tables, experiment):
+            importlib.reload(module)
+
+
+def test_what_identifies_a_record_is_the_same_in_the_summary_tables() -> None:
+    text = (ROOT / "spark_jobs" / "aggregate.py").read_text()
+    names = [ast.literal_eval(found) for found in re.findall(r"^(?:KEYS|PLAIN) = (\[.*?\])$", text, re.M)]
+    assert sorted(sum(names, [])) == sorted(column.key for column in columns_in(Sheet.EXPORT))

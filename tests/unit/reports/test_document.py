@@ -207,24 +207,6 @@ def test_builds_are_never_mixed() -> None:
         page(records, "recovery")
 
 
-@settings(max_examples=30, deadline=None)
-@given(TEXTS, TEXTS, TEXTS)
-def test_texts_of_records_stay_texts(corpus: str, reason: str, sweep: str) -> None:
-    records = [
-        sample(fault="none", raw_config={"corpus": corpus, "commit_mode": EVIL}),
-        sample(fault="none", raw_config={"corpus": EVIL}, attempt="b").model_copy(update={"sweep_id": sweep}),
-        sample(fault="none", rate=7, status="unsound", reasons=[f"{EVIL}: {reason}"], attempt="c"),
-    ]
-    records = [one.model_copy(update={"config_id": f"c{number}"}) for number, one in enumerate(records)]
-    found = page(records, "skew_x_alignment_mode")
-    assert "<script" not in re.sub(r"\\<", "", found.text)
-    for heading in headings(found.text):
-        table = rows(found.text, heading)
-        assert len({len(row) for row in table}) <= 1, heading
-    for svg in found.images.values():
-        ET.fromstring(svg)
-
-
 @given(TEXTS)
 def test_words_are_one_line_that_ends_no_cell(text: str) -> None:
     said = words(text)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from faultline.records.judge.judge import judge
 from faultline.records.record import CpuBesides, Record
 from faultline.reports.figures.style import FAULT_COLOUR
 from faultline.reports.pages.experiment import experiment_page
@@ -19,16 +18,14 @@ from faultline.reports.tables import as_parquet
 from faultline.reports.views.series import curves_of
 from tests.unit.pages_store import figures, put, record, rows, site
 from tests.unit.reports.test_report import Page
+from tests.unit.reports.test_report import judged as made_of
 from tests.unit.sample_records import RECOVERED
-from tests.unit.synthetic import Scenario, Synthetic
+from tests.unit.synthetic import Scenario
 
 
 def judged(results: Path, scenario: Scenario) -> Record:
-    directory = Synthetic(scenario).write(results)
-    target = results / "attempts" / directory.name
-    target.parent.mkdir(exist_ok=True)
-    directory.rename(target)
-    made = judge(target)
+    """A synthetic attempt, judged, and its record in the store."""
+    made = made_of(results, scenario)
     put(results, made)
     return made
 
