@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from faultline.installation.targets.said import Said
+from faultline.orchestration import connections as outside
+from faultline.orchestration.external.work import ExternalHooks
 from faultline.orchestration.targets import connections
 from faultline.orchestration.targets.connections import look_before
 from faultline.system.endpoints import EMBEDDED
@@ -65,3 +67,20 @@ def test_an_experiment_at_work_is_not_disturbed_by_more_than_what_connections_sa
     monkeypatch.setattr(connections, "check_said", lambda one, found: checked.append((one, found)))
     look_before(settings, ["lab"])
     assert checked == [(LAB, said)]
+
+
+def test_a_target_of_an_external_airflow_is_as_the_tables_of_this_installation_say(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Said | None] = {name: Said(name) for name in LAB.connections}
+    written: list[tuple[Target, dict[str, Said]]] = []
+    monkeypatch.setattr(outside, "ask", lambda _, ids: outside.Answer(told))
+    monkeypatch.setattr(outside, "write_target", lambda _, one, said: written.append((one, dict(said))))
+    monkeypatch.setattr(outside, "require_well", lambda *given: None)
+    hooks = ExternalHooks(settings, {"prefix": "theirs_", "run_id": "r", "connections": {}}, Path("/nowhere"))
+    hooks.take_target(LAB)
+    outside.look_at_targets(settings, ["lab", EMBEDDED])
+    assert written == [(LAB, told)] * 2
+    told["faultline_kafka"] = None
+    with pytest.raises(ConfigError, match="Connection faultline_kafka: missing, and the target lab needs it"):
+        outside.look_at_targets(settings, ["lab"])

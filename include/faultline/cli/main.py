@@ -19,7 +19,7 @@ from typer.exceptions import TyperException
 from faultline.cli import build_command, job_command, service_command, target_command
 from faultline.cli import nights_command as nights
 from faultline.cli.asking import advise, compare
-from faultline.cli.guest_command import conductor, install, uninstall
+from faultline.cli.external_command import conductor, install, step, uninstall
 from faultline.cli.measuring import missing, sweep
 from faultline.system.environment import let_nobody_write, meet_root
 from faultline.system.errors import ConfigError, FaultlineError
@@ -116,10 +116,22 @@ def up(
         int | None,
         typer.Option(help="So many hosts in network namespaces: the broker's, and one for each Spark worker; 0: none."),
     ] = None,
+    foreground: Annotated[
+        bool,
+        typer.Option(
+            "--foreground", help="With --no-airflow: stay, for an external Airflow; end the services at its end."
+        ),
+    ] = False,
 ) -> None:
     """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
     from faultline.cli.operations import bring_up, close_what_ended, ports_named
 
+    if foreground:
+        from faultline.cli.external_command import hold_services
+
+        if airflow:
+            raise ConfigError("--foreground: needs --no-airflow; Airflow of its own stays by itself")
+        hold_services(ports_named(port or []), hosts)
     settings = bring_up(say, airflow=airflow, ports=ports_named(port or []), hosts=hosts)
     close_what_ended(settings, say)
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
@@ -264,8 +276,10 @@ def results(
 _ROOMS = {"job": job_command, "build": build_command, "service": service_command, "target": target_command}
 for _name, _room in {"nightly": nights, **_ROOMS}.items():
     app.add_typer(_room.app, name=_name)
-for command in (sweep, missing, compare, advise, conductor, install, uninstall):
+for command in (sweep, missing, compare, advise, install, uninstall):
     app.command()(command)
+app.command(hidden=True)(conductor)
+app.command(hidden=True)(step)
 
 
 @app.command()

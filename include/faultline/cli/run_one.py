@@ -19,9 +19,9 @@ from faultline.experiment.build import parse_build
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
 from faultline.installation.airflow import airflow_health
-from faultline.installation.supervision import down, services_keeper
+from faultline.installation.supervision import down
 from faultline.installation.supervisord import Supervisor
-from faultline.installation.users import are_for_runs, using
+from faultline.installation.users import are_for_runs, services_keeper, using
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.lifecycle.prepare import Order, check_here, pause_in
 from faultline.lifecycle.progress import current_attempt, describe, phase_of

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from faultline.system.environment import PASSED, passed_on
+from faultline.system.environment import HANDED_ON, passed_on
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.settings import Settings, load_settings
@@ -20,13 +20,6 @@ UNIT = "faultline.service"
 # Beside the units: links to those that systemd starts by itself, as the unit's own [Install] has it.
 _ENABLED = "default.target.wants"
 MARK = "# Written by ./faultline service install; of the installation in "
-# Names that the unit hands on beside where things lie, as they are now; with what they name, and what holds a password.
-# The database is known to the installation.
-HANDED_ON = (
-    "FAULTLINE_NIGHTS", "FAULTLINE_NIGHTLY_SCHEDULE", "FAULTLINE_SPEED_SCHEDULE", "FAULTLINE_WORKER_MEMORY_MB",
-    "FAULTLINE_QUIET_S", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_REFUSE_ROOT", "FAULTLINE_MACHINE",
-    "FAULTLINE_MEMCACHED", "FAULTLINE_PYTHON", "JAVA_HOME", PASSED,
-)  # fmt: skip
 _TEXT = """\
 {mark}{home}
 [Unit]
@@ -52,24 +45,24 @@ WantedBy=default.target
 """
 
 
-# What a unit runs. The services go on by themselves once they are up; the conductor stays in the foreground, and all
-# that it started ends with it.
+# What a unit runs. The services go on by themselves once they are up; in the foreground they end with
+# their command.
 _UP = {
     "what": "Kafka, Spark and Airflow",
     "kind": "Type=oneshot\nRemainAfterExit=yes",
     "commands": "ExecStart=/bin/sh ./faultline up\nExecStop=/bin/sh ./faultline down",
 }
-_CONDUCTOR = {
-    "what": "Kafka, Spark and the conductor of another Airflow",
+_FOREGROUND = {
+    "what": "Kafka and Spark, for an external Airflow",
     "kind": "Type=exec\nKillMode=mixed",
-    "commands": "ExecStart=/bin/sh ./faultline conductor",
+    "commands": "ExecStart=/bin/sh ./faultline up --no-airflow --foreground",
 }
 
 
 @app.command()
 def install(
     conductor: Annotated[
-        bool, typer.Option("--conductor", help="Run `conductor` in place of `up`, for an Airflow that others use.")
+        bool, typer.Option("--conductor", help="Without Airflow and in the foreground, for an external Airflow.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit; write nothing.")] = False,
 ) -> None:
@@ -107,7 +100,7 @@ def unit_path() -> Path:
 
 
 def write_unit(settings: Settings, path: Path, *, conductor: bool = False) -> None:
-    """Writes the unit, for the services or for the conductor. Raises ConfigError as `unit_text`."""
+    """Writes the unit; `conductor`: for an external Airflow. Raises ConfigError as `unit_text`."""
     text = unit_text(settings, path, conductor=conductor)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +121,7 @@ def unit_text(settings: Settings, path: Path, *, conductor: bool = False, shown:
     secret = dict.fromkeys(passed_on(), "…") if shown else passed_on()
     given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | secret | places
     environment = "".join(f'Environment="{name}={_quoted(name, value)}"\n' for name, value in given.items())
-    what = _CONDUCTOR if conductor else _UP
+    what = _FOREGROUND if conductor else _UP
     return _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment, **what)
 
 

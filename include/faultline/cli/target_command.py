@@ -210,7 +210,7 @@ def _refuse_in_use(settings: Settings, name: str) -> None:
     """Its logins are needed to the end of an experiment."""
     from faultline.experiment.attempt import open_attempts
     from faultline.experiment.plan import read_plan
-    from faultline.installation.supervision import services_keeper
+    from faultline.installation.users import services_keeper
 
     for attempt in open_attempts(settings.attempts, settings.home):
         if read_plan(attempt).order.config["target"] != name:

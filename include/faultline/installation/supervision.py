@@ -26,7 +26,7 @@ from faultline.installation.kafka import prepare_kafka
 from faultline.installation.services import control_services, data_services
 from faultline.installation.spark import prepare_spark
 from faultline.installation.supervisord import Service, Supervisor, write_configuration
-from faultline.installation.users import conductor_of, runs
+from faultline.installation.users import external_experiment, foreground_of, runs
 from faultline.system.background import restore
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -42,8 +42,8 @@ from faultline.system.waiting import in_time, wait_until
 # Lets everybody of the machine in: by it, what keeping them out costs is measured.
 OPEN = "FAULTLINE_OPEN"
 Progress = Callable[[str], None]
-# How long a conductor has to end its work and its services.
-CONDUCTOR_S = 90.0
+# How long whoever holds the services, or measures by itself, has to end its work.
+OWNER_S = 90.0
 # How long one of the services, or the database, has to be ready: minutes, on a busy machine.
 READY_S = 600.0
 
@@ -74,7 +74,7 @@ def up(
     # Two installations that start at once choose other ports: each keeps its claims until its services listen.
     with _one_at_a_time(settings), contextlib.ExitStack() as claims:
         if airflow:
-            _refuse_beside_conductor(settings)
+            _refuse_beside_external(settings)
         supervisor = Supervisor(settings)
         database = choose_database(settings, running=airflow_runs(settings)) if airflow else None
         if supervisor.running():
@@ -119,11 +119,16 @@ def airflow_runs(settings: Settings) -> bool:
     return any(name.startswith("airflow-") and state not in ("STOPPED", "EXITED") for name, state in states)
 
 
-def _refuse_beside_conductor(settings: Settings) -> None:
-    if (one := conductor_of(settings)) is not None:
+def _refuse_beside_external(settings: Settings) -> None:
+    """Airflow here and an external one would take each other's experiments for dead ones, and close them."""
+    if (one := foreground_of(settings)) is not None:
         raise ConfigError(
-            f"airflow: the conductor of another Airflow serves here (process {one.pid}), and either would close the "
-            "other's experiments; end it first, or give --no-airflow"
+            f"airflow: process {one.pid} holds the services for an external Airflow (`up --foreground`); end it first, "
+            "or give --no-airflow"
+        )
+    if (attempt := external_experiment(settings)) is not None:
+        raise ConfigError(
+            f"airflow: {attempt}, an experiment of an external Airflow, goes on here; let it end, or ./faultline down"
         )
 
 
@@ -141,13 +146,13 @@ def down(settings: Settings, progress: Progress = lambda text: None) -> list[int
     Data, logs and results stay. Returns the pids that had to be ended outside the supervisor.
     """
     # Before the lock, which it takes to end its services.
-    conductor = conductor_of(settings)
-    if conductor is not None and conductor.pid != os.getpid():
-        progress("stopping the conductor")
-        end_processes([conductor], grace_s=CONDUCTOR_S)
+    holder = foreground_of(settings)
+    if holder is not None and holder.pid != os.getpid():
+        progress("stopping `up --foreground`")
+        end_processes([holder], grace_s=OWNER_S)
     if owners := _owners(settings):
         progress("stopping what is measured without Airflow")
-        end_processes(owners, grace_s=CONDUCTOR_S)
+        end_processes(owners, grace_s=OWNER_S)
     with _one_at_a_time(settings):
         return _down(settings, progress)
 
@@ -178,14 +183,6 @@ def _down(settings: Settings, progress: Progress) -> list[int]:
         if attempt.over is None:
             progress(f"experiment {attempt.id} was cut off; the next `up` closes it, and removes what is left of it")
     return ended
-
-
-def services_keeper(settings: Settings) -> int | None:
-    """Pid of the process that keeps the services of this installation; None where each runs by itself."""
-    with contextlib.suppress(OSError, ValueError):
-        pid = int((settings.home / "supervisord.pid").read_text())
-        return pid if psutil.pid_exists(pid) else None
-    return None
 
 
 def marked_processes(settings: Settings) -> list[psutil.Process]:

@@ -1,25 +1,29 @@
 """Who uses the services of an installation, so that a `run` ends none that others have come to use.
 
 Services that a `run` started are noted to be for runs alone, until another command brings them up, too; so are those
-that a conductor leaves. Each of both shares a lock for as long as it uses them. The last one may end them.
+that `up --foreground` leaves. Each of both shares a lock for as long as it uses them. The last one may end them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 
+from faultline.experiment.attempt import Attempt, open_attempts
+from faultline.system.environment import HANDED_ON, passed_on
 from faultline.system.errors import ConfigError
-from faultline.system.files import make_folder, write_json
+from faultline.system.files import make_folder, write_json, write_private
 from faultline.system.locks import FileLock
 from faultline.system.processes import live_process, this_process
 from faultline.system.settings import INSTANCE, Settings, instance
 
 _LOCK, _NOTE, _RUNS = "users.lock", "for-runs", "runs"
+ENVIRONMENT = "environment.json"
 
 
 @contextlib.contextmanager
@@ -80,18 +84,20 @@ def _live(note: Path) -> psutil.Process | None:
     return None
 
 
-# ---- One conductor serves an installation for an Airflow of others: its lock, and in the file who holds it ----
+# ---- `up --foreground` holds the services: its lock, and in the file who it is ----
 
-FILE = "conductor.lock"
+FILE = "foreground.lock"
+# In the folder of an attempt: which external Airflow's it is, and of which start of the services.
+OWNER = Path("steps") / "owner.json"
 
 
 @contextlib.contextmanager
-def only_conductor(settings: Settings) -> Iterator[None]:
-    """Makes this process the conductor. Raises ConfigError when another one serves this installation."""
+def only_foreground(settings: Settings) -> Iterator[None]:
+    """Makes this process the one that holds the services. Raises ConfigError when another one does."""
     path = settings.home / FILE
     with FileLock(path).held(limit_s=0.0) as hold:
         if hold.waited_s is None:
-            raise ConfigError(f"{settings.conductor_socket}: a conductor serves there already; stop that one first")
+            raise ConfigError(f"--foreground: another process holds the services of {settings.home}; stop that first")
         # Who it belongs to is written over only by whoever has got it, in place: another file would have no lock.
         path.write_text(json.dumps(this_process()))
         try:
@@ -100,16 +106,52 @@ def only_conductor(settings: Settings) -> Iterator[None]:
             path.write_text("")
 
 
-def conductor_of(settings: Settings) -> psutil.Process | None:
-    """The live process that serves an Airflow of others here; None without one."""
+def foreground_of(settings: Settings) -> psutil.Process | None:
+    """The live process that holds the services in the foreground; None without one."""
     return _live(settings.home / FILE)
 
 
 def keep_services(settings: Settings) -> None:
-    """Notes that a conductor started the services that run: they end with it, or with the one that comes after it."""
-    write_json(settings.home / INSTANCE, {**instance(settings), "by": "conductor"})
+    """Notes that a process in the foreground started the services: they end with it, or with the next one."""
+    write_json(settings.home / INSTANCE, {**instance(settings), "by": "foreground"})
 
 
 def keeps_services(settings: Settings) -> bool:
-    """Whether a conductor started the services that run, or that ran till a crash."""
-    return instance(settings).get("by") == "conductor"
+    """Whether such a process started the services that run, or that ran until a crash."""
+    return instance(settings).get("by") == "foreground"
+
+
+def services_keeper(settings: Settings) -> int | None:
+    """Pid of the process that keeps the services of this installation; None where each runs by itself."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((settings.home / "supervisord.pid").read_text())
+        return pid if psutil.pid_exists(pid) else None
+    return None
+
+
+def owner_of(attempt: Attempt, settings: Settings) -> tuple[str, str] | None:
+    """The external Airflow whose experiment goes on: its file of DAGs, and their prefix; None when it is no such one,
+    or over, or the services were started again since."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads((attempt.folder / OWNER).read_text())
+        if attempt.over is None and found["instance"] == instance(settings).get("instance"):
+            return str(found["place"]), str(found["prefix"])
+    return None
+
+
+def external_experiment(settings: Settings) -> str | None:
+    """The attempt of an external Airflow's experiment that goes on here."""
+    open_ones = open_attempts(settings.attempts, settings.home)
+    return next((one.id for one in open_ones if owner_of(one, settings) is not None), None)
+
+
+def keep_environment(settings: Settings) -> None:
+    """Keeps what of this environment steps of an external Airflow need, whose tasks have another one."""
+    found = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | passed_on()
+    write_private(settings.home / ENVIRONMENT, json.dumps(found))
+
+
+def take_environment(settings: Settings) -> None:
+    """Makes it this process's."""
+    with contextlib.suppress(FileNotFoundError):
+        os.environ.update(json.loads((settings.home / ENVIRONMENT).read_text()))

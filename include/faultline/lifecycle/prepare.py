@@ -20,8 +20,8 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.plan import Ordered, Places, PlannedEngine, program_of, resolve, topic_partitions
 from faultline.experiment.sweep_id import require_sweep_id
 from faultline.installation.hosts.layout import checkpoint_disk
-from faultline.installation.supervision import services_keeper
 from faultline.installation.targets.rules import check_target, not_measured, require_possible
+from faultline.installation.users import services_keeper
 from faultline.lifecycle.builds import Build, build_of, check_build
 from faultline.lifecycle.environment import default_build, describe, job_hashes
 from faultline.lifecycle.teardown import refused_record

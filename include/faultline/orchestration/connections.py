@@ -11,11 +11,11 @@ from typing import Any
 
 from faultline.experiment.attempt import open_attempts
 from faultline.installation.airflow import airflow_environment, choose_database, write_airflow_home
-from faultline.installation.supervision import services_keeper
 from faultline.installation.supervisord import Supervisor
 from faultline.installation.targets.logins import write_target
 from faultline.installation.targets.look import require_well
 from faultline.installation.targets.said import Said, check_said
+from faultline.installation.users import services_keeper
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError
 from faultline.system.locks import MachineLock
@@ -94,6 +94,15 @@ def require_targets(settings: Settings, names: Iterable[str], say: Say) -> None:
         if (one := target(settings, name)) is not None:
             take_in(settings, one)
             require_well(settings, one, say)
+
+
+def look_at_targets(settings: Settings, names: Iterable[str]) -> None:
+    """The same before a sweep is planned: a target that does not answer is left to the cells, since it may by then."""
+    for name in names:
+        try:
+            require_targets(settings, [name], print)
+        except InfrastructureError as error:
+            print(f"target {name}: {error}; each experiment looks again")
 
 
 def take_in(settings: Settings, one: Target) -> None:

@@ -20,6 +20,7 @@ from faultline.system.settings import load_settings
 if TYPE_CHECKING:
     from faultline.orchestration.planning import SweepRun
 
+UNMEASURED = "not every cell has a valid record: the red tasks and the note of this run say why"
 DOC = """\
 ### {title}
 
@@ -197,7 +198,7 @@ def require_success() -> None:
     """Fails the run when one of its tasks failed: `aggregate` comes last and succeeds in any case."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    raise AirflowFailException("not every cell has a valid record: the red tasks and the note of this run say why")
+    raise AirflowFailException(UNMEASURED)
 
 
 def integer_param(name: str, default: int | None, low: int, high: int, text: str) -> Param:

@@ -27,6 +27,12 @@ _KEPT = frozenset({
     "FAULTLINE_MEMCACHED", "FAULTLINE_REFUSE_ROOT", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_PYTHON", "FAULTLINE_MACHINE",
 })  # fmt: skip
 _KEPT_FAMILIES = ("LC_",)
+# Names that a command which brings services up later needs as they are now, beside where things lie.
+HANDED_ON = (
+    "FAULTLINE_NIGHTS", "FAULTLINE_NIGHTLY_SCHEDULE", "FAULTLINE_SPEED_SCHEDULE", "FAULTLINE_WORKER_MEMORY_MB",
+    "FAULTLINE_QUIET_S", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_REFUSE_ROOT", "FAULTLINE_MACHINE",
+    "FAULTLINE_MEMCACHED", "FAULTLINE_PYTHON", "JAVA_HOME", PASSED,
+)  # fmt: skip
 
 
 def clean_environment(extra: Mapping[str, str] | None = None, *, for_workload: bool = False) -> dict[str, str]:

@@ -165,11 +165,6 @@ class Settings:
         """Where the Spark that stays takes its jobs; see `faultline.engines.spark.session`."""
         return self._socket("session")
 
-    @property
-    def conductor_socket(self) -> Path:
-        """Where tasks of an Airflow that others use have their work done."""
-        return self._socket("conductor")
-
     def _socket(self, name: str) -> Path:
         inside = self.home / f"{name}.sock"
         if len(str(inside)) <= MAX_SOCKET_PATH:

@@ -55,7 +55,7 @@ def test_a_dry_run_prints_the_unit_and_writes_nothing(
     monkeypatch.setenv("TOKEN", "of mine")
     install(conductor=True, dry_run=True)
     told = capsys.readouterr()
-    assert "ExecStart=/bin/sh ./faultline conductor\n" in told.out and 'TOKEN=…"' in told.out
+    assert "ExecStart=/bin/sh ./faultline up --no-airflow --foreground\n" in told.out and 'TOKEN=…"' in told.out
     assert "of mine" not in told.out and "nothing was done" in told.err
     assert not (tmp_path / "config").exists()
 

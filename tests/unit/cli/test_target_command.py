@@ -10,7 +10,7 @@ import pytest
 
 from faultline.cli import run_one, target_command
 from faultline.experiment.attempt import Attempt
-from faultline.installation import supervision
+from faultline.installation import supervision, users
 from faultline.orchestration import connections
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT, Settings
@@ -47,7 +47,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, keeper: int | None) -> None:
-    for where in (supervision, connections, run_one):
+    for where in (users, connections, run_one):
         monkeypatch.setattr(where, "services_keeper", lambda _: keeper)
 
 

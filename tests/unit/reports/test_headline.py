@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from faultline.orchestration.airflow_api import AirflowApi
-from faultline.orchestration.guest.guest_run import GUEST_RUN
-from faultline.orchestration.notes import note_stopped, write_note
+from faultline.orchestration.notes import write_note
 from faultline.records.record import AuditPart
 from faultline.reports.notes import MAX_NOTE, headline, refusal_headline, sweep_headline
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -78,14 +77,3 @@ def test_a_note_goes_through_the_api_and_never_costs_a_run(tmp_path: Path, monke
 
     monkeypatch.setattr(AirflowApi, "_call", broken)
     assert "does not answer" in str(write_note(settings, "experiment", "r", "text"))
-
-
-def test_a_run_in_an_airflow_of_others_gets_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, calls = Settings(tmp_path, tmp_path, tmp_path), list[Any]()
-    monkeypatch.setattr(AirflowApi, "_call", lambda self, *given: calls.append(given) or {})
-    note_stopped(settings, "recovery", "r")
-    assert len(calls) == 2
-    monkeypatch.setenv(GUEST_RUN, "1")
-    note_stopped(settings, "recovery", "r")
-    assert write_note(settings, "experiment", "r", "text") is None
-    assert len(calls) == 2

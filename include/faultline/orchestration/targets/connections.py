@@ -8,8 +8,7 @@ from typing import Any
 from faultline.installation.targets.logins import write_target
 from faultline.installation.targets.look import require_well
 from faultline.installation.targets.said import Said, check_said
-from faultline.orchestration.connections import at_work, look_ahead, take_in
-from faultline.orchestration.guest.guest_run import is_guest_run
+from faultline.orchestration.connections import at_work
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
 from faultline.system.target import Target, target
@@ -17,11 +16,7 @@ from faultline.system.target import Target, target
 
 def take_target(settings: Settings, one: Target) -> None:
     """Writes down what the Connections of a target say. Within a task. Raises ConfigError naming the Connection."""
-    if is_guest_run():
-        # `target add` made them on this host; the Airflow that runs the tasks knows none of them.
-        take_in(settings, one)
-    else:
-        write_target(settings, one, said_in_task(one))
+    write_target(settings, one, said_in_task(one))
 
 
 def prepare_target(settings: Settings, name: str) -> None:
@@ -47,8 +42,6 @@ def look_before(settings: Settings, names: Iterable[str]) -> None:
         try:
             if at_work(settings) is None:
                 prepare_target(settings, name)
-            elif is_guest_run():
-                look_ahead(settings, [name])
             else:
                 check_said(one, said_in_task(one))
         except InfrastructureError as error:

@@ -1,41 +1,111 @@
-"""`install` and `uninstall`: a folder of DAGs in an Airflow of others, its pool and its Connections; nothing else."""
+"""`install` and `uninstall`: a folder of DAGs in an external Airflow, its pool and its Connections; nothing else."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import socket
+import subprocess
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.system.files import write_whole
+from faultline.system.files import write_private, write_whole
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 
 DAG_FILE, PLACE_FILE = "faultline_dags.py", "faultline.json"
+# The longest answer of another `airflow` command.
+LONGEST_S = 180
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
 _QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
-class Airflow(Protocol):
-    """What an Airflow of others is asked and told; see `faultline.orchestration.guest.other_airflow`."""
+class OtherAirflow:
+    """Its pools, Connections and DAGs. `command`: the path of its `airflow`."""
 
-    def pools(self) -> set[str]: ...
-    def connections(self) -> set[str]: ...
-    def dags(self) -> set[str]: ...
-    def running(self, dag: str) -> list[str]: ...
-    def add_pool(self, name: str) -> None: ...
-    def add_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None: ...
-    def renew_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None: ...
-    def delete_pool(self, name: str) -> None: ...
-    def delete_connection(self, name: str) -> None: ...
-    def delete_dag(self, name: str) -> None: ...
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def pools(self) -> set[str]:
+        return {str(one["pool"]) for one in self._listed("pools", "list")}
+
+    def connections(self) -> set[str]:
+        return {str(one["conn_id"]) for one in self._listed("connections", "list")}
+
+    def dags(self) -> set[str]:
+        """Ids of those that it has read."""
+        return {str(one["dag_id"]) for one in self._listed("dags", "list", "--columns", "dag_id")}
+
+    def running(self, dag: str) -> list[str]:
+        """Ids of the runs of a DAG, which it has read, that go on."""
+        return [str(one["run_id"]) for one in self._listed("dags", "list-runs", dag, "--state", "running")]
+
+    def add_pool(self, name: str) -> None:
+        self._run("pools", "set", name, "1", "Faultline measures one experiment at a time")
+
+    def add_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds Connections; one that is there already stays as it is."""
+        self._import(wanted)
+
+    def renew_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+        """Writes Connections in the place of those that are there."""
+        self._import(wanted, "--overwrite")
+
+    def delete_pool(self, name: str) -> None:
+        self._run("pools", "delete", name)
+
+    def delete_connection(self, name: str) -> None:
+        self._run("connections", "delete", name)
+
+    def delete_dag(self, name: str) -> None:
+        """Removes what it keeps of a DAG and its runs."""
+        self._run("dags", "delete", "--yes", name)
+
+    def _import(self, wanted: Mapping[str, Mapping[str, Any]], *how: str) -> None:
+        # By a file: everybody on the machine can read a command line.
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "connections.json"
+            write_private(file, json.dumps(wanted))
+            self._run("connections", "import", str(file), *how)
+
+    def _listed(self, *words: str) -> list[dict[str, Any]]:
+        text = self._run(*words, "--output", "json")
+        lines = text.splitlines()
+        # Airflow may warn on standard output before it answers.
+        for number, line in enumerate(lines):
+            if line.startswith("["):
+                with contextlib.suppress(ValueError):
+                    return list(json.loads("\n".join(lines[number:])))
+        if "No data found" in text:
+            return []
+        raise InfrastructureError(f"{self.command} {' '.join(words)}: gave no JSON: {text.strip()[-200:]}")
+
+    def _run(self, *words: str) -> str:
+        try:
+            done = subprocess.run(
+                [self.command, *words], capture_output=True, text=True, timeout=LONGEST_S, check=False
+            )
+        except FileNotFoundError:
+            raise ConfigError(
+                f"--airflow {self.command}: is not there; give the path of that Airflow's command"
+            ) from None
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise InfrastructureError(f"{self.command} {' '.join(words[:2])}: {error}") from None
+        if done.returncode:
+            last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+            raise InfrastructureError(
+                f"{self.command} {' '.join(words[:2])}: {last}; it needs that Airflow's configuration (AIRFLOW_HOME) "
+                "and its database"
+            )
+        return done.stdout
 
 
 @dataclass(frozen=True)
@@ -84,7 +154,7 @@ class Guest:
 
 def install(
     guest: Guest,
-    airflow: Airflow,
+    airflow: OtherAirflow,
     settings: Settings,
     connections: Mapping[str, Mapping[str, Any]],
     dags: list[dict[str, Any]],
@@ -124,7 +194,8 @@ def install(
     made["files"] = {DAG_FILE: _digest(source)}
     place = {
         "prefix": guest.prefix, "queue": guest.queue, "pool": guest.pool, "home": str(settings.home),
-        "socket": str(settings.conductor_socket), "host": socket.gethostname(), "made": made, "dags": dags,
+        "results": str(settings.results), "command": str(settings.root / "faultline"),
+        "host": socket.gethostname(), "made": made, "dags": dags,
     }  # fmt: skip
     # First what is to be undone, last what Airflow reads: whatever fails between them, `uninstall` puts right.
     guest.folder.mkdir(exist_ok=True)
@@ -138,7 +209,7 @@ def install(
     write_whole(guest.folder / DAG_FILE, source)
 
 
-def uninstall(guest: Guest, airflow: Airflow, say: Say, *, dry_run: bool = False) -> None:
+def uninstall(guest: Guest, airflow: OtherAirflow, say: Say, *, dry_run: bool = False) -> None:
     """Removes what `install` made and noted: DAGs with their runs, pool, Connections, folder. Records stay.
 
     Raises ConfigError where nothing is installed, and while one of its runs goes on, before anything is removed;
@@ -182,7 +253,7 @@ def uninstall(guest: Guest, airflow: Airflow, say: Say, *, dry_run: bool = False
     _remove_folder(guest.folder, say)
 
 
-def _refuse_taken(guest: Guest, airflow: Airflow, names: list[str], *, known: Mapping[str, Any] | None) -> None:
+def _refuse_taken(guest: Guest, airflow: OtherAirflow, names: list[str], *, known: Mapping[str, Any] | None) -> None:
     if known is None and (taken := sorted({f"{guest.prefix}{name}" for name in names} & airflow.dags())):
         raise ConfigError(f"--prefix {guest.prefix}: that Airflow has a DAG {taken[0]} already; choose another prefix")
     if not os.access(guest.into, os.W_OK | os.X_OK):

@@ -1,4 +1,4 @@
-"""An Airflow of others, in use, on which Faultline is a guest: its tasks are killed, a sweep is measured, then gone."""
+"""An external Airflow in use: its tasks are killed, a sweep is measured, and Faultline is removed from it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,17 +15,20 @@ import psutil
 import pytest
 
 from benchmarks.installation import MATRIX, form
+from faultline.installation.supervisord import Supervisor
+from faultline.orchestration.external.folder import PLACE_FILE
 from faultline.records.store import Store
 from faultline.system.processes import end_processes
 from faultline.system.sockets import fetch_json
 from faultline.system.waiting import wait_until
-from tests.component.test_guest_airflow import COMMAND, Theirs
+from tests.component.test_external_airflow import COMMAND, Theirs
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports
 from tests.support.postgresql import Cluster
 from tests.support.processes import words_of
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 
+HOLD = ("--no-airflow", "--foreground")
 SWEEP_ONLY = ("repetitions", "max_measurements")
 # What Airflow calls a worker of the LocalExecutor, and the processes below it.
 WORKER = "airflow worker -- "
@@ -79,7 +83,7 @@ def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
 def conducting(installation: Installation) -> Iterator[subprocess.Popen[str]]:
     with (installation.home / "conductor.log").open("w") as log:
         process = subprocess.Popen(
-            installation.command("conductor"),
+            [*installation.command("up"), *HOLD],
             env=installation.environment,
             cwd=installation.home,
             stdout=log,
@@ -89,16 +93,24 @@ def conducting(installation: Installation) -> Iterator[subprocess.Popen[str]]:
     log_file = installation.home / "conductor.log"
     try:
         wait_until(
-            lambda: "conductor: ready" in log_file.read_text(),
+            lambda: "services: ready" in log_file.read_text(),
             timeout_s=180,
             every_s=0.5,
-            what="the conductor",
+            what="the services",
             alive=lambda: None if process.poll() is None else log_file.read_text()[-2000:],
         )
         yield process
     finally:
         process.terminate()
         process.wait(120)
+
+
+def use_this_python(place: Path, command: Path) -> None:
+    """The installation under test has no environment of its own, which `./faultline` would make."""
+    path = os.pathsep.join(filter(None, sys.path))
+    command.write_text(f"#!/bin/sh\nexport PYTHONPATH='{path}'\nexec '{sys.executable}' -P -m faultline \"$@\"\n")
+    command.chmod(0o700)
+    place.write_text(json.dumps({**json.loads(place.read_text()), "command": str(command)}))
 
 
 def kill_the_task(theirs: Theirs) -> None:
@@ -133,6 +145,7 @@ def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothin
     assert theirs.state() == before
     done = installation.run("install", *where)
     assert done.returncode == 0, done.stderr
+    use_this_python(theirs.dags / "guest" / PLACE_FILE, installation.home / "faultline")
     theirs.call("dags", "reserialize")
 
     conf = {key: value for key, value in form("guest", [100.0], 1).items() if key not in SWEEP_ONLY}
@@ -158,29 +171,32 @@ def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothin
     assert theirs.state() == before
     conducting.terminate()
     assert conducting.wait(120) == 0
-    assert not installation.settings.conductor_socket.exists()
+    assert not Supervisor(installation.settings).running()
 
 
-def test_two_conductors_of_one_installation_are_refused(
+def test_two_that_hold_the_services_of_one_installation_are_refused(
     installation: Installation, conducting: subprocess.Popen[str]
 ) -> None:
-    done = installation.run("conductor")
-    assert done.returncode == 2 and "a conductor serves there already" in done.stderr
+    done = installation.run("up", *HOLD)
+    assert done.returncode == 2 and "another process holds the services" in done.stderr
     assert conducting.poll() is None
 
 
-def test_the_services_of_a_conductor_that_was_killed_are_used_by_the_next_one(
+def test_services_whose_holder_was_killed_are_used_by_the_next_one(
     installation: Installation, conducting: subprocess.Popen[str]
 ) -> None:
     conducting.kill()
     conducting.wait(120)
     with (installation.home / "second.log").open("w") as log:
         second = subprocess.Popen(
-            installation.command("conductor"), env=installation.environment, cwd=installation.home, stderr=log
+            [*installation.command("up"), *HOLD],
+            env=installation.environment,
+            cwd=installation.home,
+            stderr=log,
         )
     try:
         said = installation.home / "second.log"
-        wait_until(lambda: "conductor: ready" in said.read_text(), timeout_s=120, every_s=0.5, what="the next one")
+        wait_until(lambda: "services: ready" in said.read_text(), timeout_s=120, every_s=0.5, what="the next one")
     finally:
         second.terminate()
         second.wait(120)

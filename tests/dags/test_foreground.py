@@ -1,4 +1,4 @@
-"""`./faultline conductor`: what it refuses, and whose services it ends."""
+"""`./faultline up --foreground`: what it refuses, and whose services it ends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from faultline.cli import operations
-from faultline.cli.guest_command import conductor
+from faultline.cli.external_command import hold_services
 from faultline.installation import supervision
 from faultline.installation.supervisord import Supervisor
-from faultline.installation.users import are_for_runs, only_conductor, using
+from faultline.installation.users import are_for_runs, only_foreground, using
 from faultline.system.errors import ConfigError
 from faultline.system.settings import INSTANCE, load_settings
 
@@ -60,16 +60,16 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
         ({}, None, True),
         ({"kafka": "RUNNING"}, None, False),
         # Of one that was killed.
-        ({"kafka": "RUNNING"}, "conductor", True),
+        ({"kafka": "RUNNING"}, "foreground", True),
     ],
 )
-def test_a_conductor_ends_the_services_that_it_started(
+def test_it_ends_the_services_that_it_started(
     services: Services, known: dict[str, str], by: str | None, ends: bool
 ) -> None:
     services.known = known
     (services.home / INSTANCE).write_text(json.dumps({"instance": "i", "by": by}))
     with pytest.raises(ConfigError, match="a broken jar"):
-        conductor()
+        hold_services()
     assert services.done == (["up", "down"] if ends else ["up"])
 
 
@@ -77,7 +77,7 @@ def test_services_that_a_run_uses_are_left_to_it(services: Services) -> None:
     settings = load_settings()
     with using(settings) as alone:
         with pytest.raises(ConfigError, match="a broken jar"):
-            conductor()
+            hold_services()
         assert services.done == ["up"]
         assert are_for_runs(settings) and alone(), "the run ends them"
 
@@ -90,28 +90,28 @@ def test_what_is_missing_is_refused_before_anything_is_done(
 
     monkeypatch.setattr(operations, "require", require)
     with pytest.raises(ConfigError, match="no Java"):
-        conductor()
+        hold_services()
     assert services.done == [] and list(services.home.iterdir()) == []
 
 
-def test_a_second_conductor_ends_nothing(services: Services) -> None:
-    with only_conductor(load_settings()), pytest.raises(ConfigError, match="serves there already"):
-        conductor()
+def test_a_second_one_ends_nothing(services: Services) -> None:
+    with only_foreground(load_settings()), pytest.raises(ConfigError, match="another process holds the services"):
+        hold_services()
     assert services.done == []
 
 
 def test_it_is_refused_beside_an_airflow_of_faultlines_own_and_leaves_that_up(services: Services) -> None:
     services.known = {"kafka": "RUNNING", "airflow-scheduler": "BACKOFF"}
     with pytest.raises(ConfigError, match="Faultline's own Airflow runs here"):
-        conductor()
+        hold_services()
     assert services.done == []
     services.known = {"airflow-scheduler": "STOPPED"}
     with pytest.raises(ConfigError, match="a broken jar"):
-        conductor()
+        hold_services()
 
 
 def test_an_airflow_that_came_up_meanwhile_is_left_up(services: Services) -> None:
     services.comes_up = {"airflow-scheduler": "RUNNING"}
     with pytest.raises(ConfigError, match="a broken jar"):
-        conductor()
+        hold_services()
     assert services.done == ["up"]

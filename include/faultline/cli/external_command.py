@@ -1,10 +1,11 @@
-"""`./faultline conductor`, `install` and `uninstall`: Faultline in an Airflow that others use."""
+"""`./faultline install`, `uninstall` and `step`, and `up --foreground`: Faultline in an external Airflow."""
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -32,61 +33,78 @@ def install(
 ) -> None:
     """Write a folder of DAGs for an Airflow that others use, and make its pool and Connections when missing.
 
-    Their tasks need `./faultline conductor` on the host that runs them. Nothing else of that Airflow is changed.
+    Their tasks need `./faultline up --no-airflow --foreground` on the host that runs them. Nothing else of
+    that Airflow is changed.
     """
     from faultline.installation.airflow import connections
-    from faultline.orchestration.guest import folder
-    from faultline.orchestration.guest.description import describe, guest_dags
-    from faultline.orchestration.guest.other_airflow import OtherAirflow
+    from faultline.orchestration.external import folder
+    from faultline.orchestration.external.description import describe, guest_dags
 
     settings, guest = load_settings(), folder.Guest(into.absolute(), prefix, queue)
     if not settings.secrets.is_dir() and not dry_run:
-        raise ConfigError(f"{settings.home}: has no services yet; start ./faultline conductor first, on this host")
+        raise ConfigError(
+            f"{settings.home}: has no services yet; start ./faultline up --no-airflow --foreground first, on this host"
+        )
     wanted = connections(settings)
     dags = [describe(one, list(wanted)) for one in guest_dags()]
-    folder.install(guest, OtherAirflow(_command(airflow)), settings, wanted, dags, say, dry_run=dry_run)
+    folder.install(guest, folder.OtherAirflow(_command(airflow)), settings, wanted, dags, say, dry_run=dry_run)
 
 
 def uninstall(into: Into, prefix: Prefix = DEFAULT_PREFIX, airflow: Command = None, dry_run: DryRun = False) -> None:
     """Remove from an Airflow that others use exactly what `install` made there. Records stay."""
-    from faultline.orchestration.guest import folder
-    from faultline.orchestration.guest.other_airflow import OtherAirflow
+    from faultline.orchestration.external import folder
 
     guest = folder.Guest(into.absolute(), prefix, DEFAULT_QUEUE)
-    folder.uninstall(guest, OtherAirflow(_command(airflow)), say, dry_run=dry_run)
+    folder.uninstall(guest, folder.OtherAirflow(_command(airflow)), say, dry_run=dry_run)
 
 
 def conductor() -> None:
-    """Keep Kafka and Spark running and do the work of the tasks of an Airflow that others use, until it is ended.
+    """The former name of `up --no-airflow --foreground`."""
+    hold_services()
 
-    Stays in the foreground, for systemd or supervisord. At its end the services that it started end too, or with the
-    last `run` that uses them.
+
+def step(
+    name: Annotated[str, typer.Argument(help="The task, such as await_end.")],
+    attempt: Annotated[str | None, typer.Argument(help="The attempt that it is a step of.")] = None,
+) -> None:
+    """For tasks of an external Airflow: do the work of one, or find it, and print what it prints until it has ended.
+
+    What the task knows of its run comes by standard input, as JSON; each line on standard output is JSON, too.
     """
+    from faultline.installation.users import take_environment
+    from faultline.orchestration.external.steps import answer
+
+    settings = load_settings()
+    take_environment(settings)
+    answer(name, attempt, json.load(sys.stdin), settings, lambda word: print(json.dumps(word), flush=True))
+
+
+def hold_services(ports: dict[str, int] | None = None, hosts: int | None = None) -> None:
+    """Keeps Kafka and Spark running until this process is ended; then those that it started end, too, or with the last
+    `run` that uses them."""
     from faultline.cli.operations import bring_up, close_what_ended, require
     from faultline.installation.supervision import airflow_runs, down
     from faultline.installation.supervisord import Supervisor
-    from faultline.installation.users import keep_services, keeps_services, note_for_runs, using
-    from faultline.orchestration.guest.conductor import listening
+    from faultline.installation.users import keep_services, keeps_services, note_for_runs, only_foreground, using
 
     settings = load_settings()
     require(settings)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
-    settings.make_place_for_sockets()
-    with listening(settings) as (server, _), using(settings) as alone:
+    with only_foreground(settings), using(settings) as alone:
         _refuse_airflow(settings)
-        # Also those of a conductor that was killed.
+        # Also those of a process that was killed.
         ours = keeps_services(settings) or not Supervisor(settings).running()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _stop)
         try:
-            settings = bring_up(say, airflow=False, settings=settings)
-            # One that was on its way up while this one came to listen.
+            settings = bring_up(say, airflow=False, ports=ports, hosts=hosts, settings=settings)
+            # One that was on its way up while this one came.
             _refuse_airflow(settings)
             if ours:
                 keep_services(settings)
             close_what_ended(settings, say)
-            _become_service(settings)
-            say(f"conductor: ready at {settings.conductor_socket}")
-            server.serve_forever()
+            say("services: ready; they end with this process")
+            while True:
+                signal.pause()
         finally:
             if ours and not airflow_runs(settings):
                 # Before the look at who else there is, so that a `run` that ends meanwhile ends them.
@@ -102,8 +120,8 @@ def _refuse_airflow(settings: Settings) -> None:
 
     if airflow_runs(settings):
         raise ConfigError(
-            "conductor: Faultline's own Airflow runs here, and either would close the other's experiments; ./faultline "
-            "down first"
+            "--foreground: Faultline's own Airflow runs here, and either would close the other's experiments; "
+            "./faultline down first"
         )
 
 
@@ -112,20 +130,6 @@ def _stop(number: int, frame: object) -> None:
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, signal.SIG_IGN)
     raise SystemExit(0)
-
-
-def _become_service(settings: Settings) -> None:
-    """Gives what this process starts the environment that the tasks of Faultline's own Airflow have."""
-    from faultline.installation.airflow import write_airflow_home
-    from faultline.installation.java import find_java
-    from faultline.installation.supervision import service_environment
-    from faultline.system.environment import passed_on
-
-    if not (settings.airflow_home / "airflow.cfg").exists():
-        write_airflow_home(settings)
-    wanted = {**service_environment(settings, find_java(settings.home / "java.json").home), **passed_on()}
-    os.environ.clear()
-    os.environ.update(wanted)
 
 
 def _command(given: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What a guest's folder of DAGs is told: the structure of Faultline's own, as JSON."""
+"""The structure of Faultline's own DAGs as JSON, for the folder of an external Airflow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.matrices import MATRICES
 from faultline.orchestration.experiment import experiment_dag
 from faultline.orchestration.planning import SEARCH_PARAMS
-from faultline.orchestration.sweep import matrix_dag
+from faultline.orchestration.sweep import UNMEASURED, matrix_dag
 
 # These begin no cluster's work, and need none of its Connections.
 _WITHOUT = frozenset({"require_accepted", "require_success", "plan", "judge"})
@@ -82,6 +82,7 @@ def _task(dag: DAG, name: str, connections: list[str], *, in_pool: bool) -> dict
         "at_once": task.max_active_tis_per_dagrun,
         "setups": setups,
         "in_pool": in_pool,
+        "reason": UNMEASURED if name == "require_success" else None,
         "connections": [] if mapped or name in _WITHOUT else _connections(name, connections),
     }
 

@@ -1,25 +1,20 @@
-"""A real Airflow in use by others, to which Faultline comes as a guest and from which it goes; no services."""
+"""A real external Airflow, into which Faultline is installed and from which it is removed; no services."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from faultline.orchestration.guest.conductor import listening
-from faultline.orchestration.guest.description import describe, guest_dags
-from faultline.orchestration.guest.folder import Guest, install, uninstall
-from faultline.orchestration.guest.other_airflow import OtherAirflow
+from faultline.orchestration.external.description import describe, guest_dags
+from faultline.orchestration.external.folder import Guest, OtherAirflow, install, uninstall
 from faultline.system.settings import Settings
-from tests.support.guest_work import work_of_a_run
+from tests.support.external_work import ATTEMPT, make_command
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
@@ -102,24 +97,21 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Theirs:
 
 
 @pytest.fixture
-def conductor(tmp_path: Path) -> Iterator[Settings]:
-    """A conductor whose work measures nothing, and writes down what was begun."""
+def installed(tmp_path: Path) -> Settings:
+    """An installation whose steps measure nothing, and write down what was begun."""
     settings = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
     settings.home.mkdir()
-    with listening(settings, partial(work_of_a_run, str(tmp_path / "begun"))) as (server, _):
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield settings
-        server.shutdown()
-        thread.join()
+    (settings.attempts / ATTEMPT).mkdir(parents=True)
+    make_command(tmp_path)
+    return settings
 
 
-def test_a_guest_comes_works_and_leaves_all_as_it_was(theirs: Theirs, conductor: Settings, tmp_path: Path) -> None:
+def test_a_guest_comes_works_and_leaves_all_as_it_was(theirs: Theirs, installed: Settings) -> None:
     before = theirs.state()
     guest, airflow = Guest(theirs.dags, "guest_", "bench"), OtherAirflow(COMMAND)
     dags = [describe(one, list(CONNECTIONS)) for one in guest_dags()]
     said: list[str] = []
-    install(guest, airflow, conductor, CONNECTIONS, dags, said.append)
+    install(guest, airflow, installed, CONNECTIONS, dags, said.append)
     assert "Connection guest_spark_local: is there, and stays as it is" in said
 
     theirs.call("dags", "reserialize")
@@ -131,7 +123,7 @@ def test_a_guest_comes_works_and_leaves_all_as_it_was(theirs: Theirs, conductor:
     theirs.call("dags", "test", "guest_experiment")
     ((state,),) = theirs.rows("SELECT state FROM dag_run WHERE dag_id = 'guest_experiment'")
     assert state == "success"
-    steps = [line.split() for line in (tmp_path / "begun").read_text().splitlines()]
+    steps = [line.split() for line in (installed.home / "begun").read_text().splitlines()]
     assert [one[0] for one in steps][:1] == ["prepare"] and steps[-1] == ["teardown", "kafka_default,spark_default"]
     assert ["harvest", "spark_local"] in steps and ["judge"] in steps
 

@@ -16,8 +16,8 @@ from hypothesis import settings as bounds
 from hypothesis import strategies as some
 
 from faultline.experiment.matrices import MATRICES
-from faultline.orchestration.guest.description import describe, guest_dags
-from faultline.orchestration.guest.folder import DAG_FILE, PLACE_FILE, Guest, install, uninstall
+from faultline.orchestration.external.description import describe, guest_dags
+from faultline.orchestration.external.folder import DAG_FILE, PLACE_FILE, Guest, install, uninstall
 from faultline.orchestration.planning import SEARCH_PARAMS
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings

@@ -1,0 +1,310 @@
+"""The work of one task of an external Airflow: a detached process, and the task's `./faultline step` that waits for it.
+
+The process has a folder with its ledger, output and outcome, so that it survives its task: the next try of a task that
+was killed finds the work, running or done, and prints its whole output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.cell import EXPERIMENT
+from faultline.installation.users import owner_of, services_keeper
+from faultline.system.environment import clean_environment
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.system.locks import FileLock
+from faultline.system.marks import INSTANCE_MARK
+from faultline.system.processes import read_ledger
+from faultline.system.settings import Settings, instance
+
+
+class SkipError(FaultlineError):
+    """The task is to be skipped. `refused`: why `prepare` refused, for `require_accepted`."""
+
+    def __init__(self, why: str, refused: str | None = None) -> None:
+        super().__init__(why)
+        self.refused = refused
+
+
+class FailedError(FaultlineError):
+    """The task has failed, and another try would fail the same way."""
+
+
+PROGRAM = "faultline.orchestration.external.work"
+Request = Mapping[str, Any]
+# Takes a word for the task: {"log": line}, {"wait": path}, or at last {"outcome": …}.
+Tell = Callable[[dict[str, Any]], None]
+# How long a task waits for services that are away: a restart takes half a minute, an upgrade some minutes.
+AWAY_S = 300.0
+LOOK_S = 0.2
+# How often the task is asked to look whether its run is still wanted.
+WAIT_S = 5.0
+# The steps that may be done again on their attempt, as their table says, which takes long to load.
+REPEATABLE = frozenset({"harvest", "judge", "teardown"})
+# The tasks that ask whether anybody still wants their experiment.
+CANCELLABLE = frozenset({"prepare", "start_recorder", "await_end"})
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one task is to have done once. `since`: tells the run of the task from the same run cleared; empty for a
+    step that is never repeated on its attempt."""
+
+    folder: Path
+    name: str
+    since: str
+    attempt: Attempt | None = None
+    once: bool = False
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger.jsonl"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def ended(self) -> Path:
+        """The outcome."""
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def cancel(self) -> Path:
+        """Its presence says that nobody wants the experiment any more."""
+        return self.folder / f"{self.name}.cancel"
+
+    def outcome(self) -> dict[str, Any] | None:
+        """How the work ended; None while it goes on, or when it died."""
+        with contextlib.suppress(OSError, ValueError):
+            found = dict(json.loads(self.ended.read_text()))
+            return found if found.get("since") == self.since else None
+        return None
+
+    def end_with(self, outcome: Mapping[str, Any]) -> None:
+        write_json(self.ended, {"since": self.since, **outcome})
+
+    def was_begun(self) -> bool:
+        return any(entry.role == self.name for entry in read_ledger(self.ledger))
+
+    def forget(self) -> None:
+        """Lets the next call begin anew; once the task has heard how the work ended."""
+        if self.attempt is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        elif not self.once:
+            self.ended.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[int | None]:
+        """The descriptor of the work's lock, which a process that inherits it holds as long as it lives; None while
+        one does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / f"{self.name}.lock").held(limit_s=0.0) as hold:
+            yield None if hold.waited_s is None else hold.descriptor
+
+    def is_running(self) -> bool:
+        with self.hold() as lock:
+            return lock is None
+
+
+def work_of(name: str, attempt_id: str | None, request: Request, settings: Settings) -> Work:
+    """The work of a task, the same for each of its tries."""
+    # Airflow renews it as it clears a run.
+    since = str(request["start_date"])
+    if attempt_id is not None:
+        attempt = Attempt(settings.attempts / attempt_id)
+        once = name not in REPEATABLE
+        return Work(attempt.folder / "steps", name, "" if once else since, attempt, once)
+    identity = [request[key] for key in ("place", "prefix", "dag", "run_id", "map_index")]
+    digest = hashlib.sha256(json.dumps([*identity, name]).encode()).hexdigest()[:24]
+    # What `prepare` has made may be there, so it is not made twice for one try.
+    once = request["dag"] == EXPERIMENT and name == "prepare"
+    return Work(settings.home / "steps" / digest, name, since, None, once)
+
+
+def ended(act: Callable[[], Any]) -> dict[str, Any]:
+    """How an action ended: done with its value; skip, fail or error with the reason."""
+    try:
+        value = act()
+        return {"outcome": "done", "value": getattr(value, "pid", value)}
+    except SkipError as skipped:
+        return {"outcome": "skip", "why": str(skipped), "refused": skipped.refused}
+    except (ConfigError, FailedError) as error:
+        return {"outcome": "fail", "why": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"outcome": "error", "why": f"{type(error).__name__}: {error}"}
+
+
+def attend(work: Work, request: Request, settings: Settings, tell: Tell) -> dict[str, Any]:
+    """Begins the work unless it was begun, and tells what it prints until it has ended; returns how it ended.
+
+    Raises InfrastructureError when no services run here.
+    """
+    if work.attempt is not None and work.attempt.over and work.once:
+        # The step itself refuses a closed attempt.
+        work.ended.unlink(missing_ok=True)
+    deadline = time.monotonic() + AWAY_S
+    while not _is_begun(work, request, settings):
+        if time.monotonic() >= deadline:
+            raise InfrastructureError(
+                f"{settings.home}: no services run here; start `./faultline up --no-airflow --foreground` on this host"
+            )
+        tell({"log": f"the services are away; this task waits for them, {AWAY_S:g} s at most"})
+        time.sleep(WAIT_S)
+    end = _follow(work, tell)
+    # A step that may be done once has no other try, however it failed.
+    return {**end, "outcome": "fail"} if work.once and end["outcome"] == "error" else end
+
+
+def _is_begun(work: Work, request: Request, settings: Settings) -> bool:
+    """Whether somebody works at it, or has; begins the work where the services run."""
+    with work.hold() as lock:
+        if lock is None:
+            return True
+        if work.outcome() is not None or (work.once and work.attempt and not work.attempt.over and work.was_begun()):
+            return True
+        if services_keeper(settings) is None:
+            return False
+        for file in (work.ended, work.output, work.cancel):
+            file.unlink(missing_ok=True)
+        _begin(work, lock, request, settings)
+    return True
+
+
+def _begin(work: Work, lock: int, request: Request, settings: Settings) -> None:
+    """Starts the detached process. It has secrets from its standard input: command lines and environments show them."""
+    mark = {INSTANCE_MARK: instance(settings).get("instance", "")}
+    attempt = work.attempt.id if work.attempt else ""
+    with work.output.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", PROGRAM, str(work.folder), work.name, attempt, str(lock)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=(lock,),
+            start_new_session=True,
+            env=clean_environment(mark, for_workload=True),
+            cwd=settings.root,
+        )
+    threading.Thread(target=process.wait, daemon=True).start()
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+        stream.write(json.dumps(request).encode())
+
+
+def _follow(work: Work, tell: Tell) -> dict[str, Any]:
+    """Tells what the work prints until it has ended; returns how."""
+    task, told, asked = os.getppid(), 0, time.monotonic()
+    while True:
+        running = work.is_running()
+        told = _tell_lines(work, told, tell, whole=running)
+        if not running:
+            return work.outcome() or _died(work)
+        if os.getppid() != task:
+            raise InfrastructureError(f"{work.name}: the task that waited for it is gone")
+        if work.name in CANCELLABLE and time.monotonic() - asked >= WAIT_S:
+            asked = time.monotonic()
+            tell({"wait": str(work.cancel)})
+        time.sleep(LOOK_S)
+
+
+def _tell_lines(work: Work, told: int, tell: Tell, *, whole: bool) -> int:
+    """Tells the lines of the output after its first `told` bytes, only `whole` ones; returns the bytes told by then."""
+    with contextlib.suppress(FileNotFoundError), work.output.open("rb") as output:
+        output.seek(told)
+        for line in output:
+            if whole and not line.endswith(b"\n"):
+                break
+            told += len(line)
+            tell({"log": line.decode(errors="replace").rstrip("\n")})
+    return told
+
+
+def _died(work: Work) -> dict[str, Any]:
+    """The outcome of work whose process ended without one. A step that may be done once keeps it."""
+    why = f"{work.name}: its process ended without an outcome, as when the services were ended or the machine went down"
+    outcome = {"outcome": "error", "why": why}
+    if work.once and work.attempt is not None and work.was_begun():
+        outcome["outcome"] = "fail"
+        if work.attempt.over is None:
+            from faultline.lifecycle.teardown import note_failure
+
+            note_failure(work.attempt.folder, work.name, InfrastructureError(why))
+        work.end_with(outcome)
+    return outcome
+
+
+def answer(name: str, attempt_id: str | None, request: Request, settings: Settings, tell: Tell) -> None:
+    """Has the work of a task done, and tells how it ended. Raises OSError when the task is gone, which may come again
+    for it."""
+    if name in QUESTIONS:
+        tell(ended(lambda: QUESTIONS[name](request, settings)))
+        return
+    work = work_of(name, attempt_id, request, settings)
+    tell(attend(work, request, settings, tell))
+    work.forget()
+
+
+def runs(request: Request, settings: Settings) -> list[str]:
+    """Ids of the runs whose attempts are open: the task asks its Airflow which of them are over.
+
+    Raises FailedError where another Airflow's experiment goes on, of whose runs the task's cannot tell.
+    """
+    from faultline.installation import supervision
+    from faultline.lifecycle.orphans import unclosed
+
+    if supervision.airflow_runs(settings):
+        raise FailedError(
+            "airflow: Faultline's own Airflow runs here, and either would close the other's experiments; "
+            "./faultline down first"
+        )
+    found = []
+    for attempt in unclosed(settings):
+        owner = owner_of(attempt, settings)
+        if owner is not None and owner != (request["place"], request["prefix"]):
+            place, prefix = owner
+            raise FailedError(
+                f"{attempt.id}: goes on here for DAGs {prefix}… of {place}; begin again when it is over, or, when "
+                "nobody ends it, restart the services"
+            )
+        with contextlib.suppress(FaultlineError):  # damaged: whoever cleans up says so
+            found.append(str(attempt.read().get("run_id") or ""))
+    return [one for one in found if one]
+
+
+def cell(request: Request, settings: Settings) -> dict[str, Any]:
+    """What to do about a cell of a sweep, and the attempts that the sweep has measured of it."""
+    from faultline.orchestration.cells import SweptCell, after, before
+
+    asked, begun = request["cell"], request["start_date"]
+    since = datetime.fromisoformat(begun) if begun else None
+    swept = SweptCell(settings, asked["conf"], request["params"], since, asked["max_measurements"])
+    if run_id := asked.get("ended"):
+        verdict = after(swept, asked["known"], asked["tries"], run_id)
+    else:
+        verdict = before(swept, lambda: None if asked["child"] is None else str(asked["child"]))
+    if verdict.do == "skip":
+        raise SkipError(verdict.why)
+    if verdict.do == "give_up":
+        raise FailedError(verdict.why)
+    return {"do": verdict.do, "known": [record.attempt for record in swept.measured()]}
+
+
+# What is answered at once, by this process.
+QUESTIONS: dict[str, Callable[[Request, Settings], Any]] = {"runs": runs, "cell": cell}

@@ -1,0 +1,230 @@
+"""The detached process that does the work of a task of an external Airflow; it imports no Airflow.
+
+    python -m faultline.orchestration.external.work FOLDER NAME ATTEMPT LOCK < request.json
+
+`LOCK`: the descriptor whose lock says that it lives. The request holds what the task knows of its run, and Connections.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faultline.engines.running import Submission
+from faultline.engines.spark.submission import SparkSubmission, spark_submit_command
+from faultline.experiment.attempt import write_json
+from faultline.installation.java import find_java
+from faultline.installation.supervision import service_environment
+from faultline.installation.targets.said import Said
+from faultline.installation.users import OWNER
+from faultline.lifecycle import steps
+from faultline.lifecycle.context import open_run
+from faultline.lifecycle.finish import aggregation
+from faultline.lifecycle.hooks import PlainHooks
+from faultline.lifecycle.teardown import UnfinishedError
+from faultline.orchestration.external.steps import FailedError, SkipError, Work, ended, work_of
+from faultline.system.environment import be_private
+from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.system.processes import Entry, append_entry, birth, end_processes, process_of, read_ledger
+from faultline.system.settings import Settings, instance, load_settings
+from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
+from faultline.system.target import Target
+
+
+class ExternalHooks(PlainHooks):
+    """See `faultline.lifecycle.context.Hooks`. What the task's Airflow says came with the request."""
+
+    def __init__(self, settings: Settings, request: Mapping[str, Any], cancel: Path) -> None:
+        super().__init__(settings)
+        self._request, self._cancel = request, cancel
+
+    def _connection(self, conn_id: str) -> Said:
+        text = self._request["connections"].get(conn_id)
+        name = f"{self._request['prefix']}{conn_id}"
+        if text is None:
+            raise ConfigError(f"Connection {name}: missing; run ./faultline install again")
+        found = json.loads(text)
+        extra = found.get("extra") or {}
+        known = {key: found.get(key) for key in ("host", "port", "login", "password")}
+        extra = json.loads(extra) if isinstance(extra, str) else extra
+        return Said(name, found.get("conn_type") or "", **known, extra=extra)
+
+    def kafka_admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(dict(self._connection("kafka_default").extra))
+
+    def command(self, submission: Submission) -> list[str]:
+        if not isinstance(submission, SparkSubmission):
+            return list(submission.command)
+        if submission.master is not None:
+            return spark_submit_command(submission, submission.master)
+        said = self._connection("spark_default")
+        master = f"{said.host}:{said.port}" if said.port else str(said.host)
+        if not master.startswith("spark://"):
+            raise InfrastructureError(f"Connection {said.id}: not a Spark master; run ./faultline install again")
+        return spark_submit_command(submission, master)
+
+    def _submit(self, submission: SparkSubmission) -> None:
+        super()._submit(replace(submission, master=self._connection("spark_local").host))
+
+    def hosts(self) -> Mapping[str, Mapping[str, Any]]:
+        found = {}
+        for name in ssh_hosts(self._settings):
+            said = self._connection(f"ssh_{name}")
+            address = {"host": said.host, "port": said.port, "user": said.login}
+            found[name] = check_ssh_host(f"Connection {said.id}", {**address, **said.extra})
+        return found
+
+    def take_target(self, target: Target) -> None:
+        # `target add` made its Connections on this host; the Airflow that runs the tasks knows none of them.
+        from faultline.orchestration.connections import take_in
+
+        take_in(self._settings, target)
+
+    def run_is_alive(self, run_id: str) -> bool:
+        return run_id != self._request["run_id"] and run_id not in self._request.get("dead", ())
+
+    def cancelled(self) -> bool:
+        return self._cancel.exists()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of an external Airflow, in the process that does its work."""
+
+    work: Work
+    request: Mapping[str, Any]
+    settings: Settings
+
+    @property
+    def hooks(self) -> ExternalHooks:
+        return ExternalHooks(self.settings, self.request, self.work.cancel)
+
+    def perform(self, name: str) -> Any:
+        assert self.work.attempt is not None
+        return steps.perform(steps.STEPS[name], open_run(self.work.attempt.id, self.hooks, self.settings))
+
+
+def prepare(task: Task) -> str:
+    """Validates, and makes the attempt. Returns the attempt's id."""
+    from faultline.orchestration.planning import order_of_run
+    from faultline.reports.headline import headline
+
+    settings = task.settings
+    try:
+        order = order_of_run(task.request["params"], task.request["run_id"])
+        attempt = steps.prepare(order, task.hooks, settings).attempt
+    except steps.MeasuredError as measured:
+        raise SkipError(str(measured)) from None
+    except steps.RefusedError as refused:
+        print(headline(refused.record))
+        raise SkipError(f"refused: {refused.why}", str(refused.why)) from None
+    except ConfigError as error:
+        raise SkipError(f"refused: {error}", str(error)) from None
+    owner = attempt.folder / OWNER
+    owner.parent.mkdir(exist_ok=True)
+    mark = instance(settings).get("instance")
+    write_json(owner, {"place": task.request["place"], "prefix": task.request["prefix"], "instance": mark})
+    return attempt.id
+
+
+def judge(task: Task) -> str:
+    """Writes the record. Raises FailedError unless it is valid."""
+    from faultline.records.judge.verdict import require_valid
+    from faultline.reports.headline import headline
+
+    record = task.perform("judge")
+    print(headline(record))
+    try:
+        require_valid(record)
+    except InvalidMeasurement as error:
+        raise FailedError(str(error)) from None
+    return str(Path("records") / record.config_id / f"{record.attempt}.json")
+
+
+def teardown(task: Task) -> dict[str, Any]:
+    """Ends what is left of other steps, then what the attempt's ledger names, and closes the attempt."""
+    for entry in read_ledger(task.work.ledger):
+        process = process_of(entry) if entry.role != task.work.name else None
+        if process is not None:
+            with suppress(psutil.Error):
+                end_processes([process, *process.children(recursive=True)])
+    outcome: dict[str, Any] = task.perform("teardown")
+    assert task.work.attempt is not None
+    if why := outcome.get("unhealed"):
+        raise FailedError(f"{task.work.attempt.id} stays open, and the next experiment tries again: {why}")
+    return outcome
+
+
+def plan(task: Task) -> list[dict[str, Any]]:
+    """The cells to measure, as arguments of `run_experiment`."""
+    from faultline.orchestration.connections import look_at_targets
+    from faultline.orchestration.planning import SweepRun
+
+    run = SweepRun(task.request["dag"], task.request["run_id"], task.settings, look_at_targets)
+    planned, note = run.plan(task.request["params"])
+    print(note)
+    return planned
+
+
+def aggregate(task: Task) -> None:
+    """Rebuilds the summary tables, and prints what the sweep came to."""
+    from faultline.orchestration.planning import sweep_outcome
+
+    task.hooks.batch(aggregation(task.settings))
+    print(sweep_outcome(task.settings, task.request["run_id"]) or "nothing was planned")
+
+
+# By the name of a task; every other name is a step.
+WORK: dict[str, Callable[[Task], Any]] = {
+    "prepare": prepare, "judge": judge, "teardown": teardown, "plan": plan, "aggregate": aggregate,
+}  # fmt: skip
+
+
+def outcome_of(task: Task) -> dict[str, Any]:
+    """How the work of a task ended. What it starts gets the environment that tasks of Faultline's own Airflow give."""
+    name, settings = task.work.name, task.settings
+
+    def act() -> Any:
+        os.environ.update(service_environment(settings, find_java(settings.home / "java.json").home))
+        try:
+            return WORK[name](task) if name in WORK else task.perform(name)
+        except UnfinishedError as error:
+            raise FailedError(str(error)) from None
+
+    return ended(act)
+
+
+def begin(folder: Path, name: str) -> None:
+    """Writes this process down in the ledger of its work."""
+    own = psutil.Process()
+    ticks, boot = birth(own.pid)
+    entry = Entry(own.pid, own.create_time(), name, [], "", "", time.time_ns(), time.monotonic_ns(), ticks, boot)
+    append_entry(folder / "ledger.jsonl", entry)
+
+
+def main(act: Callable[[Task], dict[str, Any]] = outcome_of) -> None:
+    """Does the work that the command line names, and leaves how it ended. `act`: what does it."""
+    folder, name, attempt, lock = sys.argv[1:]
+    # The lock must end with this process, whatever that starts.
+    os.set_inheritable(int(lock), False)
+    be_private()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    begin(Path(folder), name)
+    request, settings = json.load(sys.stdin), load_settings()
+    work = work_of(name, attempt or None, request, settings)
+    work.end_with(json.loads(json.dumps(act(Task(work, request, settings)), default=str)))
+
+
+if __name__ == "__main__":
+    main()

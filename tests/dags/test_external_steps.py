@@ -1,0 +1,341 @@
+"""The work of tasks of an external Airflow: tasks come and go, the work is done once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from faultline.engines.spark.submission import SparkSubmission
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.config import parse_configuration
+from faultline.installation import supervision
+from faultline.installation.users import OWNER
+from faultline.lifecycle import steps as life
+from faultline.lifecycle.steps import STEPS
+from faultline.orchestration.external import steps, thin_dags, work
+from faultline.orchestration.external.steps import REPEATABLE, FailedError, answer, attend, work_of
+from faultline.orchestration.external.thin_dags import NotDone, have_done
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.files import write_json
+from faultline.system.processes import process_of, read_ledger
+from faultline.system.settings import Settings
+from faultline.system.waiting import wait_until
+from tests.support.external_work import ATTEMPT, make_command, use_work
+
+SECRET = "hu5h-hu5h"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    use_work(monkeypatch.setattr)
+    made = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+    monkeypatch.setenv("FAULTLINE_HOME", str(made.home))
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(made.results))
+    made.home.mkdir()
+    folder = made.attempts / ATTEMPT
+    folder.mkdir(parents=True)
+    (folder / "attempt.json").write_text(json.dumps({"attempt": ATTEMPT, "home": str(made.home), "run_id": "before"}))
+    write_json(made.home / "instance.json", {"instance": "i"})
+    return made
+
+
+def request(**changed: Any) -> dict[str, Any]:
+    told = {"place": "/dags/faultline.json", "prefix": "theirs_", "dag": "experiment", "run_id": "r", "map_index": -1}
+    return {**told, "params": {}, "start_date": "2026-11-26T01:00:00+00:00", "connections": {}, **changed}
+
+
+def done(settings: Settings, name: str, asked: dict[str, Any], attempt: str | None = ATTEMPT) -> dict[str, Any]:
+    """How a task's work ends."""
+    words: list[dict[str, Any]] = []
+    answer(name, attempt, asked, settings, words.append)
+    return words[-1]
+
+
+def leave(settings: Settings, name: str, asked: dict[str, Any], attempt: str | None = ATTEMPT) -> None:
+    """What a task does that is killed once its work has begun."""
+
+    def gone(word: dict[str, Any]) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        answer(name, attempt, asked, settings, gone)
+
+
+def begun(settings: Settings) -> list[str]:
+    file = settings.home / "begun"
+    return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_a_task_that_was_killed_finds_its_work_and_all_that_it_printed(settings: Settings, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    for name in ("await_end", "judge"):
+        asked, words = request(params={"until": str(end), "lines": 3, "value": 7}), list[dict[str, Any]]()
+        end.unlink(missing_ok=True)
+        leave(settings, name, asked)
+        leave(settings, name, asked)
+        end.touch()
+        answer(name, ATTEMPT, asked, settings, words.append)
+        assert [word["log"] for word in words[:-1]] == [f"{name} {number}" for number in range(3)]
+        assert words[-1]["value"] == 7
+    assert begun(settings) == ["await_end", "judge"]
+
+
+def test_a_step_that_may_be_done_once_is_and_others_are_done_again(settings: Settings) -> None:
+    for name in ("await_end", "judge", "plan"):
+        for _ in range(2):
+            assert done(settings, name, request(), None if name == "plan" else ATTEMPT)["outcome"] == "done"
+    assert begun(settings) == ["await_end", "judge", "judge", "plan", "plan"]
+    write_json(Attempt(settings.attempts / ATTEMPT).closed, {"ended": [], "topics": []})
+    done(settings, "await_end", request())
+    assert begun(settings)[-1] == "await_end", "it refuses the closed attempt itself"
+    assert {name for name, step in STEPS.items() if step.repeatable} == REPEATABLE
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "told"),
+    [
+        ("judge", "error", "error"),
+        ("judge", "fail", "fail"),
+        ("await_end", "error", "fail"),
+        ("prepare", "error", "fail"),
+    ],
+)
+def test_what_may_be_done_once_has_no_other_try(settings: Settings, name: str, outcome: str, told: str) -> None:
+    asked = request(params={"outcome": outcome})
+    assert done(settings, name, asked, None if name == "prepare" else ATTEMPT)["outcome"] == told
+
+
+def test_work_that_dies_is_told_and_noted_where_it_cannot_be_repeated(settings: Settings) -> None:
+    asked = request(params={"dies": True})
+    assert done(settings, "judge", asked)["outcome"] == "error"
+    failures = settings.attempts / ATTEMPT / "failures.jsonl"
+    assert not failures.exists()
+    for _ in range(2):
+        end = done(settings, "await_end", asked)
+        assert end["outcome"] == "fail" and "ended without an outcome" in end["why"]
+    assert len(failures.read_text().splitlines()) == 1 and begun(settings) == ["judge", "await_end"]
+
+
+def test_an_outcome_that_nobody_heard_is_not_given_to_a_run_that_was_cleared(settings: Settings) -> None:
+    for name, attempt in (("judge", ATTEMPT), ("prepare", None)):
+        leave(settings, name, request(), attempt)
+        late = request(start_date="2026-11-26T02:00:00+00:00")
+        wait_until(lambda: not work_of(name, attempt, late, settings).is_running(), timeout_s=120, what=name)  # noqa: B023
+        done(settings, name, late, attempt)
+    assert begun(settings) == ["judge", "judge", "prepare", "prepare"]
+
+
+def test_work_is_known_by_its_airflow_and_run_and_not_by_the_try(settings: Settings) -> None:
+    own = work_of("plan", None, request(), settings)
+    assert work_of("plan", None, request(try_number=2), settings) == own
+    for other in ({"place": "/other/faultline.json"}, {"prefix": "ours_"}, {"run_id": "s"}, {"dag": "recovery"}):
+        assert work_of("plan", None, request(**other), settings).folder != own.folder
+
+
+def test_the_teardown_ends_steps_that_go_on_and_no_process_shows_a_secret(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections = {"kafka_default": json.dumps({"conn_type": "kafka", "password": SECRET})}
+    leave(settings, "await_end", request(params={"until": str(tmp_path / "never")}, connections=connections))
+    own = work_of("teardown", ATTEMPT, request(), settings)
+    (entry,) = read_ledger(own.ledger)
+    process = process_of(entry)
+    assert process is not None
+    assert SECRET not in " ".join(process.cmdline()) + str(process.environ())
+    assert not [one for one in own.folder.iterdir() if SECRET in one.read_text()]
+    monkeypatch.setattr(life, "perform", lambda step, run: {"ended": [], "topics": []})
+    assert work.teardown(work.Task(own, request(), settings)) == {"ended": [], "topics": []}
+    assert process_of(entry) is None
+    monkeypatch.setattr(life, "perform", lambda step, run: {"unhealed": "no way"})
+    with pytest.raises(FailedError, match=f"{ATTEMPT} stays open.*no way"):
+        work.teardown(work.Task(own, request(), settings))
+
+
+def test_a_task_waits_for_services_that_are_away(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([None, None])
+    monkeypatch.setattr(steps, "services_keeper", lambda _: next(looks, 1))
+    monkeypatch.setattr(steps, "WAIT_S", 0.01)
+    assert done(settings, "judge", request())["outcome"] == "done"
+    monkeypatch.setattr(steps, "services_keeper", lambda _: None)
+    monkeypatch.setattr(steps, "AWAY_S", 0.0)
+    with pytest.raises(InfrastructureError, match="no services run here"):
+        attend(work_of("judge", ATTEMPT, request(), settings), request(), settings, lambda word: None)
+    assert begun(settings) == ["judge"]
+
+
+def test_no_experiment_of_another_airflow_begins_while_one_goes_on(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = request(prefix="ours_"), request()
+    assert done(settings, "runs", ours)["value"] == ["before"]
+    owner = settings.attempts / ATTEMPT / OWNER
+    owner.parent.mkdir()
+    write_json(owner, {"place": theirs["place"], "prefix": "theirs_", "instance": "i"})
+    assert done(settings, "runs", theirs)["value"] == ["before"]
+    end = done(settings, "runs", ours)
+    assert end["outcome"] == "fail" and f"{ATTEMPT}: goes on here for DAGs theirs_" in end["why"]
+    write_json(settings.home / "instance.json", {"instance": "started again"})
+    assert done(settings, "runs", ours)["value"] == ["before"]
+    monkeypatch.setattr(supervision, "airflow_runs", lambda settings: True)
+    assert "Faultline's own Airflow runs here" in done(settings, "runs", ours)["why"]
+
+
+def hooks_of(settings: Settings, tmp_path: Path, **connections: Any) -> work.ExternalHooks:
+    told = {name: json.dumps(one) for name, one in connections.items()}
+    return work.ExternalHooks(settings, request(connections=told, dead=["gone"]), tmp_path / "cancel")
+
+
+def test_an_experiment_uses_what_the_other_airflows_connections_say(settings: Settings, tmp_path: Path) -> None:
+    submission = SparkSubmission(("x.py",), {}, 0.0, 0, name="n", settings={}, properties=tmp_path / "p", master=None)
+    spark = {"conn_type": "spark", "host": "spark://there", "port": 7077}
+    assert "spark://there:7077" in hooks_of(settings, tmp_path, spark_default=spark).command(submission)
+    with pytest.raises(InfrastructureError, match="theirs_spark_default: not a Spark master"):
+        hooks_of(settings, tmp_path, spark_default={"host": "yarn"}).command(submission)
+    with pytest.raises(ConfigError, match="Connection theirs_spark_default: missing"):
+        hooks_of(settings, tmp_path).command(submission)
+    (tmp_path / "f").touch(0o600)
+    files = dict.fromkeys(("key_file", "known_hosts"), str(tmp_path / "f"))
+    (settings.home / "ssh_hosts.json").write_text(json.dumps({"a": {"host": "h", "user": "u", **files, "port": 22}}))
+    edited = {"host": "10.0.0.9", "port": 2222, "login": "me", "extra": {**files}}
+    assert hooks_of(settings, tmp_path, ssh_a=edited).hosts()["a"]["host"] == "10.0.0.9"
+
+
+def test_an_experiment_hears_which_runs_are_over_and_that_nobody_wants_it(settings: Settings, tmp_path: Path) -> None:
+    hooks = hooks_of(settings, tmp_path)
+    assert [hooks.run_is_alive(one) for one in ("gone", "r", "another")] == [False, False, True]
+    assert not hooks.cancelled()
+    (tmp_path / "cancel").touch()
+    assert hooks.cancelled()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [({"child": None}, "trigger"), ({"child": "running"}, "wait"), ({"ended": "t", "known": [], "tries": 1}, "error")],
+)
+def test_of_a_cell_it_is_told_whether_to_measure_it_or_to_wait(
+    settings: Settings, asked: dict[str, Any], told: str
+) -> None:
+    conf = {**parse_configuration({"workload": "word_count"}).model_dump(mode="json"), "repetition": 1, "series": "s"}
+    end = done(
+        settings, "cell", request(cell={"conf": {**conf, "sweep_id": "x"}, "max_measurements": 3, **asked}), None
+    )
+    assert told in (end["outcome"], end.get("value") and end["value"]["do"])
+
+
+class Ti:
+    """Stands for Airflow's task instance."""
+
+    map_index = -1
+
+    def __init__(self, alive: bool) -> None:
+        self.alive, self.kept = alive, dict[str, Any]()
+
+    def get_dr_count(self, *, dag_id: str, run_ids: list[str], states: list[str]) -> int:
+        assert dag_id.startswith("theirs_")
+        return int(self.alive)
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.kept[key] = value
+
+
+def context_of(*, alive: bool = True, **params: Any) -> dict[str, Any]:
+    run, dag = SimpleNamespace(start_date=datetime.now(UTC)), SimpleNamespace(dag_id="theirs_experiment")
+    return {"ti": Ti(alive), "dag_run": run, "dag": dag, "run_id": "r", "params": params}
+
+
+@pytest.fixture
+def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the folder of DAGs says of the installation."""
+    told = {"prefix": "theirs_", "home": str(settings.home), "results": str(settings.results), "queue": "faultline"}
+    told |= {"command": str(settings.home / "fake"), "host": "there"}
+    monkeypatch.setattr(thin_dags, "place", lambda: told)
+    return told
+
+
+def answers(here: dict[str, Any], *words: dict[str, Any], status: int = 0) -> None:
+    """Makes the command one that reads the request, and answers so."""
+    lines = "".join(f"echo '{json.dumps(word)}'\n" for word in words)
+    Path(here["command"]).write_text(f"#!/bin/sh\ncat >/dev/null\n{lines}exit {status}\n")
+    Path(here["command"]).chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        ({"outcome": "skip", "why": "as told", "refused": "too fast"}, AirflowSkipException),
+        ({"outcome": "fail", "why": "as told"}, AirflowFailException),
+        ({"outcome": "error", "why": "as told"}, NotDone),
+        ({"log": "as told"}, NotDone),
+    ],
+)
+def test_a_task_ends_as_its_work_did(here: dict[str, Any], end: dict[str, Any], error: type[Exception]) -> None:
+    answers(here, {"log": "a line"}, end, status=3)
+    context = context_of()
+    with pytest.raises(error, match="as told"):
+        have_done(context, "judge", ATTEMPT)
+    assert context["ti"].kept == ({"refused": "too fast"} if "refused" in end else {})
+
+
+def test_a_task_tells_its_work_that_the_sweep_was_stopped(here: dict[str, Any], tmp_path: Path) -> None:
+    cancel = tmp_path / "cancel"
+    answers(here, {"wait": str(cancel)}, {"outcome": "done", "value": 5})
+    for context, stopped in (
+        (context_of(alive=False), False),  # one that no sweep asked for
+        (context_of(alive=True, matrix="recovery", parent_run_id="p"), False),
+        (context_of(alive=False, matrix="recovery", parent_run_id="p"), True),
+    ):
+        assert have_done(context, "await_end", ATTEMPT) == 5
+        assert cancel.exists() is stopped
+
+
+def test_a_task_on_another_host_or_of_another_user_fails(here: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    with pytest.raises(AirflowFailException, match=f"is of user {uid}, and {uid + 1} runs this task"):
+        have_done(context_of(), "judge", ATTEMPT)
+    here["home"] = "/nowhere"
+    with pytest.raises(AirflowFailException, match="/nowhere is not here.*there.*queue faultline"):
+        have_done(context_of(), "judge", ATTEMPT)
+
+
+def test_a_task_that_is_killed_leaves_its_work_and_nobody_who_waits(
+    here: dict[str, Any], settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through the real command."""
+    make_command(tmp_path)
+    here["command"], end = str(tmp_path / "faultline"), tmp_path / "end"
+    context = context_of(until=str(end), value=7, matrix="recovery", parent_run_id="p")
+
+    class KilledError(Exception):
+        pass
+
+    def killed(*given: Any) -> bool:
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(thin_dags, "is_cancelled", killed)
+        with pytest.raises(KilledError):
+            have_done(context, "await_end", ATTEMPT)
+    waits = [one for one in psutil.Process().children() if "step" in " ".join(one.cmdline())]
+    assert not waits
+    threading.Timer(0.5, end.touch).start()
+    assert have_done(context, "await_end", ATTEMPT) == 7
+    assert begun(settings) == ["await_end"] and "await_end 0" in capsys.readouterr().out
+
+
+def test_the_work_loads_no_airflow() -> None:
+    code = "import sys, faultline.orchestration.external.work; print('airflow' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
