@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from faultline.cli.testing.suite import COUNTED, TALLY
+from tests.run import COUNTED, TALLY
 
 # A hook: that it is here makes pytest call it.
 from tests.support.needs import pytest_runtest_makereport as pytest_runtest_makereport

@@ -24,6 +24,7 @@ from faultline.installation.users import OWNER
 from faultline.lifecycle import steps as life
 from faultline.lifecycle.steps import STEPS
 from faultline.orchestration.external import steps, thin_dags, work
+from faultline.orchestration.external.hooks import ExternalHooks
 from faultline.orchestration.external.steps import REPEATABLE, FailedError, answer, attend, work_of
 from faultline.orchestration.external.thin_dags import NotDone, have_done
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -32,6 +33,7 @@ from faultline.system.processes import process_of, read_ledger
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
 from tests.support.external_work import ATTEMPT, make_command, use_work
+from tests.support.processes import words_of
 
 SECRET = "hu5h-hu5h"
 
@@ -152,7 +154,7 @@ def test_the_teardown_ends_steps_that_go_on_and_no_process_shows_a_secret(
     (entry,) = read_ledger(own.ledger)
     process = process_of(entry)
     assert process is not None
-    assert SECRET not in " ".join(process.cmdline()) + str(process.environ())
+    assert SECRET not in " ".join(words_of(process.pid)) + str(process.environ())
     assert not [one for one in own.folder.iterdir() if SECRET in one.read_text()]
     monkeypatch.setattr(life, "perform", lambda step, run: {"ended": [], "topics": []})
     assert work.teardown(work.Task(own, request(), settings)) == {"ended": [], "topics": []}
@@ -191,9 +193,9 @@ def test_no_experiment_of_another_airflow_begins_while_one_goes_on(
     assert "Faultline's own Airflow runs here" in done(settings, "runs", ours)["why"]
 
 
-def hooks_of(settings: Settings, tmp_path: Path, **connections: Any) -> work.ExternalHooks:
+def hooks_of(settings: Settings, tmp_path: Path, **connections: Any) -> ExternalHooks:
     told = {name: json.dumps(one) for name, one in connections.items()}
-    return work.ExternalHooks(settings, request(connections=told, dead=["gone"]), tmp_path / "cancel")
+    return ExternalHooks(settings, request(connections=told, dead=["gone"]), tmp_path / "cancel")
 
 
 def test_an_experiment_uses_what_the_other_airflows_connections_say(settings: Settings, tmp_path: Path) -> None:
@@ -327,7 +329,7 @@ def test_a_task_that_is_killed_leaves_its_work_and_nobody_who_waits(
         patch.setattr(thin_dags, "is_cancelled", killed)
         with pytest.raises(KilledError):
             have_done(context, "await_end", ATTEMPT)
-    waits = [one for one in psutil.Process().children() if "step" in " ".join(one.cmdline())]
+    waits = [one for one in psutil.Process().children() if "step" in " ".join(words_of(one.pid))]
     assert not waits
     threading.Timer(0.5, end.touch).start()
     assert have_done(context, "await_end", ATTEMPT) == 7

@@ -9,7 +9,7 @@ import pytest
 
 from faultline.installation.targets.said import Said
 from faultline.orchestration import connections as outside
-from faultline.orchestration.external.work import ExternalHooks
+from faultline.orchestration.external.hooks import ExternalHooks
 from faultline.orchestration.targets import connections
 from faultline.orchestration.targets.connections import look_before
 from faultline.system.endpoints import EMBEDDED

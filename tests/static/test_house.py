@@ -178,7 +178,7 @@ def test_the_analysis_knows_no_engine() -> None:
 # ask the registry.
 KNOW_AN_ENGINE = (
     "cli/build_command.py", "installation/", "lifecycle/hooks.py", "orchestration/hooks.py",
-    "orchestration/local_spark.py",
+    "orchestration/external/hooks.py", "orchestration/local_spark.py",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from faultline.cli.testing import debian
+from tests import run as debian
 
 
 class Missing(pytest.skip.Exception):

@@ -114,12 +114,10 @@ def test_tests_come_with_what_they_need_and_pass_arguments_on(
         done.append(command)
         raise SystemExit(0)
 
-    monkeypatch.setattr("faultline.cli.testing.development.add_packages", lambda root, venv: done.append(venv))
-    monkeypatch.setattr("faultline.cli.testing.debian.install_missing", lambda log, say, **_: done.append(log))
+    monkeypatch.setattr("tests.run.add_packages", lambda root, venv: done.append(venv))
+    monkeypatch.setattr("tests.run.install_missing", lambda log, say, **_: done.append(log))
     monkeypatch.setattr("faultline.installation.class_data.make_archive", lambda settings, say: done.append("archive"))
-    monkeypatch.setattr(
-        "faultline.cli.testing.suite.run_layers", lambda layers, rest, say: done.append((layers, rest)) or 0
-    )
+    monkeypatch.setattr("tests.run.run_layers", lambda layers, rest, say: done.append((layers, rest)) or 0)
     monkeypatch.setattr("os.execv", execute)
     monkeypatch.chdir("/")
     assert CliRunner().invoke(cli.app, ["test", *given]).exit_code == 0

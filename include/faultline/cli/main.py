@@ -7,7 +7,6 @@ modules are imported inside the commands, so that `--help` answers at once.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from pathlib import Path
@@ -88,22 +87,10 @@ def test(context: typer.Context) -> None:
     Other arguments go to pytest, such as `unit -k store`, `--thorough` for the long ones as well, or the path of a
     file. First adds what only the tests need: Python packages, and Debian packages where it may.
     """
-    from faultline.cli.testing.debian import install_missing
-    from faultline.cli.testing.development import add_packages
-    from faultline.cli.testing.suite import LAYERS, run_layers, split_arguments
-    from faultline.installation.class_data import make_archive
-    from faultline.system.settings import ROOT, load_settings
+    from tests.run import main as run_tests
 
     meet_root()
-    add_packages(ROOT, Path(sys.prefix))
-    install_missing(Path(sys.prefix).parent / "logs" / "debian.log", say, thorough="--thorough" in context.args)
-    os.chdir(ROOT)
-    layers, arguments = split_arguments(context.args)
-    if not layers:
-        os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])
-    if any(LAYERS[name].spark for name in layers):
-        make_archive(load_settings(), say)
-    raise typer.Exit(run_layers(layers, arguments, say))
+    raise typer.Exit(run_tests(context.args, say))
 
 
 @app.command()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.cli.testing import debian
 from faultline.system.settings import ROOT
+from tests import run as debian
 from tests.support.needs import needed
 
 
@@ -21,7 +21,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(debian, "PLACES", ())
-    monkeypatch.setattr("faultline.cli.testing.debian.os.geteuid", lambda: 0)
+    monkeypatch.setattr("tests.run.os.geteuid", lambda: 0)
     for name in set(debian.PACKAGES) - {"chromium"}:
         fake(folder, name)
     return folder
@@ -84,7 +84,7 @@ def test_the_lists_are_fetched_only_after_a_first_try(programs: Path, tmp_path: 
 def test_what_cannot_be_installed_is_said_in_one_line(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, apt: str | None, words: str
 ) -> None:
-    monkeypatch.setattr("faultline.cli.testing.debian.os.geteuid", lambda: user)
+    monkeypatch.setattr("tests.run.os.geteuid", lambda: user)
     if apt:
         fake(programs, "apt-get", apt)
     said = install(tmp_path)
@@ -120,7 +120,7 @@ def test_programs_beside_path_are_found_and_of_postgresql_the_newest(
 def test_tests_that_need_a_missing_program_are_skipped_in_one_line_for_each_package(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import pytest\n"
-        "from faultline.cli.testing import debian\n"
+        "from tests import run as debian\n"
         "from tests.support.needs import needed, pytest_runtest_makereport\n"
         "debian.PLACES = ()\n"
         "@pytest.fixture(scope='module')\n"

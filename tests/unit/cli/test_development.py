@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from faultline import bootstrap
-from faultline.cli.testing import development
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT
+from tests import run as development
 
 BOTH = "both==1 \\\n    --hash=sha256:0\n"
 ADDED = "other==2 ; b \\\n    --hash=sha256:1\npytest==3 \\\n    --hash=sha256:2\n"

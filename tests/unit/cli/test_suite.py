@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.cli.testing import suite
-from faultline.cli.testing.suite import LAYERS, Layer, Tally, closing_lines, run_layers, split_arguments
 from faultline.system.settings import ROOT
+from tests import run as suite
+from tests.run import LAYERS, Layer, Tally, closing_lines, run_layers, split_arguments
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_each_layer_runs_by_itself_and_a_failure_stops_no_other(
     hook = (ROOT / "tests" / "conftest.py").read_text().partition("def pytest_terminal_summary")
     (tmp_path / "conftest.py").write_text(
         "import json, os\nimport pytest\nfrom pathlib import Path\n"
-        f"from faultline.cli.testing.suite import COUNTED, TALLY\n{''.join(hook[1:])}"
+        f"from tests.run import COUNTED, TALLY\n{''.join(hook[1:])}"
     )
     for name, text in tests.items():
         (tmp_path / name).mkdir()

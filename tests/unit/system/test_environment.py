@@ -108,7 +108,7 @@ def test_a_setting_refuses_root_before_anything_is_started(
     monkeypatch.setenv(REFUSE_ROOT, "1")
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
-    monkeypatch.setattr("faultline.cli.testing.development.add_packages", lambda *_: pytest.fail("it went on"))
+    monkeypatch.setattr("tests.run.add_packages", lambda *_: pytest.fail("it went on"))
     meet_root.cache_clear()
     monkeypatch.setattr(sys, "argv", ["faultline", *command.split()])
     monkeypatch.setattr(signal, "signal", lambda *_: None)

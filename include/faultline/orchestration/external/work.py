@@ -13,89 +13,26 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from faultline.engines.running import Submission
-from faultline.engines.spark.submission import SparkSubmission, spark_submit_command
 from faultline.experiment.attempt import write_json
 from faultline.installation.java import find_java
 from faultline.installation.supervision import service_environment
-from faultline.installation.targets.said import Said
 from faultline.installation.users import OWNER
 from faultline.lifecycle import steps
 from faultline.lifecycle.context import open_run
 from faultline.lifecycle.finish import aggregation
-from faultline.lifecycle.hooks import PlainHooks
 from faultline.lifecycle.teardown import UnfinishedError
+from faultline.orchestration.external.hooks import ExternalHooks
 from faultline.orchestration.external.steps import FailedError, SkipError, Work, ended, work_of
 from faultline.system.environment import be_private
-from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.system.errors import ConfigError, InvalidMeasurement
 from faultline.system.processes import Entry, append_entry, birth, end_processes, process_of, read_ledger
 from faultline.system.settings import Settings, instance, load_settings
-from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
-from faultline.system.target import Target
-
-
-class ExternalHooks(PlainHooks):
-    """See `faultline.lifecycle.context.Hooks`. What the task's Airflow says came with the request."""
-
-    def __init__(self, settings: Settings, request: Mapping[str, Any], cancel: Path) -> None:
-        super().__init__(settings)
-        self._request, self._cancel = request, cancel
-
-    def _connection(self, conn_id: str) -> Said:
-        text = self._request["connections"].get(conn_id)
-        name = f"{self._request['prefix']}{conn_id}"
-        if text is None:
-            raise ConfigError(f"Connection {name}: missing; run ./faultline install again")
-        found = json.loads(text)
-        extra = found.get("extra") or {}
-        known = {key: found.get(key) for key in ("host", "port", "login", "password")}
-        extra = json.loads(extra) if isinstance(extra, str) else extra
-        return Said(name, found.get("conn_type") or "", **known, extra=extra)
-
-    def kafka_admin(self) -> Any:
-        from confluent_kafka.admin import AdminClient
-
-        return AdminClient(dict(self._connection("kafka_default").extra))
-
-    def command(self, submission: Submission) -> list[str]:
-        if not isinstance(submission, SparkSubmission):
-            return list(submission.command)
-        if submission.master is not None:
-            return spark_submit_command(submission, submission.master)
-        said = self._connection("spark_default")
-        master = f"{said.host}:{said.port}" if said.port else str(said.host)
-        if not master.startswith("spark://"):
-            raise InfrastructureError(f"Connection {said.id}: not a Spark master; run ./faultline install again")
-        return spark_submit_command(submission, master)
-
-    def _submit(self, submission: SparkSubmission) -> None:
-        super()._submit(replace(submission, master=self._connection("spark_local").host))
-
-    def hosts(self) -> Mapping[str, Mapping[str, Any]]:
-        found = {}
-        for name in ssh_hosts(self._settings):
-            said = self._connection(f"ssh_{name}")
-            address = {"host": said.host, "port": said.port, "user": said.login}
-            found[name] = check_ssh_host(f"Connection {said.id}", {**address, **said.extra})
-        return found
-
-    def take_target(self, target: Target) -> None:
-        # `target add` made its Connections on this host; the Airflow that runs the tasks knows none of them.
-        from faultline.orchestration.connections import take_in
-
-        take_in(self._settings, target)
-
-    def run_is_alive(self, run_id: str) -> bool:
-        return run_id != self._request["run_id"] and run_id not in self._request.get("dead", ())
-
-    def cancelled(self) -> bool:
-        return self._cancel.exists()
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""The test suite: its layers, and what it needs beside the project itself."""

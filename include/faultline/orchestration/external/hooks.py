@@ -1,0 +1,76 @@
+"""The hooks of an experiment whose steps are tasks of an external Airflow, which told what it knows beforehand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from faultline.engines.running import Submission
+from faultline.engines.spark.submission import SparkSubmission, spark_submit_command
+from faultline.installation.targets.said import Said
+from faultline.lifecycle.hooks import PlainHooks
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
+from faultline.system.target import Target
+
+
+class ExternalHooks(PlainHooks):
+    """See `faultline.lifecycle.context.Hooks`. What the task's Airflow says came with the request."""
+
+    def __init__(self, settings: Settings, request: Mapping[str, Any], cancel: Path) -> None:
+        super().__init__(settings)
+        self._request, self._cancel = request, cancel
+
+    def _connection(self, conn_id: str) -> Said:
+        text = self._request["connections"].get(conn_id)
+        name = f"{self._request['prefix']}{conn_id}"
+        if text is None:
+            raise ConfigError(f"Connection {name}: missing; run ./faultline install again")
+        found = json.loads(text)
+        extra = found.get("extra") or {}
+        known = {key: found.get(key) for key in ("host", "port", "login", "password")}
+        extra = json.loads(extra) if isinstance(extra, str) else extra
+        return Said(name, found.get("conn_type") or "", **known, extra=extra)
+
+    def kafka_admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(dict(self._connection("kafka_default").extra))
+
+    def command(self, submission: Submission) -> list[str]:
+        if not isinstance(submission, SparkSubmission):
+            return list(submission.command)
+        if submission.master is not None:
+            return spark_submit_command(submission, submission.master)
+        said = self._connection("spark_default")
+        master = f"{said.host}:{said.port}" if said.port else str(said.host)
+        if not master.startswith("spark://"):
+            raise InfrastructureError(f"Connection {said.id}: not a Spark master; run ./faultline install again")
+        return spark_submit_command(submission, master)
+
+    def _submit(self, submission: SparkSubmission) -> None:
+        super()._submit(replace(submission, master=self._connection("spark_local").host))
+
+    def hosts(self) -> Mapping[str, Mapping[str, Any]]:
+        found = {}
+        for name in ssh_hosts(self._settings):
+            said = self._connection(f"ssh_{name}")
+            address = {"host": said.host, "port": said.port, "user": said.login}
+            found[name] = check_ssh_host(f"Connection {said.id}", {**address, **said.extra})
+        return found
+
+    def take_target(self, target: Target) -> None:
+        # `target add` made its Connections on this host; the Airflow that runs the tasks knows none of them.
+        from faultline.orchestration.connections import take_in
+
+        take_in(self._settings, target)
+
+    def run_is_alive(self, run_id: str) -> bool:
+        return run_id != self._request["run_id"] and run_id not in self._request.get("dead", ())
+
+    def cancelled(self) -> bool:
+        return self._cancel.exists()
