@@ -64,7 +64,7 @@ class Theirs:
 
     def call(self, *words: str) -> str:
         done = subprocess.run(
-            [COMMAND, *words], env=self.environment, capture_output=True, text=True, timeout=120, check=False
+            [COMMAND, *words], env=self.environment, capture_output=True, text=True, timeout=900, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
