@@ -41,6 +41,7 @@ from fault.identity import (
 from fault.injector import Injector, Outcome, settle
 from fault.procfs import read_process
 from tests.support.decoys import NOBODY, decoy, only_root
+from tests.support.processes import words_of
 from tests.unit.sleepers import Spawn
 
 OTHER_RUN = "20261121T061500Z-000000"
@@ -276,7 +277,7 @@ def test_whoever_would_signal_and_its_ancestors_are_never_hit(injector: Injector
     victim = ProcessIdentity(
         4_194_400, 1_000.0, EXECUTOR, run, (), 55, "there" if "there" in injector._channels else ""
     )
-    agents = [one for one in psutil.Process().children() if "-c" in one.cmdline()] if victim.host else []
+    agents = [one for one in psutil.Process().children() if "-c" in words_of(one.pid)] if victim.host else []
     for pid in (os.getpid(), *(one.pid for one in agents)):
         own = claimed(victim, pid)
         for act in (lambda own=own: injector.signal(own, signal.SIGKILL), lambda own=own: injector.arm(own)):

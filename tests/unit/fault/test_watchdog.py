@@ -21,7 +21,7 @@ from fault.host_acts import HostAct
 from fault.identity import Presence, ProcessIdentity, Tokens
 from fault.injector import Injector
 from faultline.system.waiting import wait_until
-from tests.support.processes import EVENT_S
+from tests.support.processes import EVENT_S, words_of
 from tests.unit.fault.conftest import Host
 from tests.unit.sleepers import Spawn
 from tests.unit.sleepers import only as local_only
@@ -201,7 +201,7 @@ def test_it_bears_no_mark_and_is_known_to_be_there(spawn: Spawn, run: str) -> No
     made = watchdog.start({"seconds": 60.0, "victim": local_only(run)})
     assert made is not None and made.stands()
     (one,) = watchdogs(before)
-    assert set(one.environ()) <= {"PATH", "LC_CTYPE"} and not any(run in word for word in one.cmdline())
+    assert set(one.environ()) <= {"PATH", "LC_CTYPE"} and not any(run in word for word in words_of(one.pid))
     process.kill()
     process.wait()
     # The victim's end is its own.

@@ -55,7 +55,7 @@ class Task:
 def prepare(task: Task) -> str:
     """Validates, and makes the attempt. Returns the attempt's id."""
     from faultline.orchestration.planning import order_of_run
-    from faultline.reports.headline import headline
+    from faultline.reports.notes import headline
 
     settings = task.settings
     try:
@@ -78,7 +78,7 @@ def prepare(task: Task) -> str:
 def judge(task: Task) -> str:
     """Writes the record. Raises FailedError unless it is valid."""
     from faultline.records.judge.verdict import require_valid
-    from faultline.reports.headline import headline
+    from faultline.reports.notes import headline
 
     record = task.perform("judge")
     print(headline(record))
