@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, TextIO
 
 
@@ -40,13 +40,8 @@ class Standing:
     @classmethod
     def together(cls, members: Iterable[Standing]) -> Standing:
         """That of a crew, of at least one member."""
-        all_of_them = list(members)
-        return cls(
-            sum(one.sent for one in all_of_them),
-            sum(one.due for one in all_of_them),
-            sum(one.late for one in all_of_them),
-            max(one.latest_ms for one in all_of_them),
-        )
+        sent, due, late, latest_ms = zip(*map(astuple, members), strict=True)
+        return cls(sum(sent), sum(due), sum(late), max(latest_ms))
 
 
 Progress = Callable[[Standing], None]

@@ -226,9 +226,7 @@ def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender)
     for line in source.primer(spec.primer_lines):
         sender.send_primer(line, number, number % spec.partitions, **_keyed(own, number - spec.partitions))
         number += 1
-    missing = sender.flush()
-    if missing:
-        raise GeneratorError(f"topic {spec.topic}: {missing} primer records unacknowledged {sender.last_error}".strip())
+    _flush(sender, spec, "primer")
     return number
 
 
@@ -253,11 +251,12 @@ def close(
     for number, payload in enumerate(payloads):
         place = number % spec.partitions
         sender.send_primer(payload, number, place, CLOSING, ahead_s=ahead_s, **_keyed(own, number))
-    missing = sender.flush()
-    if missing:
-        raise GeneratorError(
-            f"topic {spec.topic}: {missing} closing records unacknowledged {sender.last_error}".strip()
-        )
+    _flush(sender, spec, "closing")
+
+
+def _flush(sender: Sender, spec: GeneratorSpec, kind: str) -> None:
+    if missing := sender.flush():
+        raise GeneratorError(f"topic {spec.topic}: {missing} {kind} records unacknowledged {sender.last_error}".strip())
 
 
 def run_schedule(
