@@ -440,13 +440,20 @@ def test_all_addresses_and_names_are_refused(
     assert not path.exists()
 
 
-def test_the_address_by_which_other_hosts_reach_this_one_is_one_too() -> None:
-    assert single_address("10.77.0.1:19093") == ("10.77.0.1", 19093)
-
-
-def test_ports_are_those_from_1_to_65535() -> None:
-    assert [single_address(f"127.0.0.1:{port}") for port in (1, 65535)] == [("127.0.0.1", 1), ("127.0.0.1", 65535)]
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ("10.77.0.1:19093", ("10.77.0.1", 19093)), ("127.0.0.1:1", ("127.0.0.1", 1)), ("[::1]:65535", ("::1", 65535)),
+        *((f"127.0.0.1:{port}", None) for port in ("", "x", "-1", "1\u0662", "65536", "1 ", "0")),
+    ],
+)  # fmt: skip
+def test_an_address_is_of_one_host_with_a_port_in_plain_digits(text: str, pair: tuple[str, int] | None) -> None:
     assert single_address("[::1]:0", any_port=True) == ("::1", 0)
+    if pair is not None:
+        assert single_address(text) == pair
+        return
+    with pytest.raises(ProxyError, match="not an address; give HOST:PORT"):
+        single_address(text)
 
 
 def test_a_busy_port_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -476,9 +483,3 @@ def test_an_answer_that_does_not_say_that_it_went_well_is_a_refusal(tmp_path: Pa
         with pytest.raises(ProxyRefused, match="heal: refused"):
             ProxyControl(control).heal()
         server.join(120)
-
-
-@pytest.mark.parametrize("port", ["", "x", "-1", "1\u0662", "65536", "1 "])
-def test_a_port_is_a_number_in_plain_digits(port: str) -> None:
-    with pytest.raises(ProxyError, match="not an address; give HOST:PORT"):
-        single_address(f"127.0.0.1:{port}")

@@ -104,6 +104,7 @@ def test_the_same_process_matches() -> None:
         (replace(live(), command=executor_command(main=WORKER.main)), "role"),
         (replace(live(), command=("tail", f"-Dfaultline.run={RUN}", f"{EXECUTOR.main}.log")), "role"),
         (replace(live(), command=()), "token"),
+        (replace(live(), foreign=True), "user"),
     ],
 )
 def test_what_does_not_match_is_named(process: LiveProcess, part: str) -> None:
@@ -134,6 +135,7 @@ def test_a_python_worker_is_traced_to_its_executor_each_time() -> None:
         ([daemon, daemon, executor], "role"),
         ([daemon, live(run=OTHER_RUN)], "token"),
         ([daemon, live(run=OTHER_RUN), executor], "token"),
+        ([daemon, replace(executor, foreign=True)], "token"),
     ):
         with pytest.raises(IdentityMismatch) as caught:
             require_match(identity, worker, ancestors)
@@ -141,12 +143,6 @@ def test_a_python_worker_is_traced_to_its_executor_each_time() -> None:
         require_same(identity, worker)  # it is the process that it was, whoever owns it now
     with pytest.raises(IdentityMismatch, match="^role"):
         require_match(identity, replace(worker, command=("python3",)), [daemon, executor])
-
-
-@pytest.mark.parametrize("pid", [1, 0, -1])
-def test_pid_one_and_below_is_never_a_victim(pid: int) -> None:
-    with pytest.raises(VictimRefused, match="^pid: "):
-        victim(pid=pid)
 
 
 @pytest.mark.parametrize("token", ["", "short", "has space in it", "quote'quote'quote", "*-star-star", "a/b/c/d/e/f"])
@@ -211,6 +207,7 @@ CLUSTER = (
     (21, 11, executor_command(executor_id="0", node=B)),
     (30, 1, ("java", f"-Dfaultline.run={RUN}", DRIVER.main, "word_count.py", f"faultline-run={RUN}")),
     (31, 30, ("python3", "word_count.py", f"faultline-run={RUN}")),
+    (33, 1, ("python3", "-m", "faultline.engines.known_truth", f"faultline-run={RUN}")),
     (32, 1, ("java", DRIVER.main, "word_count.py", f"faultline-run={OTHER_RUN}")),
     (40, 1, ("java", f"-Dfaultline.instance={INSTANCE}", "kafka.Kafka", "server.properties")),
     (41, 1, ("java", "-Dfaultline.instance=fedcba9876543210", "kafka.Kafka", "server.properties")),
@@ -232,7 +229,7 @@ def test_each_word_finds_its_processes_and_no_strangers() -> None:
     seen = snapshot(*CLUSTER)
     assert pids("executor", seen) == [21, 20]
     assert pids("worker", seen) == [10, 11]
-    assert pids("driver", seen) == [30]
+    assert pids("driver", seen) == [30, 33]
     assert pids("kafka", seen) == [40]
     assert pids("python_worker", seen) == [51, 52]
     assert pids("any", seen) == [21, 20, 10, 11]
@@ -246,11 +243,6 @@ def test_a_worker_that_hosts_another_runs_executor_is_no_candidate() -> None:
     assert pids("any", seen) == [21, 20, 10]
     assert pids("python_worker", seen) == [51, 52]
     assert pids("python_worker", seen, Tokens(OTHER_RUN)) == [59]
-
-
-def test_known_truth_is_a_driver() -> None:
-    seen = snapshot((30, 1, ("python3", "-m", "faultline.engines.known_truth", f"faultline-run={RUN}")))
-    assert pids("driver", seen) == [30]
 
 
 def test_protected_processes_and_fork_copies_are_no_candidates() -> None:
@@ -296,23 +288,6 @@ def test_whatever_runs_only_marked_processes_are_found(
 
 def line_of(pid: int, seen: Snapshot) -> list[int]:
     return [pid, *(one.pid for one in seen.ancestors(pid) if one.command)]
-
-
-def test_a_process_of_another_user_is_refused_whatever_it_shows() -> None:
-    victim_, ours = victim(), live()
-    require_same(victim_, ours)
-    with pytest.raises(IdentityMismatch, match="^user: process 4000 is refused: it belongs to another user") as caught:
-        require_same(victim_, replace(ours, foreign=True))
-    assert caught.value.part == "user"
-
-
-def test_a_python_worker_of_another_users_executor_is_refused() -> None:
-    worker, daemon = LiveProcess(52, 51, 1000.0, 7, DAEMON), LiveProcess(51, 20, 1000.0, 6, DAEMON)
-    executor = LiveProcess(20, 1, 1000.0, 5, executor_command())
-    identity = ProcessIdentity(52, 1000.0, PYTHON_WORKER, RUN, DAEMON, 7)
-    require_match(identity, worker, (daemon, executor))
-    with pytest.raises(IdentityMismatch, match="^token"):
-        require_match(identity, worker, (daemon, replace(executor, foreign=True)))
 
 
 # --- choice
@@ -406,22 +381,18 @@ def test_the_dry_run_says_when_and_what_is_done_to_connections() -> None:
 def test_the_guard_refuses() -> None:
     guard = Guard(TOKENS, protected=frozenset([4007]))
     worker = select("worker", TOKENS, snapshot(*CLUSTER))[0]
-    with pytest.raises(VictimRefused, match="^count: 2 victims"):
-        guard.check(KILL, [victim(), victim(4001)])
-    with pytest.raises(VictimRefused, match="named twice"):
-        guard.check(replace(KILL, count=2), [victim(), victim()])
-    with pytest.raises(VictimRefused, match="^pid: .* ancestor"):
-        guard.check(KILL, [victim(4007)])
-    with pytest.raises(VictimRefused, match="^token: .* this run is"):
-        guard.check(KILL, [replace(victim(), token=OTHER_RUN)])
-    with pytest.raises(VictimRefused, match="^token: .* a stranger"):
-        guard.check(KILL, [replace(victim(), command=executor_command(run=OTHER_RUN))])
-    with pytest.raises(VictimRefused, match="^role: .* a stranger"):
-        guard.check(KILL, [replace(victim(), command=("java", f"-Dfaultline.run={RUN}"))])
-    with pytest.raises(VictimRefused, match="^role: process 10 is a worker, the fault is for executor"):
-        guard.check(KILL, [worker])
-    with pytest.raises(VictimRefused, match="^token: .* these services are"):
-        guard.check(replace(KILL, victim="worker"), [replace(worker, token="fedcba9876543210")])
+    for fault, victims, said in (
+        (KILL, [victim(), victim(4001)], "^count: 2 victims"),
+        (replace(KILL, count=2), [victim(), victim()], "named twice"),
+        (KILL, [victim(4007)], "^pid: .* ancestor"),
+        (KILL, [replace(victim(), token=OTHER_RUN)], "^token: .* this run is"),
+        (KILL, [replace(victim(), command=executor_command(run=OTHER_RUN))], "^token: .* a stranger"),
+        (KILL, [replace(victim(), command=("java", f"-Dfaultline.run={RUN}"))], "^role: .* a stranger"),
+        (KILL, [worker], "^role: process 10 is a worker, the fault is for executor"),
+        (replace(KILL, victim="worker"), [replace(worker, token="fedcba9876543210")], "^token: .* these services are"),
+    ):
+        with pytest.raises(VictimRefused, match=said):
+            guard.check(fault, victims)
 
 
 def test_pids_of_another_host_are_other_processes() -> None:
@@ -430,7 +401,9 @@ def test_pids_of_another_host_are_other_processes() -> None:
 
 
 @pytest.mark.parametrize("pid", [1, 0, -1])
-def test_the_guard_refuses_pid_one_even_of_an_identity_that_passed_its_own_check(pid: int) -> None:
+def test_pid_one_and_below_is_never_a_victim(pid: int) -> None:
+    with pytest.raises(VictimRefused, match="^pid: "):
+        victim(pid=pid)
     forged = victim()
     object.__setattr__(forged, "pid", pid)
     with pytest.raises(VictimRefused, match=f"^pid: process {pid} is .* init"):

@@ -159,7 +159,7 @@ if sys.argv[2] == "no pidfds":
     import os
     del os.pidfd_open
 (victim,) = Injector().find("executor", Tokens(sys.argv[1]))
-made = watchdog.fork({"seconds": 60.0, "victim": victim})
+made = watchdog.fork({"seconds": 900.0, "victim": victim})
 assert made.stands()
 """
 
@@ -198,7 +198,7 @@ def test_without_pidfds_the_process_of_the_same_start_is_continued_and_another_e
 def test_it_bears_no_mark_and_is_known_to_be_there(spawn: Spawn, run: str) -> None:
     process = spawn()
     before = {one.pid for one in psutil.process_iter()}
-    made = watchdog.start({"seconds": 60.0, "victim": local_only(run)})
+    made = watchdog.start({"seconds": 900.0, "victim": local_only(run)})
     assert made is not None and made.stands()
     (one,) = watchdogs(before)
     assert set(one.environ()) <= {"PATH", "LC_CTYPE"} and not any(run in word for word in words_of(one.pid))
