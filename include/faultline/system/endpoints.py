@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from faultline.system.errors import ConfigError
+from faultline.system.files import undamaged
 
 HOST = "127.0.0.1"
 HOSTS_FILE = "hosts.json"
@@ -75,14 +75,8 @@ HERE = Placement()
 def read_placement(home: Path) -> Placement:
     """What the last `up` chose. Raises ConfigError for a file that cannot be read."""
     file = home / HOSTS_FILE
-    try:
-        return Placement.from_mapping(json.loads(file.read_text()))
-    except FileNotFoundError:
-        return HERE
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{file}: not a list of hosts ({error}); run ./faultline down, delete it, and `up` writes it anew"
-        ) from None
+    with undamaged(file, "run ./faultline down, delete it, and `up` writes it anew"):
+        return Placement.from_mapping(json.loads(file.read_text())) if file.exists() else HERE
 
 
 # ---- Addresses of a target ----

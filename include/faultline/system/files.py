@@ -6,13 +6,14 @@ only once its folder was synced, too.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,16 @@ def read_document(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InfrastructureError(f"{path}: not a JSON object; clear the task that writes it")
     return value
+
+
+@contextlib.contextmanager
+def undamaged(file: Path, remedy: str) -> Iterator[None]:
+    """Around what reads a file of the installation: ConfigError naming it, and the remedy, when it holds anything
+    else."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{file}: is damaged ({error}); {remedy}") from None
 
 
 # Files that a command is told to write: looked at before it works, so that it need not find out afterwards.

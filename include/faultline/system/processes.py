@@ -143,6 +143,22 @@ def present_boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+@dataclass(frozen=True)
+class _Spec:
+    """What the second fork is told."""
+
+    command: list[str]
+    role: str
+    attempt: str
+    ledger: str
+    stdout: str
+    stderr: str
+    cwd: str
+    env: dict[str, str]
+    punctual: bool
+    reply: str
+
+
 _LAUNCHER = """\
 import json, os, sys
 spec = json.loads(sys.stdin.read())
@@ -179,29 +195,29 @@ def spawn_detached(
 
     Returns the ledger entry. Raises InfrastructureError when the process could not be started.
     """
-    spec = {
-        "command": [*command, token or run_token(attempt)],
-        "role": role,
-        "attempt": attempt,
-        "ledger": str(ledger),
-        "stdout": str(stdout),
-        "stderr": str(stderr),
-        "cwd": str(cwd),
-        "env": clean_environment(env, for_workload=for_workload),
-        "punctual": punctual,
-        "reply": str(ledger.parent / f".spawn-{role}-{time.monotonic_ns()}"),
-    }
+    spec = _Spec(
+        command=[*command, token or run_token(attempt)],
+        role=role,
+        attempt=attempt,
+        ledger=str(ledger),
+        stdout=str(stdout),
+        stderr=str(stderr),
+        cwd=str(cwd),
+        env=clean_environment(env, for_workload=for_workload),
+        punctual=punctual,
+        reply=str(ledger.parent / f".spawn-{role}-{time.monotonic_ns()}"),
+    )
     for stream in (stdout, stderr):
         stream.parent.mkdir(parents=True, exist_ok=True)
     return _launch(spec, timeout_s)
 
 
-def _launch(spec: Mapping[str, object], timeout_s: float) -> Entry:
+def _launch(spec: _Spec, timeout_s: float) -> Entry:
     """Has a fresh interpreter leave this process behind and become the command; the entry that it wrote."""
     # A fresh interpreter rather than os.fork(): the caller may hold threads and large libraries.
     starter = subprocess.Popen(
         # With the token: it is of the attempt from its first instant on, before the program shows it.
-        [sys.executable, "-c", _LAUNCHER, list(spec["command"])[-1]],  # type: ignore[call-overload]
+        [sys.executable, "-c", _LAUNCHER, spec.command[-1]],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -211,52 +227,42 @@ def _launch(spec: Mapping[str, object], timeout_s: float) -> Entry:
         env={name: value for name, value in os.environ.items() if name != BACKGROUND_MARK},
     )
     try:
-        _, problem = starter.communicate(json.dumps(spec), timeout=timeout_s)
+        _, problem = starter.communicate(json.dumps(asdict(spec)), timeout=timeout_s)
     except subprocess.TimeoutExpired:
         starter.kill()
         starter.communicate()
         raise InfrastructureError(
-            f"{spec['role']}: not started within {timeout_s:g} s; the machine is overloaded"
+            f"{spec.role}: not started within {timeout_s:g} s; the machine is overloaded"
         ) from None
-    reply = Path(str(spec["reply"]))
+    reply = Path(spec.reply)
     if starter.returncode or not reply.exists():
         said = problem.strip().splitlines()[-1:] or "no reply"
-        raise InfrastructureError(f"{spec['role']}: could not be started: {said}")
+        raise InfrastructureError(f"{spec.role}: could not be started: {said}")
     entry = Entry(**json.loads(reply.read_text()))
     reply.unlink()
     return entry
 
 
-def become(spec: dict[str, object]) -> None:
+def become(told: dict[str, Any]) -> None:
     """Runs in the second fork: writes the ledger line, redirects the streams, and execs the command."""
-    entry = _present_entry(spec)
-    append_entry(Path(str(spec["ledger"])), entry)
-    reply = Path(str(spec["reply"]))
+    spec = _Spec(**told)
+    entry = Entry(
+        **this_process(), role=spec.role, command=spec.command, attempt=spec.attempt, token=run_token(spec.attempt),
+        wall_ns=time.time_ns(), mono_ns=time.monotonic_ns(),
+    )  # fmt: skip
+    append_entry(Path(spec.ledger), entry)
+    reply = Path(spec.reply)
     temporary = reply.with_suffix(".tmp")
     temporary.write_text(json.dumps(asdict(entry)))
     temporary.rename(reply)
     be_ordinary()
-    if spec["punctual"]:
+    if spec.punctual:
         be_punctual()
-    os.chdir(str(spec["cwd"]))
-    _redirect(str(spec["stdout"]), str(spec["stderr"]))
+    os.chdir(spec.cwd)
+    _redirect(spec.stdout, spec.stderr)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    environment = {**dict(spec["env"]), RUN_MARK: entry.attempt}  # type: ignore[call-overload]
-    os.execvpe(entry.command[0], entry.command, environment)
-
-
-def _present_entry(spec: dict[str, object]) -> Entry:
-    """The ledger line of this very process, which is about to become the command."""
-    return Entry(
-        **this_process(),
-        role=str(spec["role"]),
-        command=list(spec["command"]),  # type: ignore[call-overload]
-        attempt=str(spec["attempt"]),
-        token=run_token(str(spec["attempt"])),
-        wall_ns=time.time_ns(),
-        mono_ns=time.monotonic_ns(),
-    )
+    os.execvpe(spec.command[0], spec.command, {**spec.env, RUN_MARK: spec.attempt})
 
 
 def _redirect(stdout: str, stderr: str) -> None:

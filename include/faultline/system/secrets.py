@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.system.errors import ConfigError
-from faultline.system.files import write_private
+from faultline.system.files import undamaged, write_private
 
 # Of the broker: itself, whoever makes and reads topics, and whoever is measured.
 BROKER, HARNESS, WORKLOAD = "broker", "harness", "workload"
@@ -49,12 +49,8 @@ def read_secrets(folder: Path) -> Secrets:
     file = folder / FILE
     require_private(folder)
     require_private(file)
-    try:
+    with undamaged(file, "./faultline down, delete it, and `up` makes new ones"):
         return Secrets(**json.loads(file.read_text()))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{file}: is damaged ({error}); ./faultline down, delete it, and `up` makes new ones"
-        ) from None
 
 
 def login_file(folder: Path, user: str) -> Path:

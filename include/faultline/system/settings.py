@@ -25,7 +25,7 @@ from faultline.system.endpoints import HERE, Endpoints, Placement, read_placemen
 from faultline.system.endpoints import HOST as HOST
 from faultline.system.environment import shares_results
 from faultline.system.errors import ConfigError
-from faultline.system.files import find_apart, make_apart
+from faultline.system.files import find_apart, make_apart, undamaged
 
 ROOT = Path(__file__).resolve().parents[3]
 # Spark workers of an installation on one machine, and the least of one on several.
@@ -211,10 +211,8 @@ def load_settings() -> Settings:
     ports = dict(DEFAULT_PORTS)
     chosen = home / "ports.json"
     if chosen.exists():
-        try:
+        with undamaged(chosen, "delete it, and `up` writes it anew"):
             ports.update(json.loads(chosen.read_text()))
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{chosen}: not readable as JSON ({error}); delete it, and `up` writes it anew") from None
     return Settings(ROOT, home, results, ports, placement=read_placement(home))
 
 

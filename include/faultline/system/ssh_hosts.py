@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.system.errors import ConfigError
+from faultline.system.files import undamaged
 from faultline.system.settings import Settings
 
 if TYPE_CHECKING:  # the SSH library takes a quarter of a second
@@ -32,10 +33,8 @@ def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
     made = [settings.hosts / SSH_HOSTS] if settings.placement.spread else []
     listed: dict[str, Any] = {}
     for file in (*made, settings.home / SSH_HOSTS):
-        try:
+        with undamaged(file, "mend it or delete it"):
             listed |= json.loads(file.read_text()) if file.exists() else {}
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{file}: not a JSON object ({error}); mend it or delete it") from None
     return {str(name): check_ssh_host(f"{SSH_HOSTS}: {name}", host) for name, host in listed.items()}
 
 

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.files import write_whole
+from faultline.system.files import undamaged, write_whole
 from faultline.system.secrets import make_private
 from faultline.system.settings import ENDPOINTS, Settings, targets_folder
 from faultline.system.text import suggest
@@ -141,17 +141,13 @@ def endpoints_at(settings: Settings, name: str) -> Endpoints:
     if target(settings, name) is None:
         return settings.endpoints
     file = folder_of(settings, name) / ENDPOINTS
-    try:
+    if not file.exists():
+        raise ConfigError(f"target: {name} was not looked at yet; ./faultline target check {name}")
+    with undamaged(file, f"./faultline target check {name} writes it anew"):
         return Endpoints.from_mapping(json.loads(file.read_text()))
-    except FileNotFoundError:
-        raise ConfigError(f"target: {name} was not looked at yet; ./faultline target check {name}") from None
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{file}: is damaged ({error}); ./faultline target check {name} writes it anew") from None
 
 
 def _read(file: Path) -> Target:
-    try:
+    with undamaged(file, "delete it, and add the target anew"):
         values: dict[str, Any] = json.loads(file.read_text())
         return Target(file.stem, **values)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{file}: is no target ({error}); delete it, and add the target anew") from None

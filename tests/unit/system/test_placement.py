@@ -58,7 +58,7 @@ def test_what_up_chose_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert load_settings().placement == placement and load_settings().endpoints.kafka == "10.77.0.2:19092"
     for broken in ("{", "[]", '{"conductor": "x"}', '{"conductor": "x", "bridge": "", "hosts": [{"name": 1}]}'):
         (tmp_path / HOSTS_FILE).write_text(broken)
-        with pytest.raises(ConfigError, match=r"hosts.json: not a list of hosts .*down"):
+        with pytest.raises(ConfigError, match=r"hosts.json: is damaged .*down"):
             read_placement(tmp_path)
 
 
