@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarks.figure import Figure
+from benchmarks.figure import Figure, share
 from benchmarks.two_sides import ALPHA, RESAMPLES, Floats, standard, two_sides
-from benchmarks.verdicts import share
 from faultline.system.text import Say
 
 DRAWS, QUICK_DRAWS = 1000, 40

@@ -107,7 +107,6 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "calibration": _module("calibration"),
     "verdicts": _module("verdicts"),
     "decide": _module("decide"),
-    "levels": _module("truth.levels"),
     "gate": _module("gate"),
     "slowdowns": _module("slowdowns"),
     "disturbance": _module("neighbours.disturbance"),

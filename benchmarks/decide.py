@@ -13,20 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figure import Figure
+from benchmarks.figure import Figure, share
 from benchmarks.shapes import draw, load_shapes
-from benchmarks.verdicts import share
+from faultline.comparison.compare import Verdict, compare
 from faultline.comparison.decisions import log_ratio, margin_of
+from faultline.comparison.estimate import NEGLIGIBLE, Between
 from faultline.comparison.question import FURTHER
-from faultline.comparison.statistics.comparison import Verdict, compare
-from faultline.comparison.statistics.sample import Sample
-from faultline.comparison.statistics.sequential import Bounds, Judged, Method, Outcome, Pair, bounds, judge
+from faultline.comparison.sequential import Bounds, Judged, Method, Outcome, Pair, bounds, judge
 from faultline.system.text import Say
 
 # Of those in which nothing differs, so that the error is known well, and of the others.
 EQUAL_SWEEPS, SWEEPS, QUICK_SWEEPS = 1000, 400, 40
-# A verdict of `compare` takes some ten times as long as a decision.
-FIXED_SWEEPS, QUICK_FIXED = 50, 4
+FIXED_SWEEPS, QUICK_FIXED = 200, 4
 # So many blocks are paid for if nothing is decided before; what others leave pays for more.
 CELLS, BLOCKS = 5, 20
 BUDGET, MOST = CELLS * BLOCKS, FURTHER * BLOCKS
@@ -34,8 +32,6 @@ BUDGET, MOST = CELLS * BLOCKS, FURTHER * BLOCKS
 PLANTED = (0.0, 0.05, 0.1, 0.2, 0.5)
 SMALLEST, ERROR = 0.1, 0.05
 FIXED = (5, 10)
-# What `compare` takes for no difference.
-NEGLIGIBLE = 0.05
 SEED = 2027
 # Logarithms of macro recovery ÷ geometric mean of its group, scaled as in `shapes.json`: word count, an executor kill,
 # interval 2 s, definition 2, groups of five and seven.
@@ -58,7 +54,7 @@ class Scatter:
 
     def cell(self, number: int, planted: float, size: int, rng: np.random.Generator) -> list[Pair]:
         """Repetitions of the cell of this number: from where to where each may lie."""
-        values = draw(self.shape, size, rng, level=self.level * (1 + planted) ** number).values
+        values = draw(self.shape, size, rng, level=self.level * (1 + planted) ** number)
         return [(max(0.0, one - self.resolution), one) if one <= self.watched else (self.watched, math.inf)
                 for one in values]  # fmt: skip
 
@@ -80,7 +76,7 @@ class _Swept:
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
-    """400 sweeps for each scatter and planted difference (1,000 of none), and 50 of fixed repetitions; 40 and 4 when
+    """400 sweeps for each scatter and planted difference (1,000 of none), and 200 of fixed repetitions; 40 and 4 when
     `quick`.
 
     Of each SCATTER and PLANTED percent: `SCATTER_PLANTED_right`: comparisons of which something true was said.
@@ -156,12 +152,8 @@ def _truth(judged: Judged, planted: float, margin: float) -> bool | None:
 
 
 def _fixed(scatter: Scatter, planted: float, size: int, rng: np.random.Generator) -> _Swept:
-    """A sweep of so many repetitions, each neighbour against the next by the rank test of `compare`."""
-    samples = []
-    for number in range(CELLS):
-        cell = scatter.cell(number, planted, size, rng)
-        open_ended = tuple(math.isinf(high) for _, high in cell)
-        samples.append(Sample(tuple(low if math.isinf(high) else high for low, high in cell), open_ended))
+    """A sweep of so many repetitions, each neighbour against the next as `compare` does it."""
+    samples = [[Between(*one) for one in scatter.cell(number, planted, size, rng)] for number in range(CELLS)]
     pairs = {number: (samples[number], samples[number + 1]) for number in range(CELLS - 1)}
     verdicts = [one.verdict for one in compare(pairs, lower_is_better=True).values()]
     true = {Verdict.WORSE: planted > 0, Verdict.SAME: planted <= NEGLIGIBLE, Verdict.BETTER: False}

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figure import Figure
-from benchmarks.verdicts import share
+from benchmarks.figure import Figure, share
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.gate.verdict import DOUBTS, Finding, Pairs, looks
 from faultline.experiment.nightly_schedule import PAIRS

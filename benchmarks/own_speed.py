@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from faultline.comparison.compare import Comparison, Verdict, compare, scatter_of_series
+from faultline.comparison.estimate import Values, exactly, median_of
 from faultline.comparison.nights import counts_in_words
-from faultline.comparison.statistics.comparison import Comparison, Verdict, between, compare
-from faultline.comparison.statistics.sample import Sample
 
 # Of all other figures less is better: seconds, cores, megabytes, errors, exponents.
 MORE_IS_BETTER = ("ratio_", "records_per_", "efficiency_")
@@ -29,7 +29,7 @@ class SpeedNight:
     date: str
     build: str
     machine: tuple[str, ...]
-    figures: Mapping[str, Sample]
+    figures: Mapping[str, Values]
     failed: tuple[str, ...] = ()
 
     @property
@@ -76,8 +76,8 @@ def judge_speed(night: SpeedNight, nights: Sequence[SpeedNight], window: int) ->
     for name, after in night.figures.items():
         sides = [one.figures[name] for one in baseline if name in one.figures]
         if sides:
-            pairs[name] = (Sample.of([value for side in sides for value in side.values]), after)
-            floors[name] = between(sides)
+            pairs[name] = ([value for side in sides for value in side], after)
+            floors[name] = scatter_of_series(sides)
     found: dict[str, Comparison] = {}
     for lower in (True, False):
         chosen = {name: pair for name, pair in pairs.items() if lower is not _more_is_better(name)}
@@ -105,7 +105,7 @@ def _night(kept: Mapping[str, Any]) -> SpeedNight:
         build=kept["build"],
         machine=tuple(str(machine.get(key)) for key in OF_A_MACHINE),
         figures={
-            f"{outcome['name']}.{name}": Sample.of(figure["values"])
+            f"{outcome['name']}.{name}": exactly(figure["values"])
             for outcome in outcomes
             for name, figure in outcome["figures"].items()
         },
@@ -119,4 +119,4 @@ def _more_is_better(name: str) -> bool:
 
 def _line(name: str, one: Comparison) -> str:
     change = "" if one.change is None else f", {one.change.value:+.0%} ({one.change.low:+.0%}…{one.change.high:+.0%})"
-    return f"{name}: {one.before.median:.4g} -> {one.after.median:.4g}{change}, p = {one.p:.2g}"
+    return f"{name}: {median_of(one.before):.4g} -> {median_of(one.after):.4g}{change}, p = {one.p:.2g}"

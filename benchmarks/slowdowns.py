@@ -15,11 +15,11 @@ from typing import Any
 
 from benchmarks.figure import Figure
 from faultline.cli.run_one import run_single
+from faultline.comparison.cells import interval_of
 from faultline.comparison.compare import metrics_named
-from faultline.comparison.effects import interval_of
+from faultline.comparison.estimate import Between
 from faultline.comparison.gate.nights import change_text
 from faultline.comparison.gate.verdict import CellVerdict, Paired, Pairs, judge_gate
-from faultline.comparison.statistics.pairs import Between
 from faultline.experiment.build import BUSY
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.catalogue import CPU_PER_MILLION

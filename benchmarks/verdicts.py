@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figure import Figure
+from benchmarks.figure import Figure, share
 from benchmarks.shapes import draw, load_shapes, variation
-from faultline.comparison.statistics.changes import change_points
-from faultline.comparison.statistics.comparison import Verdict, between, compare
-from faultline.comparison.statistics.intervals import Interval
-from faultline.comparison.statistics.sample import Sample
+from faultline.comparison.compare import Verdict, compare, scatter_of_series
+from faultline.comparison.estimate import Floats, exactly
+from faultline.comparison.nights import change_points
 from faultline.system.text import Say
 
 COMPARISONS, QUICK_COMPARISONS = 1000, 100
@@ -55,21 +54,6 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     return {name: asdict(figure) for name, figure in figures.items()}
 
 
-def share(seen: int, count: int) -> Figure:
-    """`seen` of `count` with the interval of Wilson (1927)."""
-    interval = wilson(seen, count)
-    return Figure(interval.value, "share", interval.low, interval.high, count)
-
-
-def wilson(seen: int, count: int) -> Interval:
-    """A share with its 95 % interval."""
-    z, part = 1.959964, seen / count
-    middle = (part + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * (part * (1 - part) / count + z * z / (4 * count * count)) ** 0.5
-    # Rounding may put an end beside a share of nothing or of all.
-    return Interval(part, min(part, max(0.0, middle - half)), max(part, min(1.0, middle + half)))
-
-
 def _equal(shapes: dict[str, list[float]], count: int, rng: np.random.Generator) -> dict[str, Figure]:
     """What is said of samples between which nothing lies."""
     names = list(shapes)
@@ -93,13 +77,14 @@ def _uneven(shapes: dict[str, list[float]], number: int, rng: np.random.Generato
     shape = shapes[list(shapes)[number % len(shapes)]]
     levels = 100.0 * np.exp(rng.normal(0.0, variation(shape), BASELINE_NIGHTS + 1))
     *before, tonight = [draw(shape, REPETITIONS, rng, level=float(level)) for level in levels]
-    pooled = Sample.of([value for night in before for value in night.values])
-    pairs, floors = {"cell": (pooled, tonight)}, {"cell": between(before)}
+    pairs = {"cell": (exactly(np.concatenate(before).tolist()), exactly(tonight.tolist()))}
+    floors = {"cell": scatter_of_series([exactly(night.tolist()) for night in before])}
     return compare(pairs, lower_is_better=True, floors=floors)["cell"].verdict in (Verdict.WORSE, Verdict.BETTER)
 
 
-def _verdict(before: Sample, after: Sample) -> Verdict:
-    return compare({"cell": (before, after)}, lower_is_better=True)["cell"].verdict
+def _verdict(before: Floats, after: Floats) -> Verdict:
+    pair = exactly(before.tolist()), exactly(after.tolist())
+    return compare({"cell": pair}, lower_is_better=True)["cell"].verdict
 
 
 def _series(shapes: dict[str, list[float]], count: int, rng: np.random.Generator) -> dict[str, Figure]:
@@ -109,7 +94,7 @@ def _series(shapes: dict[str, list[float]], count: int, rng: np.random.Generator
     def nights(number: int, step: float) -> list[float]:
         shape = shapes[names[number % len(names)]]
         return [
-            draw(shape, REPETITIONS, rng, level=100.0 + (step if night >= CHANGE_AT else 0.0)).median
+            float(np.median(draw(shape, REPETITIONS, rng, level=100.0 + (step if night >= CHANGE_AT else 0.0))))
             for night in range(NIGHTS)
         ]
 

@@ -63,9 +63,8 @@ def compare(
         return
     if after is None:
         raise ConfigError(f"B: is missing; name what {before} is held against, or an axis of it with --along")
+    from faultline.comparison.compare import Verdict, compare_named, print_comparison
     from faultline.comparison.compare import as_json as rows_of
-    from faultline.comparison.compare import compare_named, print_comparison
-    from faultline.comparison.statistics.comparison import Verdict
 
     compared = compare_named(before, after, metric or [], matrix=matrix)
     if as_json:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from faultline.comparison.candidates import COSTS, Candidate, Choice, Drawn, draw
-from faultline.comparison.statistics import LEAST
-from faultline.comparison.statistics.sample import Floats
+from faultline.comparison.estimate import LEAST, Floats
 from faultline.system.errors import ConfigError
 
-# A choice is told when it is the best in so many of the resamples: wrong one time in five costs less than measuring on,
+# A choice is told when it is the best in so many of the draws: wrong one time in five costs less than measuring on,
 # and whoever wants to be surer sees how sure it is.
 SURE = 0.8
 # A candidate that is the best less often than this is no contender, and needs no more repetitions.
@@ -44,7 +43,7 @@ class Advice:
     """What to choose. `best`: by medians, the least of what is asked for among those within the limits; None when none
     is, and `nearest` then misses `missed` (by key: its figure) least.
 
-    `sure`: in which share of the resamples `best` is the best; `second`: which one is else most often, and in which
+    `sure`: in which share of the draws `best` is the best; `second`: which one is else most often, and in which
     share. `told`: whether that is enough to choose; `experiments`: so many more would tell, each contender repeated up
     to `up_to` times; None when nobody knows. `unknown`: names of candidates that lack a figure.
     """
@@ -94,7 +93,7 @@ def advise(choice: Choice, wish: Wish) -> Advice:
     next_best = max(others, key=lambda other: shares[other], default=None)
     second = None if next_best is None or not shares[next_best] else (known[next_best], float(shares[next_best]))
     contenders = sorted({number, *(other for other in others if shares[other] >= CONTENDER)})
-    # Also those few runs say nothing about: with one repetition every resample is the same.
+    # Also those few runs say nothing about: with one repetition every draw is the same.
     few = [place for place, one in enumerate(known) if one.repetitions < LEAST]
     sure = float(shares[number])
     if not few and sure >= SURE:
@@ -123,7 +122,7 @@ def _excess(figure: Mapping[str, float], wish: Wish) -> tuple[int, float, float]
 
 
 def _shares(drawn: Drawn, wish: Wish) -> Floats:
-    """In which share of the resamples each candidate is the best within the limits; shared where several are."""
+    """In which share of the draws each candidate is the best within the limits; shared where several are."""
     cost = drawn.likely[COSTS[wish.minimise]].copy()
     for key, limit in wish.limits.items():
         drawn_key = drawn.highest[COSTS[key]]

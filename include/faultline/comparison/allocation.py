@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from faultline.comparison.cells import Point
-from faultline.comparison.question import BESIDES_S
-from faultline.comparison.statistics.components import (
+from faultline.comparison.components import (
     Components,
     Slope,
     best_injections,
@@ -23,6 +22,7 @@ from faultline.comparison.statistics.components import (
     price,
     slope,
 )
+from faultline.comparison.question import BESIDES_S
 from faultline.records.summary import Entry
 
 # Fewer gaps between runs say too little of what a start takes: one of them may hold an interruption.

@@ -4,9 +4,9 @@ Whoever runs a stream processor chooses its checkpoint interval or its state sto
 breaks. So a *candidate* is one combination of what can be chosen, and where load or fault vary too, it was measured
 under several *circumstances*: a figure of it is then the worst over these, so that what holds of it holds under each.
 
-How sure something is, is the share of resamples in which it holds. A resample draws repetitions with replacement, the
-same ones of all configurations where they have the same (they were measured as blocks), and a recovery anywhere in the
-interval in which it is known to lie.
+How sure something is, is the share of draws in which it holds. A draw moves the figures as far from what was measured
+as their scatter allows (Student's t), those of one block together, and a recovery anywhere in the interval in which it
+is known to lie.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy import stats
 
 from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of
 from faultline.comparison.effects import P50, P99, repetitions_of
-from faultline.comparison.statistics.intervals import SEED
-from faultline.comparison.statistics.pairs import Between
-from faultline.comparison.statistics.sample import Floats
+from faultline.comparison.estimate import Between, Floats
 from faultline.experiment.named_settings import is_setting
 from faultline.records.catalogue import CPU_TOTAL, MACRO
 from faultline.records.format import broken
@@ -38,7 +37,7 @@ CHOICES = frozenset(
 )  # fmt: skip
 # What a choice is made by; less of each is better.
 COSTS: Mapping[str, str] = {"cpu": CPU_TOTAL, "recovery": MACRO, "latency": P99, "latency_p50": P50}
-RESAMPLES = 1_000
+DRAWS, SEED = 1_000, 1
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def choice_of(points: Sequence[Point]) -> Choice:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Resampled figures of candidates, at their worst: by cost an array of (resample, candidate).
+    """Figures as they may truly be, at their worst: by cost an array of (draw, candidate).
 
     `highest`: recoveries at the upper end of what is known, for what must not be exceeded.
     """
@@ -151,31 +150,54 @@ class Drawn:
 
 
 def draw(candidates: Sequence[Candidate], keys: Sequence[str], *, repetitions: int | None = None) -> Drawn:
-    """Resamples of the figures `keys`, which all candidates know; as if there were so many `repetitions` of each."""
-    rng = np.random.default_rng(SEED)
-    rows: dict[tuple[int, ...], np.ndarray] = {}
-    likely = {key: np.empty((RESAMPLES, len(candidates))) for key in keys}
-    highest = {key: np.empty((RESAMPLES, len(candidates))) for key in keys}
-    for column, candidate in enumerate(candidates):
-        for key in keys:
-            draws = []
-            for point in candidate.points:
-                known = repetitions_of(point, key)
-                numbers = tuple(sorted(known))
-                if numbers not in rows:
-                    rows[numbers] = rng.integers(0, len(numbers), (RESAMPLES, repetitions or len(numbers)))
-                draws.append(_medians([known[number] for number in numbers], rows[numbers], rng))
-            likely[key][:, column] = np.max([one for one, _ in draws], axis=0)
-            highest[key][:, column] = np.max([one for _, one in draws], axis=0)
+    """Draws of the figures `keys`, which all candidates know; as if there were so many `repetitions` of each."""
+    chance = _Chance(repetitions)
+    found = {key: [[chance.drawn(repetitions_of(point, key)) for point in one.points] for one in candidates]
+             for key in keys}  # fmt: skip
+    likely, highest = (
+        {key: np.stack([np.max([each[end] for each in points], axis=0) for points in all_of], axis=1)
+         for key, all_of in found.items()}
+        for end in (0, 1)
+    )  # fmt: skip
     return Drawn(likely, highest)
 
 
-def _medians(values: Sequence[Between], rows: np.ndarray, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Medians of each resample: of values anywhere in their intervals, and of their upper ends."""
-    low, high = np.array([value.low for value in values])[rows], np.array([value.high for value in values])[rows]
-    top = np.median(high, axis=1)
-    if (low == high).all():
-        return top, top
-    width = np.where(np.isfinite(high), high - low, 0.0)
-    inside = np.where(np.isfinite(high), low + rng.random(low.shape) * width, math.inf)
-    return np.median(inside, axis=1), top
+class _Chance:
+    """What is drawn once for all figures: a block moves all that was measured in it, and where in their intervals
+    recoveries lie is taken to be the same of all."""
+
+    def __init__(self, repetitions: int | None) -> None:
+        self._rng, self._repetitions = np.random.default_rng(SEED), repetitions
+        self._way: Floats = self._rng.random(DRAWS)
+        self._blocks: dict[int, Floats] = {}
+        self._scales: dict[int, Floats] = {}
+
+    def drawn(self, values: Mapping[int, Between]) -> tuple[Floats, Floats]:
+        """A figure anywhere in what is known of it, and at its upper end: means by Student's t, on a log scale where
+        all are above 0. Infinite as often as half of all may not be seen to end, by how many were not (Jeffreys)."""
+        known = {number: value for number, value in sorted(values.items()) if math.isfinite(value.high)}
+        ends = [np.array([(value.low, value.high)[end] for value in known.values()]) for end in (0, 1)]
+        if known:
+            ratio = min(value.low for value in known.values()) > 0
+            low, high = (self._means(list(known), np.log(one) if ratio else one) for one in ends)
+            likely = low + self._way * (high - low)
+            found = [np.exp(one) if ratio else one for one in (likely, high)]
+        else:
+            found = [np.full(DRAWS, math.inf)] * 2
+        if is_open := len(values) - len(known):
+            never = stats.beta.sf(0.5, is_open + 0.5, len(known) + 0.5)
+            found = [np.where(self._rng.random(DRAWS) < never, math.inf, one) for one in found]
+        return found[0], found[1]
+
+    def _means(self, numbers: Sequence[int], values: Floats) -> Floats:
+        n = len(values)
+        if n < 2:
+            return np.full(DRAWS, values.mean())
+        for number in numbers:
+            if number not in self._blocks:
+                self._blocks[number] = self._rng.standard_normal(DRAWS)
+        wanted = self._repetitions or n
+        if wanted not in self._scales:
+            self._scales[wanted] = np.sqrt((wanted - 1) / self._rng.chisquare(wanted - 1, DRAWS))
+        off = (values - values.mean()) @ np.array([self._blocks[number] for number in numbers])
+        return np.asarray(values.mean() + off / math.sqrt((n - 1) * wanted) * self._scales[wanted])

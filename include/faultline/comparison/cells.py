@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from faultline.comparison.estimate import Between
 from faultline.experiment.common import INSTALLED
 from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, split_name, spread
 from faultline.experiment.workloads.registry import own_fields
-from faultline.records.catalogue import CENSORED_AT, MACRO, Metric, value_of
+from faultline.records.catalogue import CENSORED_AT, MACRO, Metric, bounds_of, value_of
 from faultline.records.format import CONTROL, NONE, fault_of, plain
 from faultline.records.record import JUDGED
 from faultline.records.summary import Entry
 from faultline.system.text import sortable
 
-FAULT = "fault"
+FAULT, RELOAD = "fault", "recovery.reload_s"
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
 _ORDER = {name: number for number, name in enumerate(_DEFAULTS)}
 # Told by the fault in words, or following from other parameters.
@@ -120,6 +122,22 @@ def _summed_up(entries: Sequence[Entry], key: str) -> Figure:
         return Figure(n)
     values = [value for value, _ in known]
     return Figure(n, statistics.median(values), min(values), max(values), any(bound for _, bound in known))
+
+
+def interval_of(entry: Entry, key: str) -> Between | None:
+    """A figure of one record, as exactly as it is known: a recovery as the interval that holds it, without an upper end
+    where it was not seen to end. None where nothing is known of it."""
+    found = bounds_of(entry, key)
+    if found is None and key == RELOAD and entry.metrics.get("recovery.recovered") is False:
+        watched = value_of(entry, CENSORED_AT)
+        found = None if watched is None else (watched, math.inf)
+    return None if found is None else Between(*found)
+
+
+def values_of(entries: Iterable[Entry], key: str) -> tuple[Between, ...]:
+    """The known values of a figure."""
+    found = (interval_of(entry, key) for entry in entries)
+    return tuple(value for value in found if value is not None)
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,43 @@
-"""Two sides, compared cell by cell and metric by metric."""
+"""Two sides, compared cell by cell and metric by metric: better, worse, the same, or nobody can tell."""
 
 from __future__ import annotations
 
 import json
+import math
+import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from scipy import stats
 
-from faultline.comparison.cells import Axis, Point, axes_of, in_order, points_of
+from faultline.comparison.cells import Axis, Point, axes_of, in_order, points_of, values_of
+from faultline.comparison.estimate import (
+    ALPHA,
+    LEAST,
+    NEGLIGIBLE,
+    Between,
+    Estimate,
+    Interval,
+    Row,
+    Values,
+    estimate,
+    holm,
+    median_of,
+    p_beyond,
+    p_text,
+    share_of,
+    spread_of,
+    visible,
+)
 from faultline.comparison.selection import Side, require_apart, side_of
-from faultline.comparison.statistics.comparison import Comparison, Verdict, between, compare
-from faultline.comparison.statistics.intervals import Interval
-from faultline.comparison.statistics.sample import Sample
-from faultline.records.catalogue import CENSORED_AT, COMPARABLE, LESS, MACRO, USUAL, Metric, value_of
+from faultline.records.catalogue import COMPARABLE, LESS, USUAL, Metric
 from faultline.records.format import FAULT_KEYS, NONE, WIDTH
 from faultline.records.index import Index
 from faultline.records.summary import Entry
@@ -26,18 +45,49 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 from faultline.system.text import finite, suggest
 
-# Counted from the fault on, so that a record that saw no recovery tells how long it was at least.
-_SINCE_FAULT = frozenset({MACRO, "recovery.reload_s"})
-
 _COLUMNS = {
     "Configuration": "cell", "Metric": "metric", "A": "before", "B": "after", "Change": "change", "p": "p",
     "Verdict": "verdict", "": "remark",
 }  # fmt: skip
+# Series whose medians say how much one differs from another.
+LEAST_SERIES = 3
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Verdict(StrEnum):
+    """What became of a figure."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    SAME = "same"
+    CANNOT_TELL = "cannot tell"
+
+
 _STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.SAME: "", Verdict.CANNOT_TELL: "dim"}
 
 
 @dataclass(frozen=True)
-class Row:
+class Comparison:
+    """Two sides of one figure.
+
+    `p`: corrected for the other comparisons of the family. `change`: the figure after as a share of that before, less
+    1, with its interval. `detectable`: the smallest such share that would have been seen four times in five and
+    believed, None when nothing is known of the scatter. `floor`: how much runs without a fault differ anyway. `why`:
+    what keeps it from a verdict.
+    """
+
+    before: Values
+    after: Values
+    verdict: Verdict
+    p: float
+    change: Interval | None
+    detectable: float | None
+    floor: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
     """One metric of one cell: a configuration that both sides have measured."""
 
     point: Point
@@ -49,11 +99,11 @@ class Row:
 class Compared:
     """All rows in the order of the axes, the axes, and how many configurations only one side has."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Line, ...]
     axes: tuple[Axis, ...]
     only: tuple[int, int]
 
-    def of(self, verdict: Verdict) -> list[Row]:
+    def of(self, verdict: Verdict) -> list[Line]:
         """The rows with this verdict."""
         return [row for row in self.rows if row.comparison.verdict is verdict]
 
@@ -97,7 +147,7 @@ def compare_sides(before: Side, after: Side, metrics: Sequence[Metric]) -> Compa
         pairs = {
             point.config_id: (a, b)
             for point in ordered
-            for a, b in [[sample_of(side[point.config_id].valid, metric.key) for side in sides]]
+            for a, b in [[values_of(side[point.config_id].valid, metric.key) for side in sides]]
             if len(a) and len(b)
         }
         floors = {
@@ -106,7 +156,7 @@ def compare_sides(before: Side, after: Side, metrics: Sequence[Metric]) -> Compa
         compared = compare(pairs, lower_is_better=metric.better == LESS, floors=floors)
         found.update({(key, metric.key): one for key, one in compared.items()})
     rows = [
-        Row(point, metric, found[point.config_id, metric.key])
+        Line(point, metric, found[point.config_id, metric.key])
         for point in ordered
         for metric in metrics
         if (point.config_id, metric.key) in found
@@ -114,18 +164,111 @@ def compare_sides(before: Side, after: Side, metrics: Sequence[Metric]) -> Compa
     return Compared(tuple(rows), tuple(axes), (len(sides[0]) - len(both), len(sides[1]) - len(both)))
 
 
-def sample_of(entries: Iterable[Entry], key: str) -> Sample:
-    """The known values of a figure; a recovery that was not seen to end is censored where the watch ended."""
-    values: list[tuple[float, bool]] = []
-    for entry in entries:
-        value = value_of(entry, key)
-        if value is not None:
-            values.append((value, False))
-        elif key in _SINCE_FAULT and entry.metrics.get("recovery.recovered") is False:
-            watched = value_of(entry, CENSORED_AT)
-            if watched is not None:
-                values.append((watched, True))
-    return Sample(tuple(value for value, _ in values), tuple(censored for _, censored in values))
+def compare(
+    pairs: Mapping[Key, tuple[Values, Values]], *, lower_is_better: bool, floors: Mapping[Key, float] | None = None
+) -> dict[Key, Comparison]:
+    """Compares one figure across cells: (before, after) by cell, corrected for their number.
+
+    `floors`: by cell, the share by which runs differ that nothing was done to. A difference is believed when its p is
+    at most 0.05 and it is larger than that and than 5 %; it is none when it is shown to be less than 5 %.
+    """
+    drafts = {key: _Draft.of(*pair) for key, pair in pairs.items() if min(map(len, pair)) >= LEAST}
+    differ = holm({key: draft.found.p for key, draft in drafts.items()})
+    close = holm({key: draft.p_same for key, draft in drafts.items()})
+    found = {}
+    for key, (before, after) in pairs.items():
+        floor = (floors or {}).get(key, 0.0)
+        if key not in drafts:
+            change = _Draft.of(before, after).change if min(len(before), len(after)) > 1 else None
+            why = f"{min(len(before), len(after))} of {LEAST} repetitions"
+            found[key] = Comparison(before, after, Verdict.CANNOT_TELL, 1.0, change, None, floor, why)
+        else:
+            draft, p = drafts[key], differ[key]
+            verdict = draft.verdict(p, close[key], lower_is_better, floor)
+            why = draft.why(p, floor) if verdict is Verdict.CANNOT_TELL else ""
+            seen = draft.detectable(ALPHA / len(drafts))
+            # What is seen and lies within the floor is not believed.
+            seen = None if seen is None else max(seen, floor, NEGLIGIBLE)
+            found[key] = Comparison(before, after, verdict, p, draft.change, seen, floor, why)
+    return found
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """Two sides before the correction. `ratio`: whether `found` is of logarithms; else it is in the figure's unit."""
+
+    before: Values
+    after: Values
+    ratio: bool
+    found: Estimate
+    p_same: float
+
+    @classmethod
+    def of(cls, before: Values, after: Values) -> _Draft:
+        ratio = all(value.low > 0 for value in (*before, *after))
+        sides = [[_logarithm(value) if ratio else value for value in side] for side in (before, after)]
+        rows = [Row.apart(*sides)]
+        # Of what was 0, or never ended, no share is known.
+        usual = abs(median_of(before))
+        margin = math.log1p(NEGLIGIBLE) if ratio else NEGLIGIBLE * usual if math.isfinite(usual) else 0.0
+        return cls(before, after, ratio, estimate(rows), p_beyond(rows, margin))
+
+    @property
+    def change(self) -> Interval | None:
+        median, found = median_of(self.before), self.found.change
+        if not median or not math.isfinite(median):
+            return None
+        shares = [share_of(one) if self.ratio else one / abs(median) for one in (found.value, found.low, found.high)]
+        if math.isinf(median_of(self.after)):
+            shares[0] = shares[2] = math.inf
+        return Interval(*shares)
+
+    def verdict(self, p: float, p_same: float, lower_is_better: bool, floor: float) -> Verdict:
+        values = {(value.low, value.high) for value in (*self.before, *self.after)}
+        if len(values) == 1 and math.isfinite(next(iter(values))[1]):
+            return Verdict.SAME
+        # However much nights differ: what they hide nobody can tell, and it is not the same.
+        if p_same <= ALPHA:
+            return Verdict.SAME
+        change, larger = self.change, self.found.change.value
+        if p > ALPHA or not larger or (change is not None and abs(change.value) <= max(NEGLIGIBLE, floor)):
+            return Verdict.CANNOT_TELL
+        return Verdict.BETTER if (larger < 0) == lower_is_better else Verdict.WORSE
+
+    def why(self, p: float, floor: float) -> str:
+        """What keeps it from a verdict besides scatter."""
+        median = median_of(self.before)
+        if p <= ALPHA and floor > NEGLIGIBLE:
+            return f"runs without a fault, or nights, differ by {floor:.0%} anyway"
+        if not median or not math.isfinite(median):
+            return "a change has no share of what was 0 before" if not median else "half of them never ended before"
+        return ""
+
+    def detectable(self, alpha: float) -> float | None:
+        """The smallest change, as a share, that sides like these show in four cases of five."""
+        median, sizes = median_of(self.before), (len(self.before), len(self.after))
+        if self.found.spread is None or not median or not math.isfinite(median):
+            return None
+        error = math.sqrt((1 / sizes[0] + 1 / sizes[1]) / 2)
+        seen = visible(self.found.spread, error, sum(sizes) - 2, alpha)
+        return share_of(seen) if self.ratio else seen / abs(median)
+
+
+def scatter_of_series(series: Sequence[Values]) -> float:
+    """By which share one more series, such as a night, may differ from these although nothing changed.
+
+    The half-width of the 95 % prediction interval of their medians: what disturbs a machine for an hour moves all
+    repetitions of a night together, and no number of them shows that. 0 for fewer than LEAST_SERIES known medians.
+    """
+    medians = [median for one in series if math.isfinite(median := median_of(one))]
+    if len(medians) < LEAST_SERIES or not (mean := statistics.fmean(medians)):
+        return 0.0
+    quantile = stats.t.ppf(1 - ALPHA / 2, len(medians) - 1)
+    return float(quantile * statistics.stdev(medians) * math.sqrt(1 + 1 / len(medians)) / abs(mean))
+
+
+def _logarithm(value: Between) -> Between:
+    return Between(math.log(value.low), math.log(value.high))
 
 
 def _floor(point: Point, controls: Sequence[Point], key: str) -> float:
@@ -136,7 +279,7 @@ def _floor(point: Point, controls: Sequence[Point], key: str) -> float:
     if point.control:
         return 0.0
     own = [control for control in controls if _without_fault(control) == _without_fault(point)]
-    spreads = [sample_of(control.valid, key).spread for control in own or controls]
+    spreads = [spread_of(values_of(control.valid, key)) for control in own or controls]
     return max((spread for spread in spreads if spread is not None), default=0.0)
 
 
@@ -145,14 +288,14 @@ def _between(point: Point, key: str) -> float:
     by_series: dict[str, list[Entry]] = {}
     for entry in point.valid:
         by_series.setdefault(entry.series, []).append(entry)
-    return between([sample_of(entries, key) for entries in by_series.values()])
+    return scatter_of_series([values_of(entries, key) for entries in by_series.values()])
 
 
 def _without_fault(point: Point) -> str:
     return json.dumps({name: value for name, value in point.config.items() if name not in FAULT_KEYS}, sort_keys=True)
 
 
-def texts(row: Row, axes: Sequence[Axis]) -> dict[str, str]:
+def texts(row: Line, axes: Sequence[Axis]) -> dict[str, str]:
     """A row as texts: cell, metric, before, after, change, p, verdict, and what else a reader should know."""
     metric, one = row.metric, row.comparison
     change = one.change
@@ -162,7 +305,7 @@ def texts(row: Row, axes: Sequence[Axis]) -> dict[str, str]:
         "before": side_text(metric, one.before),
         "after": side_text(metric, one.after),
         "change": NONE if change is None else f"{change.value:+.1%} [{change.low:+.1%}, {change.high:+.1%}]",
-        "p": f"{one.p:.2g}",
+        "p": p_text(one.p).removeprefix("= "),
         "verdict": str(one.verdict),
         "remark": _remark(one),
     }
@@ -183,11 +326,11 @@ def print_comparison(compared: Compared, before: str, after: str) -> None:
         console.print(Text(f"Configurations left out: {', '.join(alone)}.", style="dim"))
 
 
-def side_text(metric: Metric, sample: Sample) -> str:
-    """Median and number of repetitions; of censored ones how many."""
-    ended = metric.text(sample.median) if sample.median < float("inf") else f"> {metric.text(max(sample.values))}"
-    censored = sum(sample.censored)
-    return f"{ended} (n={len(sample)}{f', {censored} censored' if censored else ''})"
+def side_text(metric: Metric, values: Values) -> str:
+    """Median and number of repetitions; of those not seen to end how many."""
+    median, is_open = median_of(values), sum(math.isinf(value.high) for value in values)
+    ended = metric.text(median) if math.isfinite(median) else f"> {metric.text(max(value.low for value in values))}"
+    return f"{ended} (n={len(values)}{f', {is_open} censored' if is_open else ''})"
 
 
 def _remark(one: Comparison) -> str:
@@ -221,8 +364,9 @@ def as_json(compared: Compared) -> list[dict[str, Any]]:
     ]
 
 
-def _side(sample: Sample) -> dict[str, float | None]:
-    return {"median": finite(sample.median), "n": len(sample), "censored": sum(sample.censored)}
+def _side(values: Values) -> dict[str, float | None]:
+    is_open = sum(math.isinf(value.high) for value in values)
+    return {"median": finite(median_of(values)), "n": len(values), "censored": is_open}
 
 
 def _change(change: Interval | None) -> dict[str, float | None] | None:

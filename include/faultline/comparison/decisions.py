@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from faultline.comparison.along import Step
 from faultline.comparison.cells import Axis
+from faultline.comparison.estimate import Interval, share_of
 from faultline.comparison.question import FIGURES, compared, steps_of
-from faultline.comparison.statistics.intervals import Interval
-from faultline.comparison.statistics.sequential import Judged, Method, Outcome, Pair, judge
+from faultline.comparison.sequential import Judged, Method, Outcome, Pair, judge
 from faultline.records.catalogue import Metric, bounds_of
 from faultline.records.manifest import Manifest, Question
 from faultline.records.record import SCHEMA
@@ -149,7 +149,7 @@ def log_ratio(before: Pair, after: Pair) -> Pair:
 def change_of(judged: Judged) -> Interval:
     """The change that logarithms of ratios stand for. What is judged lies within what the looks left."""
     value = min(max(judged.value, judged.low), judged.high)
-    return Interval(*(_change(one) for one in (value, judged.low, judged.high)))
+    return Interval(*(share_of(one) for one in (value, judged.low, judged.high)))
 
 
 def margin_of(smallest: float) -> Pair:
@@ -220,7 +220,3 @@ def _log(above: float, below: float) -> float:
     if not above or math.isinf(below):
         return -math.inf
     return math.inf if not below or math.isinf(above) else math.log(above / below)
-
-
-def _change(logarithm: float) -> float:
-    return math.expm1(logarithm) if logarithm < 700 else math.inf

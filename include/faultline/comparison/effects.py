@@ -2,7 +2,7 @@
 
 A step is from one value of an axis to the next. Where other axes vary too, it was measured in several *rows*, one for
 each combination of their values; its effect is the average over them, so that an axis has one line a step. The
-interval is about the rows that were measured, see `statistics/pairs`.
+interval is about the rows that were measured, see `estimate`.
 
 CPU, latency and throughput are compared as ratios (on a log scale, so that twice and half are equally far), recoveries
 as seconds. Recoveries take part as intervals. A difference is believed, and so is that there is none that matters, when
@@ -18,23 +18,28 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from faultline.comparison.along import Step, steps_along
-from faultline.comparison.cells import Axis, Point
-from faultline.comparison.statistics import LEAST
-from faultline.comparison.statistics.comparison import ALPHA, NEGLIGIBLE
-from faultline.comparison.statistics.pairs import Between, Estimate, Row, estimate, needed_pairs, p_beyond
-from faultline.comparison.statistics.ranks import holm
+from faultline.comparison.cells import Axis, Point, interval_of
+from faultline.comparison.estimate import (
+    ALPHA,
+    LEAST,
+    LEAST_FREEDOM,
+    NEGLIGIBLE,
+    Between,
+    Estimate,
+    Row,
+    estimate,
+    holm,
+    needed_pairs,
+    p_beyond,
+)
 from faultline.experiment.workloads.registry import has_schedule
-from faultline.records.catalogue import CPU_TOTAL, KNOWN, MACRO, Metric, bounds_of
-from faultline.records.summary import Entry
+from faultline.records.catalogue import CPU_TOTAL, KNOWN, MACRO, Metric
 from faultline.system.text import sortable
 
 P50, P99, THROUGHPUT = "latency_ms.p50", "latency_ms.p99", "throughput_rps"
 # In the order in which they are told.
 FIGURES = (CPU_TOTAL, P50, P99, MACRO, THROUGHPUT)
 BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in KNOWN if metric.key in FIGURES}
-# As many degrees of freedom as three runs of one configuration have; t of run values keeps its error from two on
-# (`bench levels`), but with two an interval is thirteen standard errors wide.
-LEAST_FREEDOM = 2
 # A difference of recoveries in seconds that nobody minds, however exactly they are known.
 NEGLIGIBLE_S = 1.0
 
@@ -74,15 +79,6 @@ class Effect:
     def opposed(self) -> bool:
         """Whether the rows go both ways by more than what is negligible."""
         return min(self.found.rows) < -self.margin and max(self.found.rows) > self.margin
-
-
-def interval_of(entry: Entry, key: str) -> Between | None:
-    """A figure of one record, as exactly as it is known; a recovery as the interval that holds it.
-
-    None where nothing is known of it.
-    """
-    found = bounds_of(entry, key)
-    return None if found is None else Between(*found)
 
 
 def repetitions_of(point: Point, key: str) -> dict[int, Between]:

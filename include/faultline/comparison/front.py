@@ -9,13 +9,12 @@ import numpy as np
 
 from faultline.comparison.candidates import Candidate, draw
 from faultline.comparison.effects import P99
-from faultline.comparison.statistics import LEAST
-from faultline.comparison.statistics.sample import Floats
+from faultline.comparison.estimate import LEAST, Floats
 from faultline.records.catalogue import CPU_TOTAL, MACRO
 
 # In the order in which they are told.
 FRONT = (CPU_TOTAL, MACRO, P99)
-# In so many of the resamples a dominance must hold to be certain.
+# In so many of the draws a dominance must hold to be certain.
 CERTAIN = 0.95
 
 
@@ -24,7 +23,7 @@ class Place:
     """A candidate with its figures in the order of `Front.keys`.
 
     `beaten_by`: the name of one that is no worse in any figure and better in one, by medians; None on the front.
-    `sure`: in which share of the resamples it is where it stands, on the front or behind that other one.
+    `sure`: in which share of the draws it is where it stands, on the front or behind that other one.
     """
 
     candidate: Candidate
@@ -59,9 +58,9 @@ def front_of(candidates: Sequence[Candidate]) -> Front:
     if not known:
         return Front(keys, ())
     medians = np.array([[float(one.figure(key) or 0.0) for key in keys] for one in known])
-    resampled = draw(known, keys)
-    # (resample, candidate, figure)
-    draws = np.stack([resampled.likely[key] for key in keys], axis=2)
+    drawn = draw(known, keys)
+    # (draw, candidate, figure)
+    draws = np.stack([drawn.likely[key] for key in keys], axis=2)
     places = [_place(number, known, medians, draws) for number in range(len(known))]
     ordered = sorted(places, key=lambda place: (place.beaten_by is not None, place.figures))
     return Front(keys, tuple(ordered))

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.comparison.cells import axes_of, in_order, points_of
-from faultline.comparison.compare import sample_of
-from faultline.comparison.statistics.intervals import Interval, median_interval
-from faultline.comparison.statistics.sample import Sample
+from faultline.comparison.cells import axes_of, in_order, points_of, values_of
+from faultline.comparison.estimate import Interval, Values, centre, median_of
 from faultline.records.catalogue import COMPARABLE, MORE, Metric
 from faultline.records.format import CONTROL
 from faultline.records.summary import Entry
@@ -129,20 +127,21 @@ def promises(entries: Iterable[Entry], limits: Sequence[Limit]) -> Promises:
     held = []
     for limit in limits:
         for point in in_order(points, axes):
-            sample = sample_of(point.valid, limit.metric.key)
-            if len(sample):
+            values = values_of(point.valid, limit.metric.key)
+            if values:
                 cell = [*(axis.said(point) for axis in axes), *([CONTROL] * point.control)]
-                held.append(_held(limit, ", ".join(cell), sample))
+                held.append(_held(limit, ", ".join(cell), values))
     return Promises(tuple(limits), tuple(held))
 
 
-def _held(limit: Limit, cell: str, sample: Sample) -> Held:
-    if math.isinf(sample.median):
+def _held(limit: Limit, cell: str, values: Values) -> Held:
+    median = median_of(values)
+    if math.isinf(median):
         # As though all had ended with the watch: the true median is no less.
-        least = statistics.median(sample.values)
-        return Held(limit, cell, len(sample), least, least, math.inf, at_least=True)
-    interval = median_interval(sample) or Interval(sample.median, sample.median, sample.median)
-    return Held(limit, cell, len(sample), sample.median, interval.low, interval.high)
+        least = statistics.median(value.low for value in values)
+        return Held(limit, cell, len(values), least, least, math.inf, at_least=True)
+    interval = centre(values) or Interval(median, median, median)
+    return Held(limit, cell, len(values), median, interval.low, interval.high)
 
 
 def _text(metric: Metric, value: float) -> str:

@@ -14,18 +14,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from faultline.comparison.compare import Compared, Row, compare_sides, sample_of, texts
+import numpy as np
+
+from faultline.comparison.cells import values_of
+from faultline.comparison.compare import Compared, Line, Verdict, compare_sides, texts
 from faultline.comparison.compare import as_json as rows_of
+from faultline.comparison.estimate import LEAST, Interval, Row, centre, estimate, exactly, p_text
 from faultline.comparison.limits import NOTHING_PROMISED, Promises
 from faultline.comparison.selection import Side
-from faultline.comparison.statistics import LEAST
-from faultline.comparison.statistics.changes import change_points
-from faultline.comparison.statistics.comparison import Verdict
-from faultline.comparison.statistics.intervals import Interval, median_interval
 from faultline.experiment.sweep_id import is_sweep_id
 from faultline.records.catalogue import Metric
+from faultline.records.judge.levels import level_begins
 from faultline.records.manifest import BASELINE as BASELINE
 from faultline.records.summary import Entry
+
+# Nights that a level must last, before a change and after it, and how likely a change may be by chance: a single wild
+# night makes none.
+LEAST_NIGHTS, CERTAIN = 3, 0.01
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class NightVerdict:
     problem: str = ""
 
     @property
-    def worse(self) -> list[Row]:
+    def worse(self) -> list[Line]:
         """What became worse."""
         return self.compared.of(Verdict.WORSE) if self.compared else []
 
@@ -79,13 +84,13 @@ class NightVerdict:
         """The same of each that became better."""
         return self._lines(self.compared.of(Verdict.BETTER) if self.compared else ())
 
-    def _lines(self, rows: Sequence[Row]) -> list[str]:
+    def _lines(self, rows: Sequence[Line]) -> list[str]:
         if self.compared is None:
             return []
-        said = [texts(row, self.compared.axes) for row in rows]
+        said = [(texts(row, self.compared.axes), p_text(row.comparison.p)) for row in rows]
         return [
-            f"{one['metric']}: {one['before']} -> {one['after']}, {one['change']}, p = {one['p']} ({one['cell']})"
-            for one in said
+            f"{one['metric']}: {one['before']} -> {one['after']}, {one['change']}, p {p} ({one['cell']})"
+            for one, p in said
         ]
 
 
@@ -175,15 +180,33 @@ def course_of_commits(nights: Sequence[Night], config_id: str, metric: Metric) -
 def _course(places: Mapping[str, Sequence[Entry]], config_id: str, metric: Metric) -> Course:
     values: list[Interval | None] = []
     for entries in places.values():
-        sample = sample_of([one for one in entries if one.config_id == config_id], metric.key)
-        interval = median_interval(sample)
-        if len(sample) == 1 and not any(sample.censored):
-            (only,) = sample.values
+        found = values_of([one for one in entries if one.config_id == config_id], metric.key)
+        interval = centre(found)
+        if len(found) == 1 and math.isfinite(only := found[0].high):
             interval = Interval(only, only, only)
         values.append(interval)
     known = [number for number, one in enumerate(values) if one is not None and math.isfinite(one.value)]
-    found = change_points([one.value for number in known if (one := values[number]) is not None])
-    return Course(config_id, metric, tuple(places), tuple(values), tuple(known[number] for number in found))
+    edges = change_points([one.value for number in known if (one := values[number]) is not None])
+    return Course(config_id, metric, tuple(places), tuple(values), tuple(known[number] for number in edges))
+
+
+def change_points(values: Sequence[float]) -> list[int]:
+    """Indices of the values with which a new level begins, ascending.
+
+    Those of `level_begins`, then only those whose levels differ by Student's t: the least believed goes first, and its
+    levels become one.
+    """
+    edges = [0, *level_begins(np.asarray(values, dtype=np.float64), LEAST_NIGHTS), len(values)]
+    while len(edges) > 2:
+        doubts = {
+            edge: estimate([Row.apart(exactly(values[before:edge]), exactly(values[edge:after]))]).p
+            for before, edge, after in zip(edges, edges[1:], edges[2:], strict=False)
+        }
+        worst = max(doubts, key=lambda edge: doubts[edge])
+        if doubts[worst] <= CERTAIN:
+            break
+        edges.remove(worst)
+    return edges[1:-1]
 
 
 def changes_of_surroundings(nights: Sequence[Night]) -> dict[str, str]:

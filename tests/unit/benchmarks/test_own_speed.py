@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.figure import summarise
 from benchmarks.own_speed import SpeedNight, as_json, judge_speed, read_nights
-from faultline.comparison.statistics.comparison import Verdict
+from faultline.comparison.compare import Verdict
 
 QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
 MACHINE = {"cores": 2, "memory_mb": 8000, "system": "Linux", "python": "3.11.7", "load_1m": 0.1}

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.figure import wilson
 from benchmarks.shapes import LEAST_SHAPE, draw, load_shapes, shapes_of, variation
-from benchmarks.verdicts import _equal, _series, _uneven, run, wilson
+from benchmarks.verdicts import _equal, _series, _uneven, run
 from faultline.records.summary import Entry
 from tests.unit.sample_records import sample
 
@@ -38,7 +39,7 @@ def test_a_shape_is_the_scatter_within_groups_whatever_their_levels() -> None:
 def test_drawn_values_scatter_as_the_shape_does() -> None:
     rng = np.random.default_rng(1)
     for shape in load_shapes().values():
-        drawn = np.log(draw(shape, 20_000, rng, level=50.0).values)
+        drawn = np.log(draw(shape, 20_000, rng, level=50.0))
         # The smoothing adds to the scatter, by a sixth at most for a dozen values.
         assert variation(shape) * 0.9 < drawn.std() < variation(shape) * 1.3
         assert drawn.mean() == pytest.approx(math.log(50) + np.mean(shape), abs=variation(shape) * 0.1)

@@ -16,12 +16,11 @@ from faultline.comparison.allocation import Allocation, allocation_of, costs_of
 from faultline.comparison.along import Step
 from faultline.comparison.answer import answer_of
 from faultline.comparison.candidates import choice_of
-from faultline.comparison.cells import axes_of, points_of
-from faultline.comparison.compare import sample_of
+from faultline.comparison.cells import axes_of, points_of, values_of
 from faultline.comparison.decisions import Decision
 from faultline.comparison.effects import Verdict, effects_along, repetitions_of
 from faultline.comparison.question import BESIDES_S, FIGURES
-from faultline.comparison.statistics.sequential import Outcome
+from faultline.comparison.sequential import Outcome
 from faultline.records.catalogue import MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry
@@ -139,7 +138,7 @@ def test_recoveries_of_one_run_are_one_value_to_every_reader(count: int) -> None
     assert effect.verdict is Verdict.OPEN or count > 1
     for point in points:
         assert len(repetitions_of(point, MACRO)) == point.figure(MACRO).n == count
-        assert len(sample_of(point.valid, MACRO)) == count
+        assert len(values_of(point.valid, MACRO)) == count
     choice = choice_of(points)
     assert {one.repetitions for one in choice.candidates} == {count}
     answer = answer_of(entries)

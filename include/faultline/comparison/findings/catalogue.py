@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from scipy import stats
-
-from faultline.comparison.findings.compare import ALPHA
+from faultline.comparison.estimate import ALPHA, false_discoveries
 from faultline.comparison.findings.finding import Claim, Finding, Outcome, Verdict
 from faultline.comparison.findings.jiang import COMPUTE_AND_INTERVAL, SKEW_AND_ALIGNMENT, STATE_AND_INTERVAL
 from faultline.comparison.findings.lu import TOPOLOGY
@@ -51,8 +49,8 @@ def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
 def corrected(outcomes: Sequence[Outcome]) -> list[tuple[Verdict, str]]:
     """Verdicts and evidence; those that do not stand beside the others any more are *cannot tell*."""
     tested = [index for index, one in enumerate(outcomes) if one.p is not None]
-    shares = stats.false_discovery_control([outcomes[index].p for index in tested]) if tested else ()
-    q = dict(zip(tested, map(float, shares), strict=True))
+    shares = false_discoveries([outcomes[index].p or 0.0 for index in tested])
+    q = dict(zip(tested, shares, strict=True))
     found = []
     for index, one in enumerate(outcomes):
         if one.p is not None and one.p <= ALPHA < q[index]:

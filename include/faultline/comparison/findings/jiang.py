@@ -17,35 +17,31 @@ CPU than Storm cannot be asked of one engine, and is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
 from scipy.stats import linregress
 
 from faultline.comparison.capacity import holds
-from faultline.comparison.findings.compare import (
-    ALPHA,
-    DRAWN,
+from faultline.comparison.estimate import ALPHA, p_text
+from faultline.comparison.findings.finding import CPU, LATENCY, Claim, Measure, Outcome, Verdict, faultless
+from faultline.comparison.findings.predicates import (
     Series,
     constant,
+    contrast,
     differences_of,
     direction,
-    drawn_medians,
+    every,
     not_testable,
     nothing,
     noticeable,
-    p_not_above,
     series_of,
     told,
     trend,
     verdict,
 )
-from faultline.comparison.findings.finding import Claim, Outcome, Verdict
-from faultline.comparison.findings.measures import CPU, LATENCY, Measure, faultless
-from faultline.comparison.statistics.sample import Floats
 from faultline.records.record import Record
 
 STATE, INTERVAL, SKEW, MODE, ITERATIONS = "state_mb", "checkpoint_interval_s", "skew", "commit_mode", "iterations"
@@ -71,7 +67,7 @@ def linear_in_state(records: Sequence[Record], measure: Measure) -> Outcome:
         return nothing("a straight line takes three states at one interval without a fault")
     fits = [_r_squared(one) for one in series]
     found = trend(series)
-    said = f"{told(series, measure)}; r² {min(fits):.2f} to {max(fits):.2f} (n = {found.runs}, p = {found.p:.2g})"
+    said = f"{told(series, measure)}; r² {min(fits):.2f} to {max(fits):.2f} (n = {found.runs}, p {p_text(found.p)})"
     if found.falls or (found.rises and max(fits) < LINEAR):
         return Outcome(Verdict.DISAGREES, said, found.p)
     return Outcome(verdict(True if found.rises and min(fits) >= LINEAR else None), said, found.p)
@@ -80,9 +76,8 @@ def linear_in_state(records: Sequence[Record], measure: Measure) -> Outcome:
 def moves_more(records: Sequence[Record], measure: Measure, low: float, high: float, *, interval: bool) -> Outcome:
     """Whether the interval (or else the state) moves a figure more, at states from `low` to `high` MB.
 
-    An effect is the distance between the medians at the ends of an axis. One axis moves the figure more when its
-    least effect exceeds the other's greatest in at least 39 of 40 samples drawn anew from the repetitions of each
-    configuration (bootstrap).
+    An effect is the distance between the means at the ends of an axis. One axis moves the figure more when each of its
+    effects is shown to exceed each of the other's.
     """
     there = [record for record in faultless(records) if low <= float(record.config.get(STATE, 0)) <= high]
     along = {by: series_of(there, by, measure.read) for by in (INTERVAL, STATE)}
@@ -93,28 +88,26 @@ def moves_more(records: Sequence[Record], measure: Measure, low: float, high: fl
         f"{by} moves the {measure.name} by {measure.text(min(sizes))} to {measure.text(max(sizes))}"
         for by, sizes in effects.items()
     )
-    if any(len(level.values) < DRAWN for series in along.values() for one in series for level in one.levels):
-        return Outcome(Verdict.CANNOT_TELL, f"{said}; takes {DRAWN} repetitions of each")
     more, less = (INTERVAL, STATE) if interval else (STATE, INTERVAL)
-    drawn = _drawn_effects(along)
-    # Ends of intervals are ends of states as well, so one axis has all runs that count.
-    runs = sum(len(level.values) for one in along[STATE] for level in (one.levels[0], one.levels[-1]))
     ways = ((more, less, Verdict.AGREES), (less, more, Verdict.DISAGREES))
     chances = [
-        (p_not_above(drawn[first].min(axis=0) - drawn[second].max(axis=0), runs), found)
+        (min(1.0, 2 * max(_p_of_less(a, b) for a in along[first] for b in along[second])), found)
         for first, second, found in ways
     ]
     p, found = min(chances, key=lambda one: one[0])
-    return Outcome(found if p <= ALPHA else Verdict.CANNOT_TELL, f"{said} (p = {p:.2g})", p)
+    return Outcome(found if p <= ALPHA else Verdict.CANNOT_TELL, f"{said} (p {p_text(p)})", p)
 
 
-def _drawn_effects(along: Mapping[str, Sequence[Series]]) -> dict[str, Floats]:
-    """Of each axis the effects of its series, resampled: a row for each series, a column for each sample."""
-    medians = drawn_medians([level for series in along.values() for one in series for level in one.levels])
-    return {
-        by: np.array([np.abs(medians[one.levels[-1].values] - medians[one.levels[0].values]) for one in series])
-        for by, series in along.items()
-    }
+def _p_of_less(one: Series, other: Series) -> float:
+    """One-sided, of the first effect being no larger than the second; runs that both have count in both."""
+    weights: dict[tuple[float, ...], float] = {}
+    for series, sign in ((one, 1.0), (other, -1.0)):
+        for level, end in ((series.levels[-1], 1.0), (series.levels[0], -1.0)):
+            up = 1.0 if series.change >= 0 else -1.0
+            weights[level.values] = weights.get(level.values, 0.0) + sign * end * up
+    if not any(weights.values()):
+        return 1.0
+    return contrast(list(weights), list(weights.values())).tail(0.0, below=True)
 
 
 def fails_at_one_second(records: Sequence[Record]) -> Outcome:
@@ -131,8 +124,7 @@ def fails_at_one_second(records: Sequence[Record]) -> Outcome:
     if not largest or not known:
         return nothing("no run without a fault at an interval of 1 s with a state")
     said = f"{sum(known)} of {len(known)} runs with {largest:g} MB kept an interval of {TOO_FREQUENT_S:g} s"
-    several = len(known) > 1 and len(set(known)) == 1
-    return Outcome(verdict(not known[0] if several else None), said)
+    return Outcome(verdict(None if (held := every(known)) is None else not held), said)
 
 
 # Word count in real-time mode waits for its shuffle, so its records wait as well (`realtime: false`).
@@ -143,9 +135,7 @@ def aligning_costs(records: Sequence[Record], *, much: bool) -> Outcome:
     """CP+A against CP+NA, at the largest skew (`much`) or at the least."""
     there = faultless(records)
     aligned, loose = _aligned(there), [record for record in there if record.config.get(MODE) == "unaligned"]
-    if not loose:
-        return not_testable(NO_BARRIERS)
-    if not all(record.metrics.realtime for record in loose):
+    if not loose or not all(record.metrics.realtime for record in loose):
         return not_testable(NO_BARRIERS)
     skews = sorted({float(record.config[SKEW]) for record in loose if record.config.get(SKEW) is not None})
     if len(skews) < 2:

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from faultline.comparison.findings.compare import constant, direction, nothing, series_of, verdict
-from faultline.comparison.findings.finding import Claim, Outcome, Verdict
-from faultline.comparison.findings.measures import LATENCY, THROUGHPUT, Measure, faultless
+from faultline.comparison.findings.finding import LATENCY, THROUGHPUT, Claim, Measure, Outcome, faultless
+from faultline.comparison.findings.predicates import constant, direction, every, nothing, series_of, verdict
 from faultline.records.record import Record
 
 BY = "mechanisms"
@@ -63,9 +62,9 @@ def queue_keeps_up(records: Sequence[Record]) -> Outcome:
         f"lag stayed in {sum(with_queue)} of {len(with_queue)} runs with the queue, in {sum(without)} of "
         f"{len(without)} without"
     )
-    if all(with_queue) and not any(without):
-        return Outcome(Verdict.AGREES, said)
-    return Outcome(Verdict.DISAGREES if not any(with_queue) or all(without) else Verdict.CANNOT_TELL, said)
+    held, grew = every(with_queue), every([not stayed for stayed in without])
+    wrong = held is False or grew is False
+    return Outcome(verdict(False if wrong else True if held and grew else None), said)
 
 
 def no_pause(records: Sequence[Record]) -> Outcome:

@@ -21,9 +21,8 @@ from enum import StrEnum
 import numpy as np
 from scipy import stats
 
-from faultline.comparison.statistics.intervals import Interval
-from faultline.comparison.statistics.pairs import Between
-from faultline.comparison.statistics.sign_flips import least_p, mean_interval, p_above, spread, visible
+from faultline.comparison.estimate import CONFIDENCE, Between, Interval, false_discoveries, visible
+from faultline.comparison.estimate import share_of as share_of_ratio
 from faultline.records.catalogue import MORE, Metric
 
 # Shares of false discoveries: of a suspicion, which the next night must share, and of what is certain at once. A season
@@ -178,6 +177,27 @@ def least_pairs(cells: int) -> int:
     return next(n for n in range(1, 64) if how_many_tests(cells) * least_p(n) <= SUSPECTED)
 
 
+def least_p(pairs: int) -> float:
+    """The smallest p that so many pairs give: that of all signs being one way by chance."""
+    return float(2.0**-pairs)
+
+
+def p_above(differences: Sequence[float]) -> float:
+    """One-sided: how often a mean as large as this one comes by chance alone. 1 of no pairs.
+
+    Student's t, and where a pair has no end Wilcoxon's signed ranks; never less than the signs alone could give.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < 2 or not values.any():
+        return 1.0
+    if not np.isfinite(values).all():
+        p = float(stats.wilcoxon(values, alternative="greater", zero_method="zsplit").pvalue)
+    else:
+        mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
+        p = float(stats.t.sf(mean / error, len(values) - 1)) if error else float(mean <= 0)
+    return max(p, least_p(len(values)))
+
+
 def bounded(values: Sequence[float]) -> list[float]:
     """With what has no end as large as the largest that has one."""
     largest = max((abs(one) for one in values if math.isfinite(one)), default=0.0) or ENDLESS
@@ -194,25 +214,22 @@ def suspected(cells: Sequence[Pairs]) -> list[tuple[float, float, float, float]]
     worse, better = [], []
     for one in cells:
         enough = len(one) >= need
-        worse.append(p_above(bounded(one.low)) if enough else 1.0)
-        better.append(p_above([-value for value in bounded(one.high)]) if enough else 1.0)
+        worse.append(p_above(one.low) if enough else 1.0)
+        better.append(p_above([-value for value in one.high]) if enough else 1.0)
     if len(cells) > 1:
         # What scatters less says more; a scale by size alone is the same whatever the signs.
         told = [one for one in cells if len(one) >= need]
-        scaled = [(value / _size(one) for value in bounded(one.low)) for one in told]
+        scaled = [(value / _size(one) for value in one.low) for one in told]
         worse.append(p_above([value for values in scaled for value in values]))
-        scaled = [(-value / _size(one) for value in bounded(one.high)) for one in told]
+        scaled = [(-value / _size(one) for value in one.high) for one in told]
         better.append(p_above([value for values in scaled for value in values]))
-    if not worse:
-        return []
-    q_worse, q_better = (stats.false_discovery_control(ps).tolist() for ps in (worse, better))
-    return list(zip(worse, q_worse, better, q_better, strict=True))
+    return list(zip(worse, false_discoveries(worse), better, false_discoveries(better), strict=True))
 
 
 def share_of(logarithm: float, metric: Metric | None) -> float:
     """A change for the worse, by its logarithm, as a share in the figure's own direction: 0.1 is ten percent more."""
     signed = -logarithm if metric is not None and metric.better == MORE else logarithm
-    return math.expm1(signed) if signed < 700 else math.inf
+    return share_of_ratio(signed)
 
 
 def looks(cells: Sequence[Pairs]) -> list[Look]:
@@ -292,23 +309,27 @@ def _size(cell: Pairs) -> float:
 
 
 def _change(cell: Pairs, metric: Metric | None) -> Interval | None:
+    """The mean ratio with its 95 % interval; the end of a pair that has none is no end of the mean either."""
     if not len(cell):
         return None
-    low, high = bounded(cell.low), bounded(cell.high)
-    found = mean_interval(low, high)
-    # The end of a pair that has none is no end of the mean either.
-    ends = (-math.inf if -math.inf in cell.low else found.low, math.inf if math.inf in cell.high else found.high)
-    shares = [share_of(one, metric) for one in (found.value, *ends)]
+    low, high = np.array(bounded(cell.low)), np.array(bounded(cell.high))
+    middle, n = float((low + high).mean() / 2), len(low)
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) / math.sqrt(n) if n > 1 else math.inf
+    ends = [
+        -math.inf if -math.inf in cell.low or n < 2 else min(middle, low.mean() - reach * low.std(ddof=1)),
+        math.inf if math.inf in cell.high or n < 2 else max(middle, high.mean() + reach * high.std(ddof=1)),
+    ]
+    shares = [share_of(float(one), metric) for one in (middle, *ends)]
     return Interval(shares[0], min(shares), max(shares))
 
 
 def _visible(cell: Pairs, metric: Metric | None, tests: int) -> float | None:
     """By the scatter of the ends that count for worse, and how far they lie below the middle."""
-    low, high = bounded(cell.low), bounded(cell.high)
-    deviation = spread(low)
+    low, high, n = bounded(cell.low), bounded(cell.high), len(cell)
     # Of all together each is scaled by its own scatter, so that no one share would be seen in all of them.
-    if deviation is None or not cell.config_id:
+    if n < 2 or not cell.config_id or least_p(n) > SUSPECTED / tests:
         return None
     blur = float(np.mean(high) - np.mean(low)) / 2
-    seen = visible(deviation, len(low), SUSPECTED / tests, math.sqrt(SEEN)) + blur
-    return abs(share_of(seen, metric)) if math.isfinite(seen) else None
+    # One-sided, and in both of two nights.
+    seen = visible(float(np.std(low, ddof=1)), 1 / math.sqrt(n), n - 1, 2 * SUSPECTED / tests, math.sqrt(SEEN)) + blur
+    return abs(share_of(seen, metric))

@@ -12,10 +12,8 @@ from faultline.comparison.advise import Advice
 from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import P50, Effect, Verdict
+from faultline.comparison.estimate import LEAST, Estimate, Interval
 from faultline.comparison.placebo import Placebo
-from faultline.comparison.statistics import LEAST
-from faultline.comparison.statistics.intervals import Interval
-from faultline.comparison.statistics.pairs import Estimate
 from faultline.comparison.unsound import Unsound
 from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, Sheet, metrics_in
 from faultline.records.format import signed
@@ -194,7 +192,7 @@ def advice_text(answer: Answer) -> list[str]:
         return [f"{miss_text(advice)}."]
     lines = []
     # Resamples of a few runs are all alike.
-    share = f"; the best in {_often(advice.sure)} of resamples" if advice.best.repetitions >= LEAST else ""
+    share = f"; the best in {_often(advice.sure)} of draws" if advice.best.repetitions >= LEAST else ""
     if advice.told:
         lines.append(f"{capital(_wanted(advice))}: {advice.best.name} ({_costs(advice, advice.best)}{share}).")
     else:
@@ -261,7 +259,7 @@ def _costs(advice: Advice, one: Candidate) -> str:
 
 
 def _often(share: float) -> str:
-    """A share of resamples, of which all are not certainty."""
+    """A share of draws, of which all are not certainty."""
     return "more than 99 %" if share > 0.99 else f"{share * 100:.0f} %"
 
 

@@ -1,4 +1,4 @@
-"""Paired differences over rows, of values that are known as intervals."""
+"""Differences over rows, paired or not, of values that are known as intervals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from faultline.comparison.statistics.pairs import Between, Row, estimate, needed_pairs, p_beyond
+from faultline.comparison.estimate import (
+    Between,
+    Row,
+    centre,
+    estimate,
+    exactly,
+    holm,
+    median_of,
+    needed_pairs,
+    p_beyond,
+    spread_of,
+)
 
 VALUES = st.floats(-50, 50, allow_nan=False)
 
@@ -97,15 +108,26 @@ def test_a_recovery_without_an_end_leaves_the_upper_end_of_its_difference_open_o
         assert censored == whole
 
 
-def test_six_pairs_of_which_one_never_ended_are_still_told_apart() -> None:
-    before = exact(10.0, 11.0, 9.0, 10.5, 9.5, 10.2)
+def test_sides_of_unequal_number_keep_each_its_own_scatter() -> None:
+    rng = np.random.default_rng(4)
+    before, after = rng.normal(0, 1, 12).tolist(), rng.normal(1, 3, 5).tolist()
+    found = estimate([Row.apart(exactly(before), exactly(after))])
+    theirs = stats.ttest_ind(after, before, equal_var=False)
+    ends = theirs.confidence_interval(0.95)
+    assert found.p == pytest.approx(theirs.pvalue)
+    assert (found.change.low, found.change.high) == pytest.approx((ends.low, ends.high))
+
+
+def test_five_runs_of_which_one_never_ended_are_told_apart_by_their_ranks() -> None:
+    before = exact(10.0, 11.0, 9.0, 10.5, 9.5)
     after = {n: Between(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
     found = estimate([Row(before, after)])
-    assert found.p == pytest.approx(2 / 2**6)
-    assert found.change.low > 0
-    assert found.change.high == math.inf
-    five = {n: after[n] for n in range(5)}
-    assert estimate([Row({n: before[n] for n in range(5)}, five)]).p == pytest.approx(2 / 2**5)
+    values = [[one.high for one in side.values()] for side in (before, after)]
+    theirs = stats.mannwhitneyu(values[1], values[0], method="asymptotic")
+    assert found.p == pytest.approx(theirs.pvalue) and found.p < 0.05
+    assert 0 < found.change.low < 20 < found.change.high == math.inf
+    three = [{n: side[n] for n in range(3)} for side in (before, after)]
+    assert estimate([Row(*three)]).p > 0.05 > estimate([Row(*three)] * 2).p
 
 
 def test_of_two_without_an_end_nobody_knows_which_is_more() -> None:
@@ -174,3 +196,45 @@ def test_recoveries_without_an_end_on_either_side_are_told_without_a_warning() -
     found = estimate([Row(before, after), Row(after, before)])
     assert not math.isnan(found.change.value)
     assert (found.blur, found.p) == (math.inf, 1.0)
+
+
+def test_one_side_has_a_median_and_an_interval_that_holds_its_centre() -> None:
+    assert centre(exactly([3.0])) is None and math.isnan(median_of([]))
+    found, theirs = (
+        centre(exactly([-1.0, 2.0, 3.0, 5.0])),
+        stats.ttest_1samp([-1.0, 2.0, 3.0, 5.0], 0).confidence_interval(),
+    )
+    assert found is not None and (found.value, found.low, found.high) == pytest.approx((2.5, theirs.low, theirs.high))
+    ratios = centre(exactly([1.0, 10.0, 100.0]))
+    assert ratios is not None and ratios.low * ratios.high == pytest.approx(100.0)
+    ten = [*exactly([float(one) for one in range(1, 10)]), Between(12.0, math.inf)]
+    cut = centre(ten)
+    assert cut is not None and (cut.value, cut.low, cut.high) == (5.5, 2.0, 9.0), "order statistics"
+    few = centre(ten[5:])
+    assert few is not None and (few.low, few.high) == (-math.inf, math.inf)
+    assert median_of([Between(1.0, math.inf)] * 2 + list(exactly([3.0, 4.0]))) == math.inf
+
+
+def test_the_interval_of_one_side_covers_its_centre_nineteen_times_in_twenty() -> None:
+    rng = np.random.default_rng(7)
+    found = [centre(exactly(rng.lognormal(2.0, 0.4, 6).tolist())) for _ in range(400)]
+    covered = [one is not None and one.low <= math.exp(2.0) <= one.high for one in found]
+    assert sum(covered) / 400 == pytest.approx(0.95, abs=0.03)
+
+
+def test_the_spread_is_the_coefficient_of_variation_of_what_has_an_end() -> None:
+    assert spread_of([*exactly([9.0, 10.0, 11.0]), Between(50.0, math.inf)]) == pytest.approx(0.1)
+    assert spread_of(exactly([-9.0, -11.0])) == pytest.approx(math.sqrt(2) / 10)
+    assert spread_of(exactly([3.0])) is spread_of(exactly([-1.0, 1.0])) is None
+
+
+@given(st.dictionaries(st.integers(), st.floats(0, 1), max_size=8))
+def test_holms_correction_keeps_the_order_and_never_lowers(p_values: dict[int, float]) -> None:
+    adjusted = holm(p_values)
+    assert adjusted.keys() == p_values.keys()
+    assert all(p_values[key] <= adjusted[key] <= 1 for key in p_values)
+    order = sorted(p_values, key=lambda key: p_values[key])
+    assert [adjusted[key] for key in order] == sorted(adjusted.values())
+    assert holm({"a": 0.03, "b": 0.01, "c": 0.02, "d": 0.9}) == pytest.approx(
+        {"a": 0.06, "b": 0.04, "c": 0.06, "d": 0.9}
+    )

@@ -1,6 +1,6 @@
 """Variance components of recoveries: between runs and within a run, and what they say of the next runs.
 
-Describes only; claims are made from run values (`pairs`, `sequential`). One-way analysis of variance with unequal
+Describes only; claims are made from run values (`estimate`, `sequential`). One-way analysis of variance with unequal
 numbers, each configuration with its own mean. Intervals are those of the F distribution, so they hold for values that
 scatter normally, and nearly for others.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from faultline.comparison.statistics.intervals import CONFIDENCE, Interval
+from faultline.comparison.estimate import CONFIDENCE, Interval
 
 # A slope over the number of the injection takes so many recoveries of a run.
 LEAST_FOR_SLOPE = 3

@@ -1,0 +1,130 @@
+"""The verdict on two sides of one figure: when it is told, which way it goes, and what keeps it from being told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from faultline.comparison.compare import Comparison, Verdict, compare, scatter_of_series
+from faultline.comparison.estimate import Between, Values, exactly
+
+FIVE = exactly([1.0, 1.1, 1.2, 1.3, 1.4])
+
+
+def compared(before: Values, after: Values, *, floor: float = 0.0, lower_is_better: bool = True) -> Comparison:
+    return compare({0: (before, after)}, lower_is_better=lower_is_better, floors={0: floor})[0]
+
+
+def open_ended(*lows: float) -> list[Between]:
+    return [Between(low, math.inf) for low in lows]
+
+
+def scaled(values: Values, factor: float) -> Values:
+    return exactly([value.low * factor for value in values])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (FIVE, scaled(FIVE, 2.0), Verdict.WORSE),
+        (scaled(FIVE, 2.0), FIVE, Verdict.BETTER),
+        (FIVE, FIVE[:4], Verdict.CANNOT_TELL),
+        (exactly([100.0] * 6), exactly([104.9] * 6), Verdict.SAME),
+        (exactly([100.0] * 6), exactly([95.3] * 6), Verdict.SAME),
+        (exactly([100.0] * 6), exactly([105.1] * 6), Verdict.WORSE),
+        (exactly([0.0] * 5), exactly([0.0] * 5), Verdict.SAME),
+        (exactly([0.0] * 5), exactly([0.0] * 4 + [1.0]), Verdict.CANNOT_TELL),
+        (exactly([0.0] * 5), exactly([1.0, 2.0, 3.0, 4.0, 5.0]), Verdict.WORSE),
+        (FIVE, open_ended(30.0, 30.0, 30.0, 30.0, 30.0), Verdict.WORSE),
+        (open_ended(30.0, 30.0, 30.0, 30.0, 30.0), FIVE, Verdict.BETTER),
+        (open_ended(30.0, 30.0, 30.0, 30.0, 30.0), open_ended(30.0, 30.0, 30.0, 30.0, 30.0), Verdict.CANNOT_TELL),
+    ],
+)
+def test_a_verdict_has_a_direction_and_takes_five_repetitions(before: Values, after: Values, verdict: Verdict) -> None:
+    assert compared(before, after).verdict is verdict
+    turned = {Verdict.WORSE: Verdict.BETTER, Verdict.BETTER: Verdict.WORSE}.get(verdict, verdict)
+    assert compared(before, after, lower_is_better=False).verdict is turned
+    assert compare({}, lower_is_better=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "floor", "why"),
+    [
+        (FIVE, FIVE[:4], 0.2, "4 of 5 repetitions"),
+        (open_ended(30.0, 30.0, 30.0, 30.0, 30.0), open_ended(40.0, 40.0, 40.0, 40.0, 40.0), 0.0,
+         "half of them never ended before"),
+        (exactly([0.0] * 4 + [1.0]), exactly([0.0] * 3 + [1.0, 2.0]), 0.0,
+         "a change has no share of what was 0 before"),
+        (FIVE, scaled(FIVE, 1.02), 0.0, ""),
+        (FIVE, scaled(FIVE, 1.5), 0.6, "runs without a fault, or nights, differ by 60% anyway"),
+        (FIVE, exactly([0.8, 0.9, 1.2, 1.5, 1.9]), 0.6, ""),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told_says_why(before: Values, after: Values, floor: float, why: str) -> None:
+    found = compared(before, after, floor=floor)
+    assert (found.verdict, found.why, found.floor) == (Verdict.CANNOT_TELL, why, floor)
+
+
+def test_a_change_as_large_as_the_floor_is_not_believed() -> None:
+    before, after = exactly([100.0] * 5), exactly([125.0] * 5)
+    assert [compared(before, after, floor=floor).verdict for floor in (0.24, 0.26)] == [
+        Verdict.WORSE, Verdict.CANNOT_TELL
+    ]  # fmt: skip
+    assert compared(FIVE, scaled(FIVE, 1.5)).change == pytest.approx(compared(FIVE, scaled(FIVE, 1.5)).change)
+    low = exactly([1.0, 1.01, 1.02, 1.03, 1.04])
+    assert compared(low, low, floor=0.2).verdict is Verdict.SAME, "however much nights differ"
+
+
+def test_a_change_is_the_ratio_of_means_on_a_log_scale_or_a_share_of_the_median() -> None:
+    logs = [np.log([value.low for value in side]) for side in (FIVE, scaled(FIVE, 1.5))]
+    ends = stats.ttest_ind(logs[1], logs[0]).confidence_interval(0.95)
+    change = compared(FIVE, scaled(FIVE, 1.5)).change
+    assert change is not None
+    assert (change.value, change.low, change.high) == pytest.approx((0.5, math.expm1(ends.low), math.expm1(ends.high)))
+    share = compared(exactly([0.0, 2.0, 4.0, 6.0, 8.0]), exactly([1.0, 3.0, 5.0, 7.0, 9.0])).change
+    assert share is not None and share.value == pytest.approx(1.0 / 4.0)
+
+
+def test_many_cells_make_a_verdict_rarer_and_what_shows_larger() -> None:
+    before, after = FIVE, scaled(FIVE, 1.35)
+    alone = compared(before, after)
+    assert alone.verdict is Verdict.WORSE
+    many = compare({n: (before, after) for n in range(9)} | {9: (before, after[:1])}, lower_is_better=True)
+    assert many[0].verdict is Verdict.CANNOT_TELL and many[0].p == pytest.approx(9 * alone.p)
+    assert many[0].detectable and alone.detectable and many[0].detectable > alone.detectable
+    assert (many[9].p, many[9].why) == (1.0, "1 of 5 repetitions"), "it is not among them"
+
+
+def test_what_is_said_to_show_does_show() -> None:
+    rng = np.random.default_rng(5)
+    sides = [[exactly(rng.lognormal(0, 0.1, 8).tolist()) for _ in range(2)] for _ in range(300)]
+    shares = [one.detectable for one in (compared(*pair) for pair in sides)]
+    usual = float(np.median([one for one in shares if one is not None]))
+    seen = [compared(a, scaled(b, 1 + usual)).verdict is Verdict.WORSE for a, b in sides]
+    assert 0.7 <= sum(seen) / len(seen) <= 0.9
+    close = exactly([100.0, 100.1, 100.2, 100.3, 100.4])
+    assert compared(close, close).detectable == 0.05, "less would not have been believed"
+    assert compared(exactly([0.0] * 5), FIVE).detectable is None
+
+
+@pytest.mark.parametrize("deviation", [0.03, 0.1])
+def test_equal_sides_are_rarely_told_apart(deviation: float) -> None:
+    rng = np.random.default_rng(11)
+    sides = [[exactly(rng.lognormal(3, deviation, 5).tolist()) for _ in range(2)] for _ in range(200)]
+    wrong = sum(compared(a, b).verdict in (Verdict.BETTER, Verdict.WORSE) for a, b in sides)
+    assert wrong <= 16  # a binomial with 0.05 exceeds it once in 40
+
+
+def test_three_series_make_a_floor_and_two_do_not() -> None:
+    def series(*levels: float) -> Sequence[Values]:
+        return [exactly([level]) for level in levels]
+
+    assert scatter_of_series(series(90.0, 100.0, 110.0)) == pytest.approx(
+        4.3027 * 10 * math.sqrt(4 / 3) / 100, rel=1e-3
+    )
+    assert scatter_of_series(series(-1.0, 0.0, 1.0)) == 0.0
+    assert scatter_of_series([*series(90.0, 100.0), ()]) == 0.0
