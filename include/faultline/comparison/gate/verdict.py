@@ -2,7 +2,7 @@
 
 A pair is one repetition of one configuration by both builds, one directly after the other. Each configuration has one
 primary figure, named before anything is measured; of its pairs only the logarithm of tonight ÷ baseline counts, so
-that neither the level of a configuration nor the hour matters. Pairs are permuted (`statistics/sign_flips.py`), once
+that neither the level of a configuration nor the hour matters. Their mean is tested by Student's t, once
 for each configuration and once over all of them; of what then looks worse no more than a small share is chance, however
 many configurations there are (Benjamini & Hochberg 1995). One such night is a suspicion. A regression is red when the
 next night agrees, or when it is certain beyond doubt at once. What cannot be told is red, too: a gate that measured
