@@ -17,9 +17,9 @@ from benchmarks.figure import Figure, share
 from benchmarks.shapes import draw, load_shapes
 from faultline.comparison.compare import Verdict, compare
 from faultline.comparison.decisions import log_ratio, margin_of
-from faultline.comparison.estimate import NEGLIGIBLE, Between
 from faultline.comparison.question import FURTHER
-from faultline.comparison.sequential import Bounds, Judged, Method, Outcome, Pair, bounds, judge
+from faultline.comparison.statistics.estimate import NEGLIGIBLE, Between
+from faultline.comparison.statistics.sequential import Bounds, Judged, Method, Outcome, Pair, bounds, judge
 from faultline.system.text import Say
 
 # Of those in which nothing differs, so that the error is known well, and of the others.

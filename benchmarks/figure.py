@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from faultline.comparison.estimate import Interval
+from faultline.comparison.statistics.estimate import Interval
 
 
 @dataclass(frozen=True)

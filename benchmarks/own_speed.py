@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from faultline.comparison.compare import Comparison, Verdict, compare, scatter_of_series
-from faultline.comparison.estimate import Values, exactly, median_of
 from faultline.comparison.nights import counts_in_words
+from faultline.comparison.statistics.estimate import Values, exactly, median_of
 
 # Of all other figures less is better: seconds, cores, megabytes, errors, exponents.
 MORE_IS_BETTER = ("ratio_", "records_per_", "efficiency_")

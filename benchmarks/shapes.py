@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from faultline.comparison.estimate import Floats
+from faultline.comparison.statistics.estimate import Floats
 from faultline.records.catalogue import CPU_TOTAL, MACRO, value_of
 from faultline.records.store import Store
 from faultline.records.summary import Entry

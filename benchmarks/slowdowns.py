@@ -17,9 +17,9 @@ from benchmarks.figure import Figure
 from faultline.cli.run_one import run_single
 from faultline.comparison.cells import interval_of
 from faultline.comparison.compare import metrics_named
-from faultline.comparison.estimate import Between
 from faultline.comparison.gate.nights import change_text
 from faultline.comparison.gate.verdict import CellVerdict, Paired, Pairs, judge_gate
+from faultline.comparison.statistics.estimate import Between
 from faultline.experiment.build import BUSY
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.catalogue import CPU_PER_MILLION

@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.figure import Figure, share
 from benchmarks.shapes import draw, load_shapes, variation
 from faultline.comparison.compare import Verdict, compare, scatter_of_series
-from faultline.comparison.estimate import Floats, exactly
 from faultline.comparison.nights import change_points
+from faultline.comparison.statistics.estimate import Floats, exactly
 from faultline.system.text import Say
 
 COMPARISONS, QUICK_COMPARISONS = 1000, 100

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from faultline.comparison.candidates import COSTS, Candidate, Choice, Drawn, draw
-from faultline.comparison.estimate import LEAST, Floats
+from faultline.comparison.statistics.estimate import LEAST, Floats
 from faultline.system.errors import ConfigError
 
 # A choice is told when it is the best in so many of the draws: wrong one time in five costs less than measuring on,

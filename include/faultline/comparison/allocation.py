@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from faultline.comparison.cells import Point
-from faultline.comparison.components import (
+from faultline.comparison.question import BESIDES_S
+from faultline.comparison.statistics.components import (
     Components,
     Slope,
     best_injections,
@@ -22,7 +23,6 @@ from faultline.comparison.components import (
     price,
     slope,
 )
-from faultline.comparison.question import BESIDES_S
 from faultline.records.summary import Entry
 
 # Fewer gaps between runs say too little of what a start takes: one of them may hold an interruption.

@@ -21,7 +21,7 @@ from scipy import stats
 
 from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of
 from faultline.comparison.effects import P50, P99, repetitions_of
-from faultline.comparison.estimate import Between, Floats
+from faultline.comparison.statistics.estimate import Between, Floats
 from faultline.experiment.named_settings import is_setting
 from faultline.records.catalogue import CPU_TOTAL, MACRO
 from faultline.records.format import broken

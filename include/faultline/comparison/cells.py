@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from faultline.comparison.estimate import Between
+from faultline.comparison.statistics.estimate import Between
 from faultline.experiment.common import INSTALLED
 from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, split_name, spread

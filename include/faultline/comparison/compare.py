@@ -18,7 +18,8 @@ from rich.text import Text
 from scipy import stats
 
 from faultline.comparison.cells import Axis, Point, axes_of, in_order, points_of, values_of
-from faultline.comparison.estimate import (
+from faultline.comparison.selection import Side, require_apart, side_of
+from faultline.comparison.statistics.estimate import (
     ALPHA,
     LEAST,
     NEGLIGIBLE,
@@ -36,7 +37,6 @@ from faultline.comparison.estimate import (
     spread_of,
     visible,
 )
-from faultline.comparison.selection import Side, require_apart, side_of
 from faultline.records.catalogue import COMPARABLE, LESS, USUAL, Metric
 from faultline.records.format import FAULT_KEYS, NONE, WIDTH
 from faultline.records.index import Index

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from faultline.comparison.along import Step
 from faultline.comparison.cells import Axis
-from faultline.comparison.estimate import Interval, share_of
 from faultline.comparison.question import FIGURES, compared, steps_of
-from faultline.comparison.sequential import Judged, Method, Outcome, Pair, judge
+from faultline.comparison.statistics.estimate import Interval, share_of
+from faultline.comparison.statistics.sequential import Judged, Method, Outcome, Pair, judge
 from faultline.records.catalogue import Metric, bounds_of
 from faultline.records.manifest import Manifest, Question
 from faultline.records.record import SCHEMA

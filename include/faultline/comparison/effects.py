@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from faultline.comparison.along import Step, steps_along
 from faultline.comparison.cells import Axis, Point, interval_of
-from faultline.comparison.estimate import (
+from faultline.comparison.statistics.estimate import (
     ALPHA,
     LEAST,
     LEAST_FREEDOM,

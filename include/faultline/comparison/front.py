@@ -9,7 +9,7 @@ import numpy as np
 
 from faultline.comparison.candidates import Candidate, draw
 from faultline.comparison.effects import P99
-from faultline.comparison.estimate import LEAST, Floats
+from faultline.comparison.statistics.estimate import LEAST, Floats
 from faultline.records.catalogue import CPU_TOTAL, MACRO
 
 # In the order in which they are told.

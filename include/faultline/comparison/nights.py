@@ -19,9 +19,9 @@ import numpy as np
 from faultline.comparison.cells import values_of
 from faultline.comparison.compare import Compared, Line, Verdict, compare_sides, texts
 from faultline.comparison.compare import as_json as rows_of
-from faultline.comparison.estimate import LEAST, Interval, Row, centre, estimate, exactly, p_text
 from faultline.comparison.limits import NOTHING_PROMISED, Promises
 from faultline.comparison.selection import Side
+from faultline.comparison.statistics.estimate import LEAST, Interval, Row, centre, estimate, exactly, p_text
 from faultline.experiment.sweep_id import is_sweep_id
 from faultline.records.catalogue import Metric
 from faultline.records.judge.levels import level_begins

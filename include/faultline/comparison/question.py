@@ -12,7 +12,7 @@ from typing import Any
 
 from faultline.comparison.along import Step, steps_along
 from faultline.comparison.cells import Axis, Point, axes_of
-from faultline.comparison.sequential import LEAST_ERROR, MOST_PAIRS, Method, bounds, fewest
+from faultline.comparison.statistics.sequential import LEAST_ERROR, MOST_PAIRS, Method, bounds, fewest
 from faultline.experiment.config import Configuration
 from faultline.experiment.decide import Decide, parse_decide
 from faultline.experiment.matrix import MAX_CONFIGURATIONS, Matrix, PlannedCell

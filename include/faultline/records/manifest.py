@@ -41,7 +41,7 @@ class Question(BaseModel):
 
     `figure` to `hours`: as asked. `comparisons`: of neighbours along the axis, among which `error` is divided.
     `blocks`: that are planned; `horizon`: as many as the budget paid for when this was asked first in the series.
-    `method`, `bounds`: of `comparison/sequential.py`, so that what is said does not change with it.
+    `method`, `bounds`: of `comparison/statistics/sequential.py`, so that what is said does not change with it.
     `fresh`: whether only what the sweep measured itself counts.
     """
 

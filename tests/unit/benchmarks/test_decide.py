@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import decide as subject
 from benchmarks.decide import BLOCKS, BUDGET, CELLS, ERROR, MOST, Scatter, decided, run, scatters
-from faultline.comparison.sequential import Judged, Method, Outcome, bounds
+from faultline.comparison.statistics.sequential import Judged, Method, Outcome, bounds
 
 LIMITS = bounds(Method.T, MOST, BLOCKS, ERROR / (CELLS - 1))
 

@@ -20,7 +20,7 @@ from faultline.comparison.cells import axes_of, points_of, values_of
 from faultline.comparison.decisions import Decision
 from faultline.comparison.effects import Verdict, effects_along, repetitions_of
 from faultline.comparison.question import BESIDES_S, FIGURES
-from faultline.comparison.sequential import Outcome
+from faultline.comparison.statistics.sequential import Outcome
 from faultline.records.catalogue import MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry

@@ -23,8 +23,8 @@ from faultline.comparison.compare import (
     side_text,
     texts,
 )
-from faultline.comparison.estimate import Between, exactly, spread_of
 from faultline.comparison.selection import Side, require_apart, shared_records, side_of
+from faultline.comparison.statistics.estimate import Between, exactly, spread_of
 from faultline.records.index import Index
 from faultline.records.record import Record
 from faultline.records.summary import Entry

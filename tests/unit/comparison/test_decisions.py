@@ -23,7 +23,7 @@ from faultline.comparison.decisions import (
     tally,
 )
 from faultline.comparison.question import pose
-from faultline.comparison.sequential import Judged, Outcome
+from faultline.comparison.statistics.sequential import Judged, Outcome
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrix import Matrix
 from faultline.records.catalogue import MACRO, bounds_of

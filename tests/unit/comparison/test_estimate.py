@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from faultline.comparison.estimate import (
+from faultline.comparison.statistics.estimate import (
     Between,
     Row,
     centre,

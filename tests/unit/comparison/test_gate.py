@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.comparison.compare import metrics_named
-from faultline.comparison.estimate import Between
 from faultline.comparison.gate.verdict import (
     CERTAIN,
     ENDLESS,
@@ -26,6 +25,7 @@ from faultline.comparison.gate.verdict import (
     looks,
     suspected,
 )
+from faultline.comparison.statistics.estimate import Between
 
 P50, RPS, MACRO = metrics_named(["latency_ms.p50", "rps_per_core", "recovery.macro_s"])
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from faultline.comparison.compare import Verdict, metrics_named
-from faultline.comparison.estimate import median_of
 from faultline.comparison.nights import (
     Night,
     as_json,
@@ -22,6 +21,7 @@ from faultline.comparison.nights import (
     nights_of,
     summary,
 )
+from faultline.comparison.statistics.estimate import median_of
 from faultline.experiment.nightly_schedule import due_nights, schedule
 from faultline.records.summary import Entry
 from faultline.reports.notes import MAX_NOTE, night_headline

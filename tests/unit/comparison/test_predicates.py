@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from faultline.comparison.estimate import ALPHA
 from faultline.comparison.findings.catalogue import corrected
 from faultline.comparison.findings.finding import LATENCY, REPLAY, Outcome, Verdict
 from faultline.comparison.findings.predicates import (
@@ -29,6 +28,7 @@ from faultline.comparison.findings.predicates import (
     series_of,
     trend,
 )
+from faultline.comparison.statistics.estimate import ALPHA
 from faultline.records.record import Record
 from tests.unit.sample_records import sample
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.comparison.question import FIGURES, method_of, pose
-from faultline.comparison.sequential import Method, bounds, fewest
+from faultline.comparison.statistics.sequential import Method, bounds, fewest
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix

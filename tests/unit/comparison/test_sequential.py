@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.shapes import draw, load_shapes
-from faultline.comparison.sequential import (
+from faultline.comparison.statistics.sequential import (
     LEAST_PAIRS,
     RESERVED,
     Method,

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from faultline.comparison.compare import Comparison, Verdict, compare, scatter_of_series
-from faultline.comparison.estimate import Between, Values, exactly
+from faultline.comparison.statistics.estimate import Between, Values, exactly
 
 FIVE = exactly([1.0, 1.1, 1.2, 1.3, 1.4])
 

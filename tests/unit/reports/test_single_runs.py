@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 import pytest
 
 from faultline.comparison.cells import axes_of, in_order, points_of
-from faultline.comparison.estimate import Interval
 from faultline.comparison.nights import Course
+from faultline.comparison.statistics.estimate import Interval
 from faultline.records.catalogue import KNOWN
 from faultline.records.record import Record
 from faultline.records.summary import Entry

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from faultline.comparison.estimate import ALPHA, false_discoveries
 from faultline.comparison.findings.finding import Claim, Finding, Outcome, Verdict
 from faultline.comparison.findings.jiang import COMPUTE_AND_INTERVAL, SKEW_AND_ALIGNMENT, STATE_AND_INTERVAL
 from faultline.comparison.findings.lu import TOPOLOGY
 from faultline.comparison.findings.recovery import RECOVERY
 from faultline.comparison.findings.shi import EXECUTOR_CORES, INPUT_RATE
+from faultline.comparison.statistics.estimate import ALPHA, false_discoveries
 from faultline.records.record import Record
 
 FAULT_TOLERANCE = "Jiang, Wang and Zhang 2019 (fault tolerance of Flink and Storm)"

@@ -25,7 +25,6 @@ from itertools import pairwise
 from scipy.stats import linregress
 
 from faultline.comparison.capacity import holds
-from faultline.comparison.estimate import ALPHA, p_text
 from faultline.comparison.findings.finding import CPU, LATENCY, Claim, Measure, Outcome, Verdict, faultless
 from faultline.comparison.findings.predicates import (
     Series,
@@ -42,6 +41,7 @@ from faultline.comparison.findings.predicates import (
     trend,
     verdict,
 )
+from faultline.comparison.statistics.estimate import ALPHA, p_text
 from faultline.records.record import Record
 
 STATE, INTERVAL, SKEW, MODE, ITERATIONS = "state_mb", "checkpoint_interval_s", "skew", "commit_mode", "iterations"

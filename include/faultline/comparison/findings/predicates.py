@@ -27,8 +27,8 @@ from typing import Any
 
 from scipy import stats
 
-from faultline.comparison.estimate import ALPHA, LEAST_FREEDOM, NEGLIGIBLE, p_text
 from faultline.comparison.findings.finding import Measure, Outcome, Verdict
+from faultline.comparison.statistics.estimate import ALPHA, LEAST_FREEDOM, NEGLIGIBLE, p_text
 from faultline.experiment.config import Configuration
 from faultline.records.format import fault_of
 from faultline.records.record import Record

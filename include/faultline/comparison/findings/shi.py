@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from faultline.comparison.capacity import holds
-from faultline.comparison.estimate import ALPHA, p_text
 from faultline.comparison.findings.finding import (
     CPU,
     GC,
@@ -54,6 +53,7 @@ from faultline.comparison.findings.predicates import (
     series_of,
     verdict,
 )
+from faultline.comparison.statistics.estimate import ALPHA, p_text
 from faultline.records.record import Record
 
 RATE, CORES = "rate", "executor_cores"

@@ -9,9 +9,9 @@ from typing import Any
 from faultline.comparison.cells import Point, axes_of, interval_of
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.decisions import percent
-from faultline.comparison.estimate import Interval
 from faultline.comparison.gate.verdict import CellVerdict, Finding, GateVerdict, Paired, Pairs, judge_gate
 from faultline.comparison.limits import NOTHING_PROMISED, Promises
+from faultline.comparison.statistics.estimate import Interval
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration
 from faultline.records.catalogue import CPU_PER_MILLION, KNOWN

@@ -21,8 +21,8 @@ from enum import StrEnum
 import numpy as np
 from scipy import stats
 
-from faultline.comparison.estimate import CONFIDENCE, Between, Interval, false_discoveries, visible
-from faultline.comparison.estimate import share_of as share_of_ratio
+from faultline.comparison.statistics.estimate import CONFIDENCE, Between, Interval, false_discoveries, visible
+from faultline.comparison.statistics.estimate import share_of as share_of_ratio
 from faultline.records.catalogue import MORE, Metric
 
 # Shares of false discoveries: of a suspicion, which the next night must share, and of what is certain at once. A season

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from faultline.comparison.estimate import LEAST
+from faultline.comparison.statistics.estimate import LEAST
 from faultline.experiment.night_file import night_configurations
 from faultline.experiment.nightly_schedule import PAIRS
 from faultline.system.errors import ConfigError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.sensors.time_delta import TimeDeltaSensor
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.comparison.estimate import LEAST
+from faultline.comparison.statistics.estimate import LEAST
 from faultline.experiment.build import EXAMPLE
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.night_file import FIELDS, NightFile, night_files

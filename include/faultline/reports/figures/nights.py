@@ -8,9 +8,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.comparison.estimate import Interval
 from faultline.comparison.limits import Limit
 from faultline.comparison.nights import Course
+from faultline.comparison.statistics.estimate import Interval
 from faultline.reports.figures.configurations import limit_line
 from faultline.reports.figures.style import FAINT_COLOUR, LIMIT_COLOUR, SERIES_COLOURS, finish, legend_above
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from faultline.comparison.allocation import Allocation, allocation_of
 from faultline.comparison.cells import points_of
-from faultline.comparison.components import Slope
 from faultline.comparison.decisions import Decision, counted
-from faultline.comparison.estimate import Interval
+from faultline.comparison.statistics.components import Slope
+from faultline.comparison.statistics.estimate import Interval
 from faultline.records.catalogue import MACRO
 from faultline.records.format import signed
 from faultline.records.manifest import Manifest

@@ -12,8 +12,8 @@ from faultline.comparison.advise import Advice
 from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import P50, Effect, Verdict
-from faultline.comparison.estimate import LEAST, Estimate, Interval
 from faultline.comparison.placebo import Placebo
+from faultline.comparison.statistics.estimate import LEAST, Estimate, Interval
 from faultline.comparison.unsound import Unsound
 from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, Sheet, metrics_in
 from faultline.records.format import signed

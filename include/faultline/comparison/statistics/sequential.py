@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from faultline.comparison.estimate import Bools, Floats
+from faultline.comparison.statistics.estimate import Bools, Floats
 
 # Share of the error that is kept for a budget that is raised later.
 RESERVED = 0.2

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from faultline.comparison.estimate import CONFIDENCE, Interval
+from faultline.comparison.statistics.estimate import CONFIDENCE, Interval
 
 # A slope over the number of the injection takes so many recoveries of a run.
 LEAST_FOR_SLOPE = 3
