@@ -34,7 +34,7 @@ from benchmarks.topics import Filled, fill, fresh_topics
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.lifecycle.collect import is_large
-from faultline.records.judge.audit import audit
+from faultline.records.judge.counts import audit
 from faultline.system.errors import InfrastructureError
 from faultline.system.kafka import kafka_options
 from faultline.system.settings import Settings
@@ -134,7 +134,7 @@ def _harvest(settings: Settings, configuration: Path, filled: Filled) -> Cost:
 
 def wrong(target: Path, filled: Filled) -> list[str]:
     """How the harvest's tables differ from what the topics hold; empty when they do not."""
-    found, _ = audit(target / "counts.parquet", [], 0)
+    found, _ = audit(target / "counts.parquet", None, 0)
     rows = pq.read_table(target / "tuples.parquet", columns=["emitted_ms", "n"])
     emitted = pc.sum(pc.multiply(pc.subtract(rows["emitted_ms"], filled.t0_ms), rows["n"])).as_py()
     wanted = {

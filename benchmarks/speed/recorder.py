@@ -15,7 +15,7 @@ from benchmarks.speed.overhead import sweep
 from faultline.cli.operations import bring_up
 from faultline.experiment.attempt import Attempt
 from faultline.installation.supervisord import Supervisor
-from faultline.records.judge.hosts import processes_of
+from faultline.records.judge.samples import processes_of
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError

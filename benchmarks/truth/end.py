@@ -9,7 +9,7 @@ import numpy as np
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Outage, Run
 from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.experiment.workloads.known_truth_script import Script
-from faultline.records.judge.latency import nearest_rank
+from faultline.records.judge.tuples import nearest_rank
 
 
 @dataclass(frozen=True)

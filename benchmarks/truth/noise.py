@@ -20,9 +20,8 @@ from benchmarks.figure import Figure
 from benchmarks.truth.noisy_engine import Case, Noise, Seen, scattered
 from benchmarks.truth.noisy_engine import run as run_engine
 from faultline.experiment.common import RECOVERED_WITHIN, earliest_fault_s, usual_duration_s
-from faultline.records.judge.recovery.end import End, end_of, limits_of
-from faultline.records.judge.recovery.limits import Limits
-from faultline.records.judge.recovery.on_time import cells_of
+from faultline.records.judge.end import End, cells_of, end_of, limits_of
+from faultline.records.judge.steady import Limits
 from faultline.system.text import Say
 from faultline.system.window import NS
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.records.judge.production import CELL_NS, PRODUCED_COLUMNS
+from faultline.records.judge.tuples import CELL_NS, PRODUCED_COLUMNS
 from faultline.system.window import NS
 
 Floats = npt.NDArray[np.float64]

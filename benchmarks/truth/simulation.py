@@ -21,12 +21,11 @@ from faultline.engines.known_truth.engine import ENGINE
 from faultline.engines.known_truth.traces import METHODS, launched, loaded
 from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.experiment.workloads.known_truth_script import Script
-from faultline.records.judge.bins import BIN_COLUMNS, SHORTEST_SPAN_NS
-from faultline.records.judge.latency import Tuples
-from faultline.records.judge.production import fold_produced, is_sparse
-from faultline.records.judge.recovery.end import limits_of
-from faultline.records.judge.recovery.evidence import Evidence
-from faultline.records.judge.recovery.limits import Limits
+from faultline.records.judge.end import limits_of
+from faultline.records.judge.signals import BIN_COLUMNS, SHORTEST_SPAN_NS
+from faultline.records.judge.steady import Limits
+from faultline.records.judge.timeline import FaultEvidence
+from faultline.records.judge.tuples import Tuples, fold_produced, is_sparse
 from faultline.system.window import Window
 
 T0_WALL_NS = 1_795_241_700_250_000_000
@@ -73,7 +72,7 @@ class Simulated:
 
     @cached_property
     def bins(self) -> pd.DataFrame:
-        """What `faultline.records.judge.bins` makes of this run (a test compares the two)."""
+        """What `faultline.records.judge.signals` makes of this run (a test compares the two)."""
         return pd.DataFrame(self._columns)
 
     @cached_property
@@ -92,11 +91,11 @@ class Simulated:
         """What the conductor was told before a kill."""
         return _ends(self.course.due(self.kills_ns[number] - _ASKED_NS - T0_WALL_NS), self.run.partitions)
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> FaultEvidence:
         """What the first timeline is read from. The run must have a fault."""
         assert self.t0_ns is not None
         emitted = np.unique(self.emit_ms[self.emit_ms >= 0])
-        return Evidence(
+        return FaultEvidence(
             engine=ENGINE,
             traces=self.traces,
             t0_ns=self.t0_ns,
@@ -113,7 +112,7 @@ class Simulated:
 
     @cached_property
     def production(self) -> pd.DataFrame:
-        """What `faultline.records.judge.latency` makes of the tuples."""
+        """What `faultline.records.judge.tuples` makes of the tuples."""
         found = fold_produced([self.tuples()], self.window)
         return fold_produced([self.tuples()], self.window, MS) if is_sparse(found, self.window) else found
 
@@ -144,7 +143,7 @@ class Simulated:
         )
 
     def folded(self) -> Tuples:
-        """The latency of the measured window, as `analysis.latency.fold` gives it; other tables are empty."""
+        """The latency of the measured window, as `records.judge.tuples.fold` gives it; other tables are empty."""
         produced_ns = self.due_ms * MS
         measured = (produced_ns >= self.window.start_ns) & (produced_ns < self.window.end_ns)
         found = measured & (self.emit_ms >= 0)
@@ -156,6 +155,8 @@ class Simulated:
             unreflected=int(measured.sum() - found.sum()),
             by_batch=none,
             by_second=none,
+            batch_p99=pd.Series(dtype="float64"),
+            second_p99=pd.Series(dtype="float64"),
             produced=none,
             production=none,
             emitted=pd.DataFrame({"emitted_ms": [], "n": []}, dtype="int64"),

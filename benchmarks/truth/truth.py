@@ -12,8 +12,8 @@ import numpy.typing as npt
 from benchmarks.truth.end import PlantedEnd, Watch, planted_end
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Outage, Run, lay_out
 from faultline.experiment.workloads.known_truth_script import Script
-from faultline.records.judge.latency import PERMILLES, nearest_rank
-from faultline.records.judge.recovery.parts import PARTS
+from faultline.records.judge.parts import PARTS
+from faultline.records.judge.tuples import PERMILLES, nearest_rank
 from faultline.records.record import Record, RecoveryPart
 
 # A value that is missing, or there though nothing was planted, is wrong by more than any bin tells.

@@ -23,10 +23,10 @@ from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.executor_log import ExecutorEvents, parse_executor_log
 from faultline.engines.spark.traces import drivers_logged, executors_logged, sampled
 from faultline.engines.supervised import epochs_of, lives_of
-from faultline.records.judge.bins import Schedule, bins_of_batches
-from faultline.records.judge.latency import TUPLE_COLUMNS, fold
-from faultline.records.judge.recovery.end import limits_of
-from faultline.records.judge.recovery.evidence import Evidence
+from faultline.records.judge.end import limits_of
+from faultline.records.judge.signals import Schedule, bins_of_batches
+from faultline.records.judge.timeline import FaultEvidence
+from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
 from faultline.system.journal import write_lines
 from faultline.system.window import NS, Window
 from tests.unit.scenario import T0_NS, Hit, Row, Scenario, grain, ns
@@ -193,7 +193,7 @@ class Synthetic(Left):
         primer = pd.DataFrame([(0, 0, T0_NS // 10**6 - 9000, int(emitted[0]), True, 99)], columns=TUPLE_COLUMNS)
         return pd.concat([primer, schedule], ignore_index=True)
 
-    def evidence(self, number: int = 0) -> Evidence:
+    def evidence(self, number: int = 0) -> FaultEvidence:
         """The timeline's evidence of one fault without a file in between."""
         hit = self.hits[number]
         tuples = fold([self.tuples], self.window)
@@ -207,7 +207,7 @@ class Synthetic(Left):
             lives=lives_of(self.supervisor),
             epochs=epochs_of(self.supervisor),
         )
-        return Evidence(
+        return FaultEvidence(
             engine=ENGINE,
             traces=traces,
             t0_ns=hit.t0,

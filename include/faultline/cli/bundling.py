@@ -10,8 +10,8 @@ from pathlib import Path
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.plan import read_plan
 from faultline.records.bundle import SUFFIX, Member, sha256, write_bundle
-from faultline.records.judge.again import SUPERSEDED
 from faultline.records.judge.reduced import reduced
+from faultline.records.judge.verdict import SUPERSEDED
 from faultline.records.manifest import Manifests
 from faultline.records.record import Record
 from faultline.system.errors import ConfigError

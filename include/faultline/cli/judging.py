@@ -18,7 +18,7 @@ from rich.text import Text
 from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.records.bundle import SUFFIX, read_bundle
 from faultline.records.format import NONE, WIDTH, macro, seconds, title_of
-from faultline.records.judge.again import Again, judge_again, keep
+from faultline.records.judge.verdict import Again, judge_again, keep
 from faultline.records.record import SCHEMA, Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError

@@ -110,7 +110,7 @@ def fetch_recordings(run: Run) -> None:
 def broker_ahead_ms(attempt: Attempt) -> int:
     """By how many ms, in whole ones, the clock of the broker's host was ahead of this one's, by which the generator
     sends: outputs that it stamped are moved by so many. 0 where the broker runs here, or was never asked."""
-    from faultline.records.judge.hosts import clocks_of  # tables take their time to be imported
+    from faultline.records.judge.samples import clocks_of  # tables take their time to be imported
 
     clock = clocks_of(read_ended(attempt.recorder_journal)).get(KAFKA_HOST)
     return 0 if clock is None else round(clock.ahead_s * 1000)

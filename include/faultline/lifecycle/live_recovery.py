@@ -17,10 +17,9 @@ from faultline.engines.base import Traces
 from faultline.engines.registry import engine_at
 from faultline.experiment.run import Run
 from faultline.lifecycle.progress import act_text
-from faultline.records.judge.recovery.evidence import Event, Evidence
-from faultline.records.judge.recovery.injected import Injected, read_injected
-from faultline.records.judge.recovery.timeline import read_timeline
-from faultline.system.journal import JournalReader, Line, events
+from faultline.records.judge.journals import Injected, read_conductor
+from faultline.records.judge.timeline import Event, FaultEvidence, read_timeline
+from faultline.system.journal import JournalReader, Line, by_event, events
 from faultline.system.window import NS, Window
 
 # How long after the commit of t5 an earlier instant is waited for: a sample and a log come up to a second late.
@@ -84,7 +83,7 @@ class RecoveryWatch:
         """
         now = time.time_ns() if now_ns is None else now_ns
         self._lines += self._conductor.poll()
-        faults = read_injected(self._lines, len(self._plan.faults))
+        faults = read_conductor(by_event(self._lines), len(self._plan.faults)).injected
         open_ones = [one for one in faults if one.t0_ns is not None and one.index not in self._reported]
         if not open_ones:
             return []
@@ -118,10 +117,10 @@ class RecoveryWatch:
             over=whole or waited or ended,
         )
 
-    def _evidence(self, fault: Injected, traces: Traces, until_ns: int | None) -> Evidence:
+    def _evidence(self, fault: Injected, traces: Traces, until_ns: int | None) -> FaultEvidence:
         """What the judge reads, without what only the harvest knows: bins, tuples, and what is normal."""
         assert fault.t0_ns is not None
-        return Evidence(
+        return FaultEvidence(
             engine=self._engine,
             traces=traces,
             t0_ns=fault.t0_ns,

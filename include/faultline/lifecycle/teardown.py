@@ -141,8 +141,8 @@ def heal_leftovers(run: Run) -> str | None:
 def missing_record(attempt: Attempt) -> Record:
     """The record of an attempt that no judge got to see: `cancelled`, `unsound` when a step found out that nothing can
     be measured, or `failed`; with the noted reasons."""
+    from faultline.records.judge.evidence import read_attempt
     from faultline.records.judge.judge import failed_record
-    from faultline.records.judge.raw_files import read_attempt
 
     failures = read_journal(attempt.folder / "failures.jsonl")
     # The status says already that it was cancelled.
@@ -166,8 +166,8 @@ def missing_record(attempt: Attempt) -> Record:
 
 def refused_record(description: dict[str, Any], error: FaultlineError) -> Record:
     """The record of an experiment that `prepare` refused before it had an attempt's folder."""
+    from faultline.records.judge.evidence import AttemptFile
     from faultline.records.judge.judge import failed_record
-    from faultline.records.judge.raw_files import AttemptFile
 
     reason = str(error) if isinstance(error, Cancelled) else f"{type(error).__name__}: prepare: {error}"
     status: Literal["failed", "cancelled"] = "cancelled" if isinstance(error, Cancelled) else "failed"

@@ -18,9 +18,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import sync_folder, unwritable, write_whole
+from faultline.system.files import read_document, require, sync_folder, unwritable, write_whole
 
 Line = dict[str, Any]
+
+
+class Events(dict[str, list[Line]]):
+    """Lines by their event; none of one that never was."""
+
+    def __missing__(self, event: str) -> list[Line]:
+        return []
 
 
 @dataclass(frozen=True)
@@ -168,6 +175,30 @@ def read_ended(path: Path) -> tuple[Line, ...]:
     return tuple(value for value, text in zip(lines, texts, strict=True) if value is not None and text.strip())
 
 
+def read_files(
+    folder: Path,
+    documents: Iterable[str],
+    *,
+    optional: Iterable[str],
+    lines: Iterable[str],
+    events: Iterable[str],
+    present: Iterable[str],
+) -> dict[str, Any]:
+    """The raw files of a folder by their names: a JSON object for each of `documents` and, or None, of `optional`; the
+    lines of each journal of `lines`, whose names may be patterns, and those of `events` as `by_event` gives them.
+
+    Raises InfrastructureError naming the first that is missing or broken, also of those that must be `present`.
+    """
+    found: dict[str, Any] = {name: read_document(folder / name) for name in documents}
+    for name in present:
+        require(folder / name)
+    found |= {name: read_document(folder / name) if (folder / name).exists() else None for name in optional}
+    for pattern in lines:
+        paths = sorted(folder.glob(pattern)) if "*" in pattern else [folder / pattern]
+        found |= {str(path.relative_to(folder)): read_ended(path) for path in paths}
+    return found | {name: by_event(read_ended(folder / name)) for name in events}
+
+
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """Replaces the content of a file by these lines, as they are; raises as `write_whole` does."""
     write_whole(path, b"".join(map(line_bytes, lines)).decode())
@@ -190,6 +221,14 @@ def parse_line(raw: bytes) -> Line | None:
 def events(lines: Iterable[Line], name: str) -> list[Line]:
     """The lines whose `event` is `name`, in order."""
     return [line for line in lines if line.get("event") == name]
+
+
+def by_event(lines: Iterable[Line]) -> Events:
+    """The lines of each event, in order."""
+    found = Events()
+    for line in lines:
+        found.setdefault(str(line.get("event")), []).append(line)
+    return found
 
 
 def last(lines: Sequence[Line], **fields: str | int) -> Line | None:

@@ -16,14 +16,11 @@ from faultline.engines.known_truth.course import Outage, Run
 from faultline.engines.known_truth.engine import ENGINE
 from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.experiment.workloads.known_truth_script import Script
-from faultline.records.judge.bins import Schedule, between
-from faultline.records.judge.latency import fold
-from faultline.records.judge.observations import Measured
-from faultline.records.judge.production import is_sparse
-from faultline.records.judge.recovery.injected import Injected
-from faultline.records.judge.recovery.parts import PARTS
-from faultline.records.judge.recovery.recoveries import recoveries_of
-from faultline.records.judge.validity import Settled
+from faultline.records.judge.journals import Injected, Settled
+from faultline.records.judge.parts import PARTS
+from faultline.records.judge.recoveries import recoveries_of
+from faultline.records.judge.signals import Schedule, between, median_span_s
+from faultline.records.judge.tuples import fold, is_sparse
 from tests.unit.benchmarks.test_simulation import case
 
 KILLS = 3
@@ -45,36 +42,50 @@ def repeated(seed: int) -> tuple[Script, Run, list[float]]:
     return script, replace(run, duration_s=end_s - run.warmup_s), later
 
 
-def measured_of(made: Simulated) -> Measured:
+def evidence_of(made: Simulated) -> Any:
     """The run as the judge has it once it has read the files."""
-    config: Any = SimpleNamespace(
-        injections=KILLS,
-        paced=True,
-        checkpoint_interval_s=made.run.checkpoint_interval_s,
-        recovered_within=RECOVERED_WITHIN,
-        kind=SimpleNamespace(carries_ids=True),
-    )
-    raw: Any = SimpleNamespace(
-        attempt=SimpleNamespace(config=config),
+    return SimpleNamespace(
+        config=SimpleNamespace(
+            injections=KILLS,
+            paced=True,
+            checkpoint_interval_s=made.run.checkpoint_interval_s,
+            recovered_within=RECOVERED_WITHIN,
+            earliest_fault_s=0.0,
+            fault_window=(0.0, 0.0),
+        ),
+        is_repeated=True,
+        tells_tuples=True,
         planned=[SimpleNamespace(fault=SimpleNamespace(victim="driver"))] * KILLS,
         traces=made.traces,
         engine=ENGINE,
         services=(),
-        generator=(),
-        conductor=(),
-        not_measured={},
-    )
-    injected = tuple(
-        Injected(
-            number, t0_ns, ({"pid": number, "role": "driver"},), made.end_offsets(number), (), Settled("effective")
-        )
-        for number, t0_ns in enumerate(made.kills_ns)
-    )
-    schedule, tuples, nothing = Schedule(made.records()), fold([made.tuples()], made.window), dict[str, Any]()
+        generator=SimpleNamespace(latest=()),
+        conductor=SimpleNamespace(
+            injected=tuple(
+                Injected(
+                    number, t0_ns, ({"pid": number, "role": "driver"},), made.end_offsets(number), (),
+                    Settled("effective"),
+                )
+                for number, t0_ns in enumerate(made.kills_ns)
+            )
+        ),
+    )  # fmt: skip
+
+
+def signals_of(made: Simulated) -> Any:
+    """What these files say together."""
+    tuples = fold([made.tuples()], made.window)
     assert not is_sparse(tuples.production, made.window)
     reference = between(made.bins, made.window.start_ns, made.kills_ns[0])
-    audit: Any = None
-    return Measured(raw, made.window, schedule, tuples, made.bins, reference, False, injected, nothing, audit, [], None)
+    return SimpleNamespace(
+        window=made.window,
+        schedule=Schedule(made.records()),
+        tuples=tuples,
+        bins=made.bins,
+        reference=reference,
+        resolution_s=1.0 if made.method == "rank" else median_span_s(reference),
+        deaths={},
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -82,7 +93,7 @@ def test_each_recovery_is_found_where_it_was_planted(seed: int) -> None:
     script, run, later = repeated(seed)
     made = simulate(script, run, seed, later)
     truth = read_off(script, run, made.course, primer=PRIMER * run.partitions)
-    found = recoveries_of(measured_of(made))
+    found = recoveries_of(evidence_of(made), signals_of(made)).faults
     assert len(found) == len(truth.recoveries) == KILLS
     for number, (one, planted) in enumerate(zip(found, truth.recoveries, strict=True), start=1):
         assert one.problems == () and planted.recovered

@@ -21,13 +21,13 @@ from benchmarks.truth.simulation import PRIMER, Simulated, simulate
 from benchmarks.truth.truth import Truth, read_off
 from faultline.engines.known_truth.course import Run
 from faultline.experiment.workloads.known_truth_script import IDLE_S, Script, require_fit
-from faultline.records.judge import audit as auditing
-from faultline.records.judge.bins import Schedule, bins_of_batches, bins_of_seconds
-from faultline.records.judge.latency import fold, summarise, summarise_within
-from faultline.records.judge.production import hit_from_ns
-from faultline.records.judge.recovery.parts import PARTS, measure
-from faultline.records.judge.recovery.timeline import read_timeline
-from faultline.records.judge.steady_state import drift_interval
+from faultline.records.judge import counts as auditing
+from faultline.records.judge.latency import summarise
+from faultline.records.judge.parts import PARTS, measure
+from faultline.records.judge.signals import Schedule, bins_of_batches, bins_of_seconds
+from faultline.records.judge.steady import drift_interval
+from faultline.records.judge.timeline import read_timeline
+from faultline.records.judge.tuples import fold, hit_from_ns
 
 SEEDS = 10_000
 PROCESSES = 2
@@ -94,7 +94,7 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
     if made.t0_ns is not None:
         tuples = replace(tuples, production=made.evidence().production)
         until_ns = hit_from_ns(tuples.production, made.window, made.t0_ns)
-        latency = summarise_within(tuples, made.method, None, [(made.window.start_ns, until_ns)])
+        latency = summarise(tuples, made.method, None, [(made.window.start_ns, until_ns)])
     for name, value in truth.latency_ms.items():
         worst = max(worst, abs(getattr(latency, name) - value) / 1000 / made.resolution_s)
     assert latency.unreflected == truth.counts["unreflected"], seed
@@ -118,7 +118,7 @@ def check_audit(tables: Sequence[Mapping[str, Any]], truths: Sequence[Truth]) ->
     columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0] if name != "key"}
     table = ds.dataset(pa.table({"key": keys, **columns}))
     with patch.object(auditing, "_dataset", lambda path: table):
-        totals, offenders = auditing.audit(Path("in memory"), [{"event": "done", "unknown": 0}], 0)
+        totals, offenders = auditing.audit(Path("in memory"), 0, 0)
     for name in ("expected", "lost", "overcounted", "wrong", "reemitted", "unknown"):
         assert getattr(totals, name) == sum(truth.counts[name] for truth in truths), name
     assert len(offenders) == min(10, totals.lost) + min(10, totals.overcounted)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from faultline.cli.judging import judge_sweep
-from faultline.records.judge.again import SUPERSEDED
 from faultline.records.judge.judge import judge
+from faultline.records.judge.verdict import SUPERSEDED
 from faultline.records.record import SCHEMA, Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError

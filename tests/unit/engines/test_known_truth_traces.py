@@ -20,7 +20,7 @@ from faultline.engines.spark.engine import ENGINE as SPARK
 from faultline.engines.spark.executor_log import read_executor_logs
 from faultline.engines.spark.traces import executors_logged
 from faultline.records.judge.judge import judge
-from faultline.records.judge.recovery.timeline import reloads
+from faultline.records.judge.timeline import reloads
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, read_journal, write_lines
 from tests.support.attempts import run_in

@@ -17,7 +17,7 @@ from faultline.experiment.config import parse_configuration
 from faultline.experiment.sweep_id import MOST, PATTERN, is_sweep_id, require_sweep_id, sweep_id_of
 from faultline.lifecycle.prepare import Order
 from faultline.records.find import read_saved
-from faultline.records.judge.raw_files import AttemptFile
+from faultline.records.judge.evidence import AttemptFile
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.record import Record, committed_schema
 from faultline.system.errors import ConfigError

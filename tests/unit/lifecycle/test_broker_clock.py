@@ -17,8 +17,8 @@ from faultline.installation.targets.machines import Clock
 from faultline.lifecycle import recorder
 from faultline.lifecycle.collect import broker_ahead_ms
 from faultline.lifecycle.hosts import broker_clock
-from faultline.records.judge.hosts import Clock as Drift
-from faultline.records.judge.hosts import clocks_of
+from faultline.records.judge.samples import Clock as Drift
+from faultline.records.judge.samples import clocks_of
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_ended
 from tests.support.attempts import ID, run_in

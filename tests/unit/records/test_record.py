@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from faultline.records.judge.evidence import AttemptFile
 from faultline.records.judge.judge import failed_record
-from faultline.records.judge.raw_files import AttemptFile
 from faultline.records.judge.validity import RULES
 from faultline.records.record import Metrics, Record, committed_schema, generate_schema
 from tests.unit.synthetic import Scenario, Synthetic

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from faultline.experiment.cell import Cell
+from faultline.records.judge.evidence import AttemptFile
 from faultline.records.judge.judge import failed_record
-from faultline.records.judge.raw_files import AttemptFile
 from faultline.records.record import Record, Status, generate_schema
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import EDGES, LABELS, WORDS, split_name
-from faultline.records.judge.recovery.timeline import CHAIN
+from faultline.records.judge.timeline import CHAIN
 from faultline.records.record import Record
 from faultline.reports.explain import explain, explain_json
 from faultline.reports.figures.attempt import MARKS

@@ -18,7 +18,7 @@ from faultline.experiment.common import SECONDS_AFTER_FAULT, baseline_commits
 from faultline.experiment.plan import Aim
 from faultline.lifecycle.assignment import Assignment
 from faultline.lifecycle.window.signals import Load, SignalReader, Trouble, limits_before, normal_since, steady
-from faultline.records.judge.recovery.limits import Limits
+from faultline.records.judge.steady import Limits
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Instant, Journal, read_journal
 from faultline.system.journal import last as newest

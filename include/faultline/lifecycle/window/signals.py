@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from faultline.engines.base import Offsets, covers
-from faultline.records.judge.recovery.limits import HELD_SHARE, Limits, limits_from
-from faultline.records.judge.steady_state import Drift, steady_stretch
+from faultline.records.judge.steady import HELD_SHARE, Drift, Limits, limits_from, steady_stretch
 from faultline.system.journal import Instant
 
 if TYPE_CHECKING:

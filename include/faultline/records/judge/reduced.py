@@ -23,7 +23,7 @@ from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.plan import read_plan
 from faultline.records.bundle import sha256
-from faultline.records.judge.audit import SUMS
+from faultline.records.judge.counts import SUMS
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from generators.state import WORD_CHARACTERS

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,20 +18,27 @@ import numpy.typing as npt
 
 from faultline.experiment.common import baseline_bins
 from faultline.experiment.config import Configuration
-from faultline.records.judge.resources.cpu import WORST_S, Lost, Taken
-from faultline.records.judge.steady_state import STEADY_SHARE, SUSTAINED_SHARE, Drift, sustained
+from faultline.records.judge.counts import Counts
+from faultline.records.judge.cpu import WORST_S, Lost, Taken
+from faultline.records.judge.evidence import Evidence
+from faultline.records.judge.journals import LEFT_OUT, Settled
+from faultline.records.judge.recoveries import LATENESS_MS, Recoveries
+from faultline.records.judge.resources import Resources
+from faultline.records.judge.samples import Clock
+from faultline.records.judge.signals import Signals
+from faultline.records.judge.steady import SUSTAINED_SHARE, Drift, sustained, unsteady
+from faultline.records.record import CpuBesides
+from faultline.system.window import Window
 from generators.lateness import LATE_MS
 
 SCHEDULE_LAG_MS = LATE_MS
-# A recovery is told by tuples: none of those may be much later than the engine can make them.
-LATENESS_MS = 250.0
 # An interval is held when it is usually kept, and rarely missed by much.
 MEDIAN_INTERVAL_EXCESS = 1.05
 INTERVAL_EXCESS = 1.2
 # More than a clock that is drawn to the right time slowly (500 ppm) gains in three minutes.
 CLOCK_JUMP_MS = 100.0
-# Drift of another host's clock in a run, and half a round trip: latencies across hosts are marked beyond the first.
-CLOCKS_UNSURE_MS, CLOCKS_APART_MS = 1.0, 5.0
+# Drift of another host's clock in a run, and half a round trip.
+CLOCKS_APART_MS = 5.0
 # Cores that the measured processes may lose to others and the host: all the while, and for some seconds. At the first
 # the bias of the p50 passes the scatter of one repetition (docs/explanation/validity.md); both are no stricter than the
 # rule before, since what is lost is at most what others use.
@@ -39,20 +46,7 @@ LOST_CORES, LOST_BRIEFLY = 0.3, 1.0
 # Where it is not known what they lost: cores that others may have.
 DISTURBED_CORES, DISTURBED_BRIEFLY = 0.3, 1.0
 
-LEFT_OUT = "left-out"
-
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Settled:
-    """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it.
-
-    LEFT_OUT: a later injection of a run of which no recovery could be measured, which says nothing against the others.
-    """
-
-    outcome: str | None
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,7 @@ class Findings:
     store_not_read: bool = False
     last_batch_lost: bool = False
     # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
-    besides: Mapping[str, float | None] = field(default_factory=dict)
+    besides: CpuBesides | None = None
     # What was lost to others; what they took, of machines that do not tell that.
     lost: Lost | None = None
     taken: Taken | None = None
@@ -105,6 +99,63 @@ class Findings:
     def overload_asked_for(self) -> bool:
         """Whether `sustained` and the effective interval are to say what became of a rate, and no rule is."""
         return self.control and self.configuration.accept_overload
+
+
+def findings_of(
+    evidence: Evidence, signals: Signals, recoveries: Recoveries, counts: Counts, resources: Resources
+) -> Findings:
+    """What the rules look at, of all that was found."""
+    window, commits, faults = signals.window, evidence.traces.commits, recoveries.faults
+    latenesses = [one.recovery.lateness_ms for one in faults if one.recovery.lateness_ms is not None]
+    return Findings(
+        configuration=evidence.config,
+        schedule_lag_p99_ms=evidence.generator.schedule_lag.p99,
+        recovery_lateness_ms=max(latenesses, default=None),
+        generator_died=signals.deaths["generator"],
+        recorder_died=signals.deaths["recorder"],
+        conductor_died=signals.deaths["conductor"],
+        baseline_bins=len(signals.reference),
+        drifts=signals.drifts,
+        growth=signals.growth,
+        offered_rps=signals.offered_rps,
+        t0_backlog=signals.t0_backlog,
+        spans_s=signals.reference["span_s"].to_numpy(dtype=np.float64),
+        outcomes=[one.settled for one in faults],
+        losses=_losses(evidence, window),
+        undrained=counts.totals.undrained or 0,
+        chain_problems=[
+            f"fault {number}: {problem}" if len(faults) > 1 else problem
+            for number, one in enumerate(faults, start=1)
+            for problem in one.problems
+        ],
+        clock_jump_ms=evidence.clock_jump_ms,
+        store_not_read=counts.store_not_read,
+        last_batch_lost=not evidence.config.paced and all(one.committed_ns < window.end_ns for one in commits),
+        besides=resources.cpu_besides,
+        lost=resources.lost,
+        taken=resources.taken,
+        clock_uncertain=uncertain_ms(evidence.clocks),
+    )
+
+
+def uncertain_ms(clocks: Mapping[str, Clock]) -> tuple[str, float] | None:
+    """The host whose instants are the least sure, and by how many ms; None without other hosts."""
+    return max(((name, clock.uncertain_ms) for name, clock in clocks.items()), key=lambda one: one[1], default=None)
+
+
+def _losses(evidence: Evidence, window: Window) -> list[str]:
+    """Faults between T0 and the end of the window, planned or not, as a control must not see them."""
+
+    def inside(wall_ns: int | None) -> bool:
+        return wall_ns is not None and window.t0_ns <= wall_ns <= window.end_ns
+
+    traces = evidence.traces
+    lost = {(one.name, one.role) for one in traces.of("lost") if inside(one.wall_ns)}
+    return [
+        *(f"a signal was delivered to {victim}" for victim in evidence.conductor.signalled),
+        *(f"{role} {name} was lost" for name, role in sorted(lost)),
+        *(f"the driver exited (incarnation {life.incarnation})" for life in traces.lives if inside(life.ended_ns)),
+    ]
 
 
 def reasons(findings: Findings) -> list[str]:
@@ -123,7 +174,9 @@ def schedule_lag(findings: Findings) -> str | None:
     if not late:
         return None
     said = {"others": "other processes used", "stolen": "the host took"}
-    taken = [f"{said[who]} {cores:.2f} cores" for who in said if (cores := findings.besides.get(who)) is not None]
+    taken = [
+        f"{said[who]} {cores:.2f} cores" for who in said if (cores := getattr(findings.besides, who, None)) is not None
+    ]
     return "; ".join([*late, *taken])
 
 
@@ -143,11 +196,6 @@ def clocks_apart(findings: Findings) -> str | None:
     if math.isinf(uncertain_ms):
         return f"the clock of {host} was not asked at the end: nobody knows how far it moved"
     return f"the clock of {host} is known to {uncertain_ms:.1f} ms > {CLOCKS_APART_MS:g} ms; let it be kept by NTP"
-
-
-def are_unsure(uncertain_ms: float) -> bool:
-    """Whether latencies that end by a clock which is known to so many ms are to be marked."""
-    return uncertain_ms > CLOCKS_UNSURE_MS
 
 
 def disturbed(findings: Findings) -> str | None:
@@ -194,16 +242,6 @@ def not_steady(findings: Findings) -> str | None:
     if findings.control or overloaded(findings) or interval_not_held(findings):
         return None
     return unsteady(findings.drifts)
-
-
-def unsteady(drifts: Mapping[str, Drift | None]) -> str | None:
-    """Which signals were not shown to stay where they were before the fault, and how they moved; None for neither."""
-    moved = [
-        f"{name} moved by {drift.share:+.0%} ({drift.low:+.0%} to {drift.high:+.0%})"
-        for name, drift in drifts.items()
-        if drift is not None and not drift.steady
-    ]
-    return f"{', '.join(moved)} before the fault, and not surely within {STEADY_SHARE:.0%}" if moved else None
 
 
 def overloaded(findings: Findings) -> str | None:

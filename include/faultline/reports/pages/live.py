@@ -18,8 +18,8 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.plan import read_plan
 from faultline.lifecycle.progress import phase_of
 from faultline.records.format import title_of
-from faultline.records.judge.hosts import processes_of
-from faultline.records.judge.resources.cpu import cores_by_second
+from faultline.records.judge.cpu import cores_by_second
+from faultline.records.judge.samples import processes_of
 from faultline.records.manifest import Manifests
 from faultline.reports.figures.style import (
     FAINT_COLOUR,

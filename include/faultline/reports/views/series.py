@@ -50,9 +50,9 @@ def curves_of(folder: Path) -> Any:
 @functools.lru_cache(maxsize=_KEPT)
 def _made(folder: Path, mtime_ns: int) -> Any:
     # Most pages need nothing that judges.
-    from faultline.records.judge.judge import course
+    from faultline.records.judge.judge import judged
 
-    return course(folder)
+    return judged(folder).course
 
 
 def curves_or_why(folder: Path) -> tuple[Mapping[str, Any] | None, str]:

@@ -20,7 +20,7 @@ from faultline.lifecycle import conductor as subject
 from faultline.lifecycle.assignment import Assignment
 from faultline.lifecycle.conductor import Conductor
 from faultline.lifecycle.window.measured_window import JUDGE_MARGIN_S
-from faultline.records.judge.recovery import limits
+from faultline.records.judge import steady
 from faultline.system.journal import Instant, Journal, last, read_journal
 from tests.support.fake_clock import FakeClock, MadeUpHost
 
@@ -114,7 +114,7 @@ def conducted(
 def test_each_injection_hits_another_executor_once_the_engine_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SHORTEST_HOLD_S", 1.0)
+    monkeypatch.setattr(steady, "SHORTEST_HOLD_S", 1.0)
     lines, host = conducted(tmp_path, monkeypatch)
     names = [line["event"] for line in lines]
     assert [name for name in names if name in ("gate", "measured_from", "settled", "injection", "measured_until")] == [

@@ -21,7 +21,7 @@ from faultline.lifecycle.window.signals import (
     normal_since,
     steady,
 )
-from faultline.records.judge.recovery.limits import Limits
+from faultline.records.judge.steady import Limits
 from faultline.system.journal import Instant
 from generators.pacing import Schedule
 

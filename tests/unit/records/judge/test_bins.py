@@ -9,16 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.engines.base import Commit
-from faultline.records.judge.bins import (
+from faultline.records.judge.signals import (
     Schedule,
     between,
     bins_of_batches,
     bins_of_seconds,
-    bins_of_work,
     median_span_s,
-    throughput_rps,
 )
-from faultline.records.judge.latency import TUPLE_COLUMNS, fold
+from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
+from faultline.records.judge.work import bins_of_work, throughput_rps
 from faultline.system.window import NS, Window
 
 WINDOW = Window.of(1_000 * NS, 2, 8, 1)

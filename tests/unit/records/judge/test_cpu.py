@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.records.judge.hosts import MACHINE_COLUMNS, PROCESS_COLUMNS
-from faultline.records.judge.resources.cpu import (
+from faultline.records.judge.cpu import (
     ROLES,
     WORST_S,
     besides,
@@ -18,6 +17,8 @@ from faultline.records.judge.resources.cpu import (
     rss_mb,
     taken,
 )
+from faultline.records.judge.samples import MACHINE_COLUMNS, PROCESS_COLUMNS
+from faultline.records.record import CpuBesides
 from faultline.system.window import NS
 
 START, END = 1_000 * NS, 1_020 * NS
@@ -96,7 +97,7 @@ def test_what_others_used_is_what_the_machine_used_less_the_experiments_processe
         [[round(tick * NS), (engine + 0.25 + others) * tick, stolen * tick] for tick in ticks], columns=MACHINE_COLUMNS
     )
     found = besides(machine, pd.DataFrame(ours, columns=PROCESS_COLUMNS).assign(host=""), START, END)
-    assert found["others"] == pytest.approx(others, abs=1e-6) and found["stolen"] == pytest.approx(stolen, abs=1e-6)
+    assert found.others == pytest.approx(others, abs=1e-6) and found.stolen == pytest.approx(stolen, abs=1e-6)
 
 
 def test_what_runs_the_experiments_is_told_apart_among_the_others() -> None:
@@ -104,19 +105,18 @@ def test_what_runs_the_experiments_is_told_apart_among_the_others() -> None:
     rows += [*_samples(9, 900, 2_000, 0.03, "services"), *_samples(10, 1_005, 2_000, 0.2, "services")]
     machine = pd.DataFrame([[990 * NS, 0.0, 0.0], [1_030 * NS, 40.0, 0.0]], columns=MACHINE_COLUMNS)
     found = besides(machine, pd.DataFrame(rows, columns=PROCESS_COLUMNS).assign(host=""), START, END)
-    assert found["services"] == pytest.approx(0.03 + 0.2 * 15 / 20)
-    assert found["recorder"] == pytest.approx(0.02)
-    assert found["others"] == pytest.approx(1.0 - 0.5 - 0.02), "services are others' work, the recorder is not"
+    assert found.services == pytest.approx(0.03 + 0.2 * 15 / 20)
+    assert found.recorder == pytest.approx(0.02)
+    assert found.others == pytest.approx(1.0 - 0.5 - 0.02), "services are others' work, the recorder is not"
 
 
 def test_what_was_not_sampled_or_is_not_counted_is_unknown() -> None:
     processes = pd.DataFrame(_samples(7, 900, 2_000, 1.0), columns=PROCESS_COLUMNS).assign(host="")
     half = pd.DataFrame([[990 * NS, 1.0, 1.0], [1_010 * NS, 30.0, 2.0]], columns=MACHINE_COLUMNS)
-    unknown = dict.fromkeys(("others", "services", "recorder", "stolen"))
-    assert besides(half, processes, START, END) == unknown
+    assert besides(half, processes, START, END) == CpuBesides(others=None, stolen=None)
     whole = pd.DataFrame([[990 * NS, 100.0, None], [1_030 * NS, 180.0, None]], columns=MACHINE_COLUMNS)
     found = besides(whole.astype({"stolen_s": "float64"}), processes, START, END)
-    assert found == {**unknown, "others": pytest.approx(1.0)}
+    assert (found.others, found.stolen, found.services) == (pytest.approx(1.0), None, None)
 
 
 def test_what_was_taken_is_told_on_average_and_at_its_worst() -> None:
@@ -138,7 +138,7 @@ def test_others_never_used_less_than_nothing() -> None:
     processes = pd.DataFrame(_samples(7, 900, 2_000, 1.0), columns=PROCESS_COLUMNS).assign(host="")
     machine = pd.DataFrame([[990 * NS, 10.0, 0.0], [1_030 * NS, 49.0, 0.0]], columns=MACHINE_COLUMNS)
     found = besides(machine, processes, START, END)
-    assert (found["others"], found["stolen"]) == (0.0, 0.0)
+    assert (found.others, found.stolen) == (0.0, 0.0)
 
 
 def test_a_process_that_was_sampled_within_the_grain_of_its_birth_loses_nothing() -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from faultline.engines.base import Collections, Pause, Totals, Traces
 from faultline.engines.spark.traces import totals_of
-from faultline.records.judge.garbage import Garbage, garbage_of, gc_s
+from faultline.records.judge.work import garbage_of, gc_s
+from faultline.records.record import GarbagePart
 from faultline.system.window import NS, Window
 
 START, END = 1_000 * NS, 1_060 * NS
@@ -52,7 +53,7 @@ def test_pauses_are_cut_at_both_edges_and_added_up_by_role(
 def test_a_pause_across_an_edge_counts_with_its_part_inside() -> None:
     across = (Pause(START - 30 * MS, START + 10 * MS), Pause(END - 5 * MS, END + 9 * MS), Pause(END, END + MS))
     found = traces(Collections("executors", "a/0", "G1", across))
-    assert garbage_of(found, WINDOW) == Garbage(None, 0.015, 2, 10.0)
+    assert garbage_of(found, WINDOW) == GarbagePart(driver_s=None, executors_s=0.015, pauses=2, longest_ms=10.0)
 
 
 def test_a_sum_that_lacks_an_executor_is_none() -> None:

@@ -12,21 +12,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from faultline.records.judge.hosts import (
+from faultline.records.judge.cpu import cores, cores_by_host, cores_of_host, of_this_machine, taken, taken_anywhere
+from faultline.records.judge.resources import are_unsure
+from faultline.records.judge.samples import (
     MACHINE_COLUMNS,
     Clock,
     all_processes,
     clocks_of,
-    cores_by_host,
-    of_this_machine,
     processes_of,
     read_hosts,
-    taken_anywhere,
-    uncertain_ms,
-    unrecorded,
+    recorder_death,
 )
-from faultline.records.judge.resources.cpu import cores, taken
-from faultline.records.judge.validity import are_unsure, clocks_apart
+from faultline.records.judge.validity import clocks_apart, uncertain_ms
+from faultline.system.journal import Line, read_ended
 from faultline.system.window import NS
 from tests.unit.records.judge.test_validity import GOOD
 
@@ -53,6 +51,10 @@ def journal(
     (folder / "hosts" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
 
 
+def journals(folder: Path) -> dict[str, tuple[Line, ...]]:
+    return {path.stem: read_ended(path) for path in sorted((folder / "hosts").glob("*.jsonl"))}
+
+
 def clock(host: str, offset_s: float, round_trip_s: float = 0.002) -> dict[str, object]:
     return {"kind": "clock", "host": host, "offset_s": offset_s, "round_trip_s": round_trip_s}
 
@@ -71,14 +73,14 @@ def test_a_hosts_processes_are_counted_at_this_hosts_instants(tmp_path: Path, ah
     journal(tmp_path, "worker-1", ahead_s=ahead_s, used=0.4, busy=0.5, boot="b0")
     journal(tmp_path, "worker-2", ahead_s=0.0, used=0.2, busy=0.5, boot="b2")
     recorder = [clock("worker-1", ahead_s), *local(0.3), clock("worker-1", ahead_s + 0.001)]
-    hosts = read_hosts(tmp_path, [BEGUN, *recorder])
+    hosts = read_hosts(journals(tmp_path), [BEGUN, *recorder])
     assert [one.name for one in hosts] == ["worker-1", "worker-2"]
     processes = all_processes(recorder, (), hosts)
     found = cores(processes, START, END)
     assert found["executors"] == pytest.approx(0.6) and found["driver"] == pytest.approx(0.3)
-    used, counted = hosts[0].cores(START, END)
+    used, counted = cores_of_host(hosts[0], START, END)
     assert used == pytest.approx(0.4) and counted == pytest.approx(0.404), "by its group, on this machine"
-    used, counted = hosts[1].cores(START, END)
+    used, counted = cores_of_host(hosts[1], START, END)
     assert used == pytest.approx(0.2) and counted == pytest.approx(0.47), "by its machine, which is its own"
     assert cores_by_host(processes, "here", START, END) == {
         "here": pytest.approx(0.3), "worker-1": pytest.approx(0.4), "worker-2": pytest.approx(0.2)
@@ -88,31 +90,34 @@ def test_a_hosts_processes_are_counted_at_this_hosts_instants(tmp_path: Path, ah
 def test_what_shares_this_machines_process_ids_is_counted_once(tmp_path: Path) -> None:
     """As containers of one space do, each of which is reached over SSH."""
     journal(tmp_path, "workers", ahead_s=0.0, used=0.4, busy=0.5, boot="b0", space="pid:[1]")
-    hosts = read_hosts(tmp_path, [BEGUN, *local(0.3)])
+    hosts = read_hosts(journals(tmp_path), [BEGUN, *local(0.3)])
     processes = all_processes(local(0.3), (), hosts)
     assert cores(processes, START, END)["driver"] == pytest.approx(0.3)
-    assert cores(processes, START, END)["executors"] == 0.0 and hosts[0].cores(START, END) == (0.0, None)
+    assert cores(processes, START, END)["executors"] == 0.0 and cores_of_host(hosts[0], START, END) == (0.0, None)
     # Of another machine the same number says nothing, nor where nobody wrote it down.
     for boot, begun in (("b1", BEGUN), ("b0", {"kind": "start", "boot": "b0"})):
         journal(tmp_path, "workers", ahead_s=0.0, used=0.4, busy=0.5, boot=boot, space="pid:[1]")
-        (host,) = read_hosts(tmp_path, [begun])
-        assert host.cores(START, END)[0] == pytest.approx(0.4)
+        (host,) = read_hosts(journals(tmp_path), [begun])
+        assert cores_of_host(host, START, END)[0] == pytest.approx(0.4)
 
 
 def test_a_recording_that_ended_by_itself_is_one_that_died(tmp_path: Path) -> None:
     journal(tmp_path, "worker-1", ahead_s=0.0, used=0.4, busy=0.5, boot="b0")
     journal(tmp_path, "worker-2", ahead_s=0.0, used=0.4, busy=0.5, boot="b0")
-    assert unrecorded(read_hosts(tmp_path, [BEGUN])) is None
+    assert recorder_death([{"kind": "stop"}], read_hosts(journals(tmp_path), [BEGUN])) is None
     file = tmp_path / "hosts" / "worker-2.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
-    assert unrecorded(read_hosts(tmp_path, [BEGUN])) == "of worker-2: the last line of its journal is not `stop`"
+    assert (
+        recorder_death([{"kind": "stop"}], read_hosts(journals(tmp_path), [BEGUN]))
+        == "of worker-2: the last line of its journal is not `stop`"
+    )
 
 
 def test_hosts_of_this_machine_share_its_processors_and_others_do_not(tmp_path: Path) -> None:
     journal(tmp_path, "here", ahead_s=0.0, used=0.5, busy=0.0, boot="b0")
     journal(tmp_path, "away", ahead_s=0.0, used=0.5, busy=1.75, boot="b1")
     recorder = local(0.25)
-    hosts = read_hosts(tmp_path, [BEGUN, *recorder])
+    hosts = read_hosts(journals(tmp_path), [BEGUN, *recorder])
     processes = all_processes(recorder, (), hosts)
     machine = pd.DataFrame([[990 * NS, 0.0, 0.0], [1_030 * NS, 40 * 0.8, 0.0]], columns=MACHINE_COLUMNS)
     own = taken(machine, of_this_machine(processes, hosts), START, END)

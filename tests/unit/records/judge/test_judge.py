@@ -15,10 +15,10 @@ from hdrh.log import HistogramLogReader
 
 from faultline.engines.batches import write_batches
 from faultline.experiment.config import parse_configuration
-from faultline.records.judge.bins import Schedule
+from faultline.records.judge.evidence import read_attempt
 from faultline.records.judge.judge import failed_record, judge, judged
-from faultline.records.judge.raw_files import read_attempt
-from faultline.records.judge.recovery.impact import lag_area, lag_area_of_bins
+from faultline.records.judge.parts import lag_area_of_bins
+from faultline.records.judge.signals import Schedule
 from faultline.records.record import GarbagePart, Record, committed_schema
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_ended
@@ -535,15 +535,15 @@ def test_the_lag_of_an_engine_with_records_is_that_between_its_bins(tmp_path: Pa
     assert judged(directory).record.metrics.recovery.lag_area_record_s == pytest.approx(by_commits(made))
     write_batches(directory, made.commits, method="rank", reached={})
     found = judged(directory)
-    at = {event.name: event.wall_ns for event in found.named}
-    area = lag_area_of_bins(found.measured.bins, at["t0"], at["t7"])
+    at = {event.name: event.wall_ns for event in found.record.timeline}
+    area = lag_area_of_bins(found.signals.bins, at["t0"], at["t7"])
     assert area is not None and area != pytest.approx(by_commits(made), rel=0.01)
     assert found.record.metrics.recovery.lag_area_record_s == pytest.approx(area)
 
 
 def by_commits(made: Synthetic) -> float:
     """Of a planted recovery, from the schedule and the commits."""
-    return lag_area(Schedule(made.records), made.commits, made.t0, made.t7)
+    return Schedule(made.records).lag_area(made.commits, made.t0, made.t7)
 
 
 def test_of_a_job_whose_outputs_tell_nothing_lag_says_when_it_is_over(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from faultline.experiment.config import parse_configuration
-from faultline.records.judge.key_skew import LARGEST_VOCABULARY, keys_of
+from faultline.records.judge.counts import LARGEST_VOCABULARY, keys_of
 from faultline.system.errors import InfrastructureError
 from generators.state import Fillers
 from generators.zipf import ZipfLines, words_of

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.records.judge.latency import (
+from faultline.records.judge.latency import summarise
+from faultline.records.judge.tuples import (
     PERMILLES,
     TUPLE_COLUMNS,
     fold,
     fold_tuples,
     grouped_rank,
     nearest_rank,
-    summarise,
 )
 from faultline.system.errors import InfrastructureError
 from faultline.system.window import NS, Window

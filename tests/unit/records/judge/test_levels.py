@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.records.judge.levels import LEAST, level_begins
+from faultline.records.judge.steady import LEAST, level_begins
 
 
 @given(st.integers(0, 50), st.integers(6, 24))

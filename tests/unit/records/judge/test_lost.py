@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fault.sampling import SETTLED_S, RoleRule, Table, counts_delay, machine
-from faultline.records.judge.hosts import MACHINE_COLUMNS, machine_of, processes_of
-from faultline.records.judge.resources.cpu import WORST_S, Lost, lost
+from faultline.records.judge.cpu import WORST_S, Lost, lost
+from faultline.records.judge.samples import MACHINE_COLUMNS, machine_of, processes_of
 from faultline.system.journal import Line
 from faultline.system.marks import SERVICES
 from faultline.system.window import NS

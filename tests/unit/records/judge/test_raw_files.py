@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.engines.base import Commit
+from faultline.engines.base import Commit, Traces
 from faultline.engines.spark.instants import spark_instant_ns
-from faultline.records.judge.hosts import MACHINE_COLUMNS, all_processes
-from faultline.records.judge.raw_files import Gate, _without_late_audit, read_attempt, read_raw
-from faultline.records.judge.resources.cpu import taken
+from faultline.records.judge.cpu import taken
+from faultline.records.judge.evidence import Gate, _not_measured, read_attempt, read_evidence
+from faultline.records.judge.samples import MACHINE_COLUMNS, all_processes
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_ended
 from faultline.system.window import NS
@@ -50,9 +49,9 @@ def test_a_missing_journal_reads_as_empty(tmp_path: Path) -> None:
 
 def test_an_attempt_is_read_whole(tmp_path: Path) -> None:
     made = Synthetic(Scenario())
-    raw = read_raw(made.write(tmp_path))
+    raw = read_evidence(made.write(tmp_path))
     assert raw.traces.commits == tuple(made.commits)
-    assert raw.recorder_ended
+    assert raw.recorder_death is None
     assert len(raw.records) == len(made.records)
     assert raw.attempt.config == made.s.configuration
     assert [one.wall_ns for one in raw.traces.of("lost")] == [made.t2]
@@ -63,7 +62,7 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
     directory = Synthetic(Scenario()).write(tmp_path)
     (directory / name).write_text("{")
     with pytest.raises(InfrastructureError, match=name):
-        read_raw(directory)
+        read_evidence(directory)
 
 
 def test_a_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_harvests_from_before_there_was_event_time_know_no_late_records(tmp_path
     path = directory / "harvest" / "records.parquet"
     records = pd.read_parquet(path)
     records.drop(columns="late", errors="ignore").to_parquet(path)
-    assert len(records) and not read_raw(directory).records["late"].any()
+    assert len(records) and not read_evidence(directory).records["late"].any()
 
 
 def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
@@ -115,8 +114,8 @@ def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
     }
     found = taken(machine, own, 1_000 * NS, 1_020 * NS)
     assert found is not None and found.worst < 0.2
-    # What else came to be is others' all the same: another pid, another time, no start at all.
-    for other in ({**start, "pid": 8}, {**start, "wall_ns": round(1_015 * NS)}, {**start, "event": "stopped"}):
+    # What else came to be is others' all the same: another pid, another time.
+    for other in ({**start, "pid": 8}, {**start, "wall_ns": round(1_015 * NS)}):
         found = taken(machine, all_processes(recorder, (other,), ()), 1_000 * NS, 1_020 * NS)
         assert found is not None and found.worst > 1.0
 
@@ -137,7 +136,7 @@ def test_a_missing_part_of_the_harvest_is_named(tmp_path: Path, name: str) -> No
     directory = Synthetic(Scenario()).write(tmp_path)
     (directory / "harvest" / f"{name}.parquet").unlink()
     with pytest.raises(InfrastructureError, match=rf"{name}\.parquet"):
-        read_raw(directory)
+        read_evidence(directory)
 
 
 def test_broken_records_say_which_task_to_clear(tmp_path: Path) -> None:
@@ -145,10 +144,10 @@ def test_broken_records_say_which_task_to_clear(tmp_path: Path) -> None:
     path = directory / "harvest" / "records.parquet"
     pd.read_parquet(path).drop(columns="primer").to_parquet(path)
     with pytest.raises(InfrastructureError, match=r"records\.parquet: cannot be read .*; clear the task harvest"):
-        read_raw(directory)
+        read_evidence(directory)
     path.write_bytes(b"PAR1")
     with pytest.raises(InfrastructureError, match=r"records\.parquet: cannot be read .*; clear the task harvest"):
-        read_raw(directory)
+        read_evidence(directory)
 
 
 @pytest.mark.parametrize("kept", [0, -1])
@@ -156,14 +155,17 @@ def test_a_recorder_without_its_last_line_did_not_end(tmp_path: Path, kept: int)
     directory = Synthetic(Scenario()).write(tmp_path)
     path = directory / "recorder.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
-    assert not read_raw(directory).recorder_ended
+    assert read_evidence(directory).recorder_death == "its last line is not `stop`"
 
 
-def test_an_audit_of_a_users_job_is_left_out_where_rows_came_too_late(tmp_path: Path) -> None:
-    raw = read_raw(Synthetic(Scenario()).write(tmp_path))
-    late = replace(raw, traces=replace(raw.traces, late_rows=1234))
-    users: Any = SimpleNamespace(config=SimpleNamespace(kind=SimpleNamespace(of_the_user=True)))
-    assert _without_late_audit(late).not_measured == {}, "built-in workloads know which rows are late"
-    assert _without_late_audit(replace(raw, attempt=users)).not_measured == {}
-    found = _without_late_audit(replace(late, attempt=users, not_measured={"latency_ms": "no output"})).not_measured
+def test_an_audit_of_a_users_job_is_left_out_where_rows_came_too_late() -> None:
+    def not_measured(late_rows: int, *, of_the_user: bool, **known: str) -> dict[str, str]:
+        kind = SimpleNamespace(of_the_user=of_the_user)
+        attempt: Any = SimpleNamespace(config=SimpleNamespace(kind=kind), not_measured=known)
+        return _not_measured(attempt, Traces("batch", late_rows=late_rows), None)
+
+    assert not_measured(1234, of_the_user=False) == {}, "built-in workloads know which rows are late"
+    assert not_measured(0, of_the_user=True) == {}
+    found = not_measured(1234, of_the_user=True, latency_ms="no output")
     assert found["latency_ms"] == "no output" and found["audit"].startswith("1,234 rows came later than")
+    assert not_measured(1234, of_the_user=True, audit="why") == {"audit": "why"}

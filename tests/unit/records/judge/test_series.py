@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 
-from faultline.records.judge.hosts import PROCESS_COLUMNS
-from faultline.records.judge.latency import TUPLE_COLUMNS, fold
-from faultline.records.judge.recovery.evidence import Event
-from faultline.records.judge.series import latency_points, series, write_series
+from faultline.records.judge.samples import PROCESS_COLUMNS
+from faultline.records.judge.timeline import Event
+from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
+from faultline.records.judge.write import latency_points, series
 from faultline.system.window import NS, Window
 
 WINDOW = Window.of(1_000 * NS, 2, 8, 1)
@@ -28,19 +28,15 @@ def test_each_second_of_output_is_a_point() -> None:
     assert latency_points(fold([], WINDOW)) == []
 
 
-def test_curves_count_seconds_from_t0(tmp_path: Path) -> None:
+def test_curves_count_seconds_from_t0() -> None:
     bins = pd.DataFrame({"end_ns": [1_001_500_400_000, 1_003 * NS], "throughput_rps": [1 / 3, 2.0], "lag": [4, 0]})
     samples = [[at * NS, "kafka", 7, 999.0, float(at - 999), 1, False] for at in (1_000, 1_001, 1_002)]
     events = [Event("t0", 1_002_000_000_400, "here")]
-    found = series(
-        WINDOW, bins, fold([], WINDOW), pd.DataFrame(samples, columns=PROCESS_COLUMNS).assign(host=""), events
-    )
+    signals: Any = SimpleNamespace(window=WINDOW, bins=bins, tuples=fold([], WINDOW))
+    found = series(signals, pd.DataFrame(samples, columns=PROCESS_COLUMNS).assign(host=""), events)
     assert found["throughput"] == [{"t_s": 1.5, "rps": 0.333}, {"t_s": 3.0, "rps": 2.0}]
     assert found["lag"] == [{"t_s": 1.5, "records": 4}, {"t_s": 3.0, "records": 0}]
     assert [(point["t_s"], point["kafka"], point["executors"]) for point in found["cpu"]] == [(1, 1, 0), (2, 1, 0)]
     assert found["events"] == [{"name": "t0", "t_s": 2.0, "source": "here"}]
     assert (found["warmup_s"], found["duration_s"], found["latency"]) == (2, 8, [])
-    assert series(WINDOW, bins, fold([], WINDOW), NOBODY, [])["cpu"] == []
-    write_series(tmp_path / "series.json", found)
-    assert json.loads((tmp_path / "series.json").read_text()) == found
-    assert [path.name for path in tmp_path.iterdir()] == ["series.json"]
+    assert series(signals, NOBODY, [])["cpu"] == []

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.records.judge.steady_state import (
+from faultline.records.judge.steady import (
     Drift,
     Floats,
     drift_interval,
@@ -112,7 +112,7 @@ def test_a_stretch_grows_until_it_can_tell() -> None:
 
 
 def test_what_decides_whether_a_baseline_is_steady_is_cheap_to_import() -> None:
-    code = "import sys, faultline.records.judge.steady_state; print(*{'scipy', 'pandas'} & sys.modules.keys())"
+    code = "import sys, faultline.records.judge.steady; print(*{'scipy', 'pandas'} & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not found.stdout.split()
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from faultline.engines.base import Commit
 from faultline.engines.numbered import MS, harvest, tuples
 from faultline.engines.spark.checkpoint import committed_batches
-from faultline.records.judge.bins import bins_of_batches, throughput_rps
-from faultline.records.judge.latency import fold, fold_tuples
-from faultline.records.judge.observations import Numbering
+from faultline.records.judge.signals import Numbering, bins_of_batches
+from faultline.records.judge.tuples import fold, fold_tuples
+from faultline.records.judge.work import throughput_rps
 from faultline.system.errors import InfrastructureError
 from faultline.system.window import NS, Window
 

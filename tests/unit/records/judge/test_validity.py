@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from faultline.experiment.config import parse_configuration
-from faultline.records.judge.resources.cpu import Lost, Taken
-from faultline.records.judge.steady_state import Drift
-from faultline.records.judge.validity import LOST_BRIEFLY, LOST_CORES, RULES, Findings, Settled, reasons
+from faultline.records.judge.cpu import Lost, Taken
+from faultline.records.judge.journals import Settled
+from faultline.records.judge.steady import Drift
+from faultline.records.judge.validity import LOST_BRIEFLY, LOST_CORES, RULES, Findings, reasons
+from faultline.records.record import CpuBesides
 from tests.unit.synthetic import Scenario
 
 GOOD = Findings(
@@ -43,13 +45,13 @@ def test_a_good_run_and_a_good_control_are_valid() -> None:
 
 
 def test_a_late_generator_says_who_had_the_cores() -> None:
-    late = dataclasses.replace(GOOD, schedule_lag_p99_ms=80.0, besides={"others": 0.014, "stolen": 1.06})
+    late = dataclasses.replace(GOOD, schedule_lag_p99_ms=80.0, besides=CpuBesides(others=0.014, stolen=1.06))
     assert reasons(late) == [
         "schedule-lag: p99 80 ms > 50 ms; other processes used 0.01 cores; the host took 1.06 cores"
     ]
     during = dataclasses.replace(GOOD, recovery_lateness_ms=312.0)
     assert reasons(during) == ["schedule-lag: up to 312 ms > 250 ms during a recovery"]
-    unknown = dataclasses.replace(late, besides={"others": None, "stolen": None})
+    unknown = dataclasses.replace(late, besides=CpuBesides(others=None, stolen=None))
     assert reasons(unknown) == ["schedule-lag: p99 80 ms > 50 ms"]
 
 

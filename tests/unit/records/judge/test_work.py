@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from faultline.engines.base import Batch, Commit, Totals, Traces
-from faultline.records.judge.bins import Schedule
-from faultline.records.judge.latency import fold
-from faultline.records.judge.work import is_real_time, non_compute_ms, source_rps, work_of
+from faultline.records.judge.signals import Schedule
+from faultline.records.judge.tuples import fold
+from faultline.records.judge.work import is_real_time, non_compute_ms, source_rps, work_in
+from faultline.records.record import WorkPart
 from faultline.system.window import NS, Window
 
 T0 = 1_000 * NS
@@ -42,15 +43,15 @@ def test_only_what_ended_in_the_window_counts() -> None:
         # one that came up inside the window, and died there
         (15, "a/1", 4, 400),
     )
-    work = work_of(Traces("batch", work=tuple(listener), totals=executors), WINDOW, 400.0)
+    work = work_in(Traces("batch", work=tuple(listener), totals=executors), WINDOW, 400.0)
     assert (work.batches, work.batch_s) == (2, 0.8)
     assert (work.tasks, work.task_s) == (24, 3.4)
     assert work.batch_us_per_record == pytest.approx(0.8e6 / 4000)
 
 
 def test_an_engine_that_reports_nothing_has_no_figures() -> None:
-    work = work_of(Traces("batch"), WINDOW, 400.0)
-    assert set(dataclasses.astuple(work)) == {None}
+    work = work_in(Traces("batch"), WINDOW, 400.0)
+    assert work == WorkPart.empty()
 
 
 def tuples_of(*rows: tuple[int, float, float, int]) -> Any:

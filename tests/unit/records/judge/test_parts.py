@@ -11,9 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from faultline.engines.base import Life
-from faultline.records.judge.recovery.evidence import Event
-from faultline.records.judge.recovery.parts import PARTS, measure
-from faultline.records.judge.recovery.timeline import CHAIN, companions, read_timeline, reloads
+from faultline.records.judge.parts import PARTS, measure
+from faultline.records.judge.timeline import CHAIN, Event, companions, read_timeline, reloads
 from faultline.system.window import NS
 from tests.unit.synthetic import Scenario, Synthetic
 

@@ -1,30 +1,111 @@
 """The timeline of a fault: t0 … t7, each an instant with the evidence it was read from.
 
-Only t2 depends on what was broken (see `detection`), t6 and t7 on when tuples were on time again (see `end`);
-everything else reads the engine's traces and the bins, within the time that belongs to the fault: from t0 to the next.
+Only t2 depends on what was broken: who notices the loss of which victim, the engine knows. t6 and t7 depend on when
+tuples were on time again (see `end`); everything else reads the engine's traces and the bins, within the time that
+belongs to the fault: from t0 to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from fault.identity import KAFKA
-from faultline.engines.base import Seen
-from faultline.records.judge.recovery.detection import detect, hits, undo_of
-from faultline.records.judge.recovery.end import end_of
-from faultline.records.judge.recovery.evidence import Event, Evidence
-from faultline.records.judge.recovery.impact import longest_silence
-from faultline.records.judge.recovery.on_time import cells_of
-from faultline.system.window import CLOCK_RESOLUTION_NS
-
-__all__ = ["CHAIN", "Event", "Evidence", "Timeline", "companions", "read_timeline", "reloads"]
+from faultline.engines.base import Commit, Epoch, Hit, Life, Seen, Span, Traces, Witness
+from faultline.records.judge.end import cells_of, end_of
+from faultline.records.judge.steady import Limits
+from faultline.system.journal import Line
+from faultline.system.window import CLOCK_RESOLUTION_NS, Window
 
 CHAIN = ("t0", "t2", "t3", "t4", "t5", "t6", "t7")
+
+
+@dataclass(frozen=True)
+class Event:
+    """A named instant and where it was read."""
+
+    name: str
+    wall_ns: int
+    source: str
+
+
+@dataclass(frozen=True)
+class FaultEvidence:
+    """All that the timeline of one fault is read from.
+
+    `engine`: of the run, which left the `traces`. `victim`: the role, where the victim lines name none.
+    `victims`: the conductor's lines of those that were hit. `end_offsets`: the broker's, read just before the signal.
+    `production`: tuples by cell of production. `limits`: up to where the engine counts as recovered; None where nothing
+    was seen before the fault. `services`: lines on those that were started. `undone`: the conductor's lines of this
+    fault; none for an act that has no end. `until_ns`: the next fault's t0; this fault is watched no longer.
+    """
+
+    engine: Witness
+    traces: Traces
+    t0_ns: int
+    victim: str
+    victims: Sequence[Line]
+    end_offsets: Mapping[str, int]
+    bins: pd.DataFrame
+    production: pd.DataFrame
+    limits: Limits | None
+    emissions_ms: npt.NDArray[np.int64]
+    window: Window
+    services: Sequence[Line] = ()
+    undone: Sequence[Line] = ()
+    until_ns: int | None = None
+
+    @property
+    def span(self) -> Span:
+        """The time that belongs to this fault."""
+        return Span(self.t0_ns, self.until_ns)
+
+    @property
+    def watched_until_ns(self) -> int:
+        """Last instant that a bin may end at to count: the next fault, or the generator's rest."""
+        end = self.window.watched_until_ns
+        return end if self.until_ns is None else min(end, self.until_ns)
+
+    @property
+    def produced_until_ns(self) -> int:
+        """Until when what is produced tells of this recovery: the load's end, or what the next fault can make late."""
+        end = self.window.end_ns
+        if self.until_ns is None or self.limits is None or self.limits.latency_ms is None:
+            return end
+        return min(end, self.until_ns - round(self.limits.latency_ms * 1_000_000))
+
+    def seen(self, kind: str) -> list[Seen]:
+        """What the engine was seen to do in the time of this fault."""
+        return [one for one in self.traces.of(kind) if self.span.holds(one.wall_ns)]
+
+    def services_started(self) -> list[Line]:
+        """The lines on services that were started in the time of this fault."""
+        return [line for line in self.services if self.span.holds(int(line["wall_ns"]))]
+
+    def new_lives(self) -> list[Life]:
+        """Lives that the workload supervisor began in the time of this fault."""
+        return [life for life in self.traces.lives if self.span.holds(life.began_ns)]
+
+    def new_epochs(self) -> list[Epoch]:
+        """State lineages that were begun after the fault (commit mode `none`)."""
+        return [epoch for epoch in self.traces.epochs if self.span.holds(epoch.began_ns)]
+
+    def ordered_commits(self) -> Iterator[Commit]:
+        """Commits that belong to this fault, in order of time."""
+        for commit in sorted(self.traces.commits, key=lambda item: item.committed_ns):
+            wall_ns = commit.committed_ns
+            if wall_ns >= self.t0_ns and (self.until_ns is None or wall_ns < self.until_ns):
+                yield commit
+
 
 Timeline = Mapping[str, Event]
 
 
-def read_timeline(evidence: Evidence) -> dict[str, Event]:
+def read_timeline(evidence: FaultEvidence) -> dict[str, Event]:
     """The events that can be found, by name; a name that is missing was not seen."""
     found: dict[str, Event] = {"t0": Event("t0", evidence.t0_ns, "conductor.jsonl: signal delivered")}
     t2 = detect(evidence)
@@ -43,7 +124,7 @@ def read_timeline(evidence: Evidence) -> dict[str, Event]:
     return found
 
 
-def companions(evidence: Evidence) -> list[Event]:
+def companions(evidence: FaultEvidence) -> list[Event]:
     """What else happened while this fault was watched, in order of time; a name may come more than once.
 
     `driver_restarted`, `lineage`, `service_up` and `undone`.
@@ -85,7 +166,7 @@ def _add(found: dict[str, Event], event: Event | None) -> None:
         found[event.name] = event
 
 
-def _caught_up(evidence: Evidence, from_ns: int) -> Event | None:
+def _caught_up(evidence: FaultEvidence, from_ns: int) -> Event | None:
     """t5: first commit from then on that covers what the broker held when the signal was sent.
 
     A new state lineage begins behind those records, so its first commit is the one.
@@ -101,7 +182,7 @@ def _caught_up(evidence: Evidence, from_ns: int) -> Event | None:
     return None
 
 
-def _redeployed(evidence: Evidence, t2: Event, t5: Event | None) -> list[Event]:
+def _redeployed(evidence: FaultEvidence, t2: Event, t5: Event | None) -> list[Event]:
     """t3 and t4: the last of the reloads and the launch of its task; without any, the first launch.
 
     Both are looked for from the last new start before t5 on: what an incarnation of the driver or a state
@@ -132,23 +213,23 @@ def _redeployed(evidence: Evidence, t2: Event, t5: Event | None) -> list[Event]:
     return [Event("t4", last.wall_ns, last.source), *(Event("t3", task.wall_ns, task.source) for task in own)]
 
 
-def _only_the_broker(evidence: Evidence) -> bool:
+def _only_the_broker(evidence: FaultEvidence) -> bool:
     """Whether the engine lost no process: its tasks wait for the broker, and go on."""
     return {hit.role for hit in hits(evidence)} == {KAFKA.name}
 
 
-def _begun(evidence: Evidence, t2_ns: int, latest_ns: int | None) -> int:
+def _begun(evidence: FaultEvidence, t2_ns: int, latest_ns: int | None) -> int:
     """The last start of a driver or of a lineage in [t2, latest]; t2 when there was none."""
     begun = [*(life.began_ns for life in evidence.new_lives()), *(epoch.began_ns for epoch in evidence.new_epochs())]
     return max([t2_ns, *(at for at in begun if at is not None and (latest_ns is None or at <= latest_ns))])
 
 
-def _is_undo(evidence: Evidence, t2: Event) -> bool:
+def _is_undo(evidence: FaultEvidence, t2: Event) -> bool:
     undone = undo_of(evidence)
     return undone is not None and undone.wall_ns == t2.wall_ns
 
 
-def _ended(evidence: Evidence, t5: Event | None) -> list[Event]:
+def _ended(evidence: FaultEvidence, t5: Event | None) -> list[Event]:
     """t6 and t7, as far as they were seen, and the last thing that was out of its bound before the end."""
     limits = evidence.limits
     if limits is None:
@@ -178,7 +259,7 @@ def _ended(evidence: Evidence, t5: Event | None) -> list[Event]:
     return [Event(name, wall_ns, source) for name, wall_ns, source in events if wall_ns is not None]
 
 
-def _silence(evidence: Evidence, t6: Event | None) -> Event | None:
+def _silence(evidence: FaultEvidence, t6: Event | None) -> Event | None:
     """t1: last output before the longest silence that overlaps [t0, t6]; informative only."""
     silence = longest_silence(
         evidence.emissions_ms, evidence.t0_ns, evidence.watched_until_ns if t6 is None else t6.wall_ns
@@ -188,16 +269,74 @@ def _silence(evidence: Evidence, t6: Event | None) -> Event | None:
     )
 
 
-def _replacement(evidence: Evidence) -> Event | None:
+def _replacement(evidence: FaultEvidence) -> Event | None:
     """Registration of the first process that was added after t0."""
     added = [one for one in evidence.seen("registered") if one.wall_ns > evidence.t0_ns]
     return Event("replacement_up", added[0].wall_ns, added[0].source) if added else None
 
 
-def _snapshot(evidence: Evidence) -> Event | None:
+def _snapshot(evidence: FaultEvidence) -> Event | None:
     """The last snapshot that reached the checkpoint before the signal: its age explains the replay."""
     before = [one for one in evidence.traces.of("snapshot") if one.wall_ns <= evidence.t0_ns]
     if not before:
         return None
     last = max(before, key=lambda one: one.wall_ns)
     return Event("snapshot", last.wall_ns, last.source)
+
+
+def longest_silence(emissions_ms: npt.NDArray[np.int64], t0_ns: int, until_ns: int) -> tuple[int, int] | None:
+    """(begin, end) in ns of the longest gap between outputs that overlaps [t0, until]; None without any output.
+
+    A gap that is still open at `until` ends there.
+    """
+    outputs = emissions_ms * 1_000_000
+    if len(outputs) and outputs[-1] < until_ns:
+        outputs = np.append(outputs, until_ns)
+    begins, ends = outputs[:-1], outputs[1:]
+    overlapping = (ends > t0_ns) & (begins < until_ns)
+    if not overlapping.any():
+        return None
+    index = int(np.argmax(np.where(overlapping, ends - begins, -1)))
+    return int(begins[index]), int(ends[index])
+
+
+def detect(evidence: FaultEvidence) -> Event | None:
+    """t2. Of victims of several roles the last one's; None when nothing was noticed."""
+    noticed, undone = _noticed(evidence), undo_of(evidence)
+    if undone is None or (noticed is not None and noticed.wall_ns <= undone.wall_ns):
+        return noticed
+    return Event("t2", undone.wall_ns, f"{undone.source}; nothing was noticed before")
+
+
+def undo_of(evidence: FaultEvidence) -> Event | None:
+    """The end of an act that is undone; of several victims the last one's."""
+    if not evidence.undone:
+        return None
+    last = max(evidence.undone, key=lambda line: int(line["wall_ns"]))
+    return Event("undone", int(last["wall_ns"]), f"conductor.jsonl: {last.get('undo')} undone")
+
+
+def without_effect(evidence: FaultEvidence) -> str | None:
+    """Why a fault that hit its process changed nothing for the run all the same; None when it did."""
+    if evidence.undone:
+        return None
+    found = hits(evidence)
+    return evidence.engine.without_effect(found[0], evidence.traces) if len(found) == 1 and found[0].victims else None
+
+
+def _noticed(evidence: FaultEvidence) -> Event | None:
+    found = [evidence.engine.detect(hit, evidence.traces) for hit in hits(evidence)]
+    seen = [one for one in found if one is not None]
+    if len(seen) < len(found):
+        return None
+    last = max(seen, key=lambda one: one.wall_ns)
+    return Event("t2", last.wall_ns, last.source)
+
+
+def hits(evidence: FaultEvidence) -> list[Hit]:
+    """The victims by role, by the actual one that a line names; what was asked for may have been `any`."""
+    by_role: dict[str, list[Line]] = {}
+    for victim in evidence.victims:
+        role = str(victim.get("role"))
+        by_role.setdefault(role if role in evidence.engine.roles else evidence.victim, []).append(victim)
+    return [Hit(role, victims, evidence.span) for role, victims in (by_role or {evidence.victim: []}).items()]

@@ -1,11 +1,11 @@
-"""What the conductor's journal says of each fault, by its number."""
+"""What the conductor's journal says of each fault, by its number, and the generator's of the load."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from faultline.records.judge.recovery.injected import read_injected
-from faultline.records.judge.validity import Settled
+from faultline.records.judge.journals import Settled, read_conductor, read_generator
+from faultline.system.journal import by_event
 
 
 def line(event: str, **values: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def test_each_planned_fault_has_an_entry_and_only_its_own_lines() -> None:
         line("end_offsets", offsets={"0": 1}, before_signal=False, fault=1),
         line("settled", outcome="no-effect", detail=None, fault=1),
     ]
-    first, second, third = read_injected(journal, 3)
+    first, second, third = read_conductor(by_event(journal), 3).injected
     assert (first.index, first.t0_ns, first.end_offsets) == (0, 20, {"0": 5})
     assert first.victims == ({"pid": 5, "role": "executor"}, {"pid": 6, "role": "worker"})
     assert [one["undo"] for one in first.undone] == ["SIGCONT"]
@@ -45,7 +45,15 @@ def test_what_was_said_of_a_victim_last_counts_and_hosts_have_pids_of_their_own(
         line("victims", victims=[{"pid": 5, "executors": ["2"]}]),
         line("delivered", victim=5, wall_ns=1),
     ]
-    (found,) = read_injected(journal, 1)
+    (found,) = read_conductor(by_event(journal), 1).injected
     assert found.victims == (
         {"pid": 5, "executors": ["2"], "role": None}, {"pid": 5, "host": "node1", "role": None}
     )  # fmt: skip
+
+
+def test_of_a_generators_journal_only_lines_with_a_lateness_tell_of_it() -> None:
+    found = read_generator(by_event([line("progress", wall_ns=5, latest_ms=3), line("progress", wall_ns=6, late=0)]))
+    assert (found.latest, found.unknown, found.end_offsets) == (((5, 3.0),), None, None)
+    assert found.death == "it never reported `done`" and found.schedule_lag.p99 is None
+    done = [line("done", unknown=9, end_offsets={}, schedule_lag_ms={}), line("failed", message="gone")]
+    assert (read_generator(by_event(done)).unknown, read_generator(by_event(done)).death) == (9, "gone")

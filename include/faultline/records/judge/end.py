@@ -1,24 +1,97 @@
 """The end of a recovery, definition 2: lag is back (t6), and tuples are on time again (t7), for the better part of H.
 
 What counts as recovered is a choice: L* and lag* lie `recovered_within` above what was seen before the fault, and both
-stand in the record. A recovery is an interval: it was not over when the last thing was seen out of its bound, and it
-was over at t7. One that was not seen to end is censored at the last instant at which it is known not to have ended.
+stand in the record. A tuple is on time when its latency is at most L*; one that came later, or never, is late. A
+recovery is an interval: it was not over when the last thing was seen out of its bound, and it was over at t7. One that
+was not seen to end is censored at the last instant at which it is known not to have ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.records.judge.bins import between
-from faultline.records.judge.production import due_spacing_s
-from faultline.records.judge.recovery.limits import HELD_SHARE, Limits, limits_from
-from faultline.records.judge.recovery.on_time import Cells, p99_ms
+from faultline.records.judge.evidence import Evidence
+from faultline.records.judge.signals import Signals
+from faultline.records.judge.steady import HELD_SHARE, Limits, limits_from
+from faultline.records.judge.tuples import MS, NEVER, due_spacing_s, nearest_rank
+from faultline.records.record import RecoveryPart
 from faultline.system.window import NS
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells of production in order of time, arrays of one length.
+
+    `start_ns`: when the production of each begins. `due`, `on_time`: tuples. `first_ns`: emission of its first tuple
+    on time, 0 without any. `late_ns`: the last instant at which one of its tuples was known to be late, 0 without any.
+    """
+
+    start_ns: Ints
+    due: Ints
+    on_time: Ints
+    first_ns: Ints
+    late_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def cells_of(produced: pd.DataFrame, limit_ms: float | None) -> Cells:
+    """The cells, with tuples up to `limit_ms` (L*) on time; `produced` has PRODUCED_COLUMNS. None without a limit."""
+    if limit_ms is None:
+        none = np.zeros(0, dtype=np.int64)
+        return Cells(none, none, none, none, none)
+    latency = produced["latency_ms"].to_numpy(dtype=np.int64)
+    good = (latency != NEVER) & (latency <= limit_ms)
+    # A tuple that came is known to be late by its output; one that never came, once its time had run out.
+    known_ns = produced["last_ms"].to_numpy(dtype=np.int64) * MS
+    known_ns = np.where(latency == NEVER, known_ns + round(limit_ms * MS), known_ns)
+    first_ns = produced["first_ms"].to_numpy(dtype=np.int64) * MS
+    n = produced["n"].to_numpy(dtype=np.int64)
+    rows = pd.DataFrame(
+        {
+            "cell_ns": produced["cell_ns"].to_numpy(dtype=np.int64),
+            "due": n,
+            "on_time": np.where(good, n, 0),
+            "first_ns": np.where(good, first_ns, np.iinfo(np.int64).max),
+            "late_ns": np.where(good, 0, known_ns),
+        }
+    )
+    found = (
+        rows.groupby("cell_ns", sort=True)
+        .agg(due=("due", "sum"), on_time=("on_time", "sum"), first_ns=("first_ns", "min"), late_ns=("late_ns", "max"))
+        .reset_index()
+    )
+    first = found["first_ns"].to_numpy(dtype=np.int64)
+    return Cells(
+        found["cell_ns"].to_numpy(dtype=np.int64),
+        found["due"].to_numpy(dtype=np.int64),
+        found["on_time"].to_numpy(dtype=np.int64),
+        np.where(first == np.iinfo(np.int64).max, 0, first),
+        found["late_ns"].to_numpy(dtype=np.int64),
+    )
+
+
+def p99_ms(produced: pd.DataFrame, start_ns: int, until_ns: int, seen_by_ns: int | None = None) -> float | None:
+    """p99 of the latency of the tuples produced in the cells of [start, until), reflected by `seen_by_ns`.
+
+    None without any. A tuple that no output reflected has no latency: it is left out here, and late in `cells_of`.
+    """
+    chosen = (produced["cell_ns"] >= start_ns) & (produced["cell_ns"] < until_ns) & (produced["latency_ms"] != NEVER)
+    if seen_by_ns is not None:
+        chosen &= produced["last_ms"] * MS <= seen_by_ns
+    inside = produced[chosen]
+    return nearest_rank(
+        inside["latency_ms"].to_numpy(dtype=np.int64), inside["n"].to_numpy(dtype=np.int64), permille=990
+    )
 
 
 def limits_of(
@@ -36,16 +109,17 @@ def limits_of(
     `production`: PRODUCED_COLUMNS. `by_lag`: no tuple can be told from another, so lag alone decides. None when no
     tuple was put out otherwise, or nothing committed.
     """
-    before = between(bins, start_ns, until_ns)
+    before = bins[(bins["end_ns"] > start_ns) & (bins["end_ns"] <= until_ns)]
     highest_ms = None if by_lag else p99_ms(production, start_ns, until_ns, seen_by_ns=until_ns)
     if before.empty or (highest_ms is None and not by_lag):
         return None
+    spacing_s = due_spacing_s(production, start_ns, until_ns)
     return limits_from(
         highest_ms,
         float(before["lag"].max()),
         checkpoint_interval_s=checkpoint_interval_s,
         rate=float(before["records"].sum() / before["span_s"].sum()),
-        spacing_s=due_spacing_s(production, start_ns, until_ns),
+        spacing_s=spacing_s,
         within=within,
     )
 
@@ -163,3 +237,76 @@ def _before(instants_ns: Iterable[int] | npt.NDArray[np.int64] | pd.Series, afte
     values = np.asarray(instants_ns, dtype=np.int64)
     values = values[(values > after_ns) & (values < (np.iinfo(np.int64).max if end_ns is None else end_ns))]
     return int(values.max()) if len(values) else 0
+
+
+# Of an attempt: up to where it counts as recovered, and the same rule where nothing happened.
+
+
+def limits_between(evidence: Evidence, signals: Signals, start_ns: int, until_ns: int) -> Limits | None:
+    """Up to where the engine counts as recovered, from what was seen between `start_ns` and `until_ns`, the fault."""
+    config = evidence.config
+    return limits_of(
+        signals.tuples.production,
+        signals.bins,
+        start_ns=start_ns,
+        until_ns=min(signals.window.end_ns, until_ns),
+        checkpoint_interval_s=config.checkpoint_interval_s if config.paced else signals.resolution_s,
+        within=config.recovered_within,
+        by_lag=not evidence.tells_tuples,
+    )
+
+
+def choices(evidence: Evidence, signals: Signals, limits: Limits | None, until_ns: int) -> dict[str, Any]:
+    """What was taken for recovered, and how the tail of what was watched compares with what was before the fault."""
+    if limits is None:
+        return {}
+    tail = p99_ms(signals.tuples.production, until_ns - round(limits.hold_s * NS), until_ns)
+    return {
+        "recovered_within": evidence.config.recovered_within,
+        "latency_limit_ms": limits.latency_ms,
+        "lag_limit": limits.lag,
+        "hold_s": limits.hold_s,
+        "plateau_ratio": tail / limits.baseline_p99_ms if tail is not None and limits.baseline_p99_ms else None,
+    }
+
+
+def placebo_of(evidence: Evidence, signals: Signals) -> RecoveryPart | None:
+    """None for a run with a fault, and for one that was too short for a fault or did not reach its end."""
+    config, window = evidence.config, signals.window
+    at_s = config.earliest_fault_s
+    if evidence.conductor.injected or not config.paced or any(signals.deaths.values()) or at_s > config.fault_window[1]:
+        return None
+    # So long after the warm-up, however long that took.
+    t0_ns = window.start_ns + round(at_s * NS) - round(config.warmup_s * NS)
+    limits = limits_between(evidence, signals, window.start_ns, t0_ns)
+    if limits is None:
+        return None
+    end = end_of(
+        cells_of(signals.tuples.production, limits.latency_ms),
+        signals.bins,
+        limits,
+        t0_ns=t0_ns,
+        t5_ns=_caught_up_ns(signals, t0_ns),
+        produced_until_ns=window.end_ns,
+        watched_until_ns=window.watched_until_ns,
+    )
+    recovered = end.t7_ns is not None
+    return RecoveryPart.model_validate(
+        {
+            **dict(RecoveryPart.empty()),
+            **choices(evidence, signals, limits, window.end_ns),
+            "recovered": recovered,
+            "macro_s": None if end.t7_ns is None else (end.t7_ns - t0_ns) / NS,
+            "censored_at_s": None if recovered else (end.out_ns - t0_ns) / NS,
+            "resolution_s": None if end.t7_ns is None else (end.t7_ns - end.out_ns) / NS,
+        }
+    )
+
+
+def _caught_up_ns(signals: Signals, t0_ns: int) -> int | None:
+    """The first commit from then on that covers what was due then."""
+    due = signals.schedule.due(t0_ns)
+    for end_ns, lag in zip(signals.bins["end_ns"].tolist(), signals.bins["lag"].tolist(), strict=True):
+        if end_ns >= t0_ns and signals.schedule.due(end_ns) - lag >= due:
+            return int(end_ns)
+    return None

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.records.judge.production import CELL_NS, MS
-from faultline.records.judge.recovery.end import End, end_of, first_held_cell, lag_back_ns
-from faultline.records.judge.recovery.limits import Limits, limits_from
-from faultline.records.judge.recovery.on_time import Cells, cells_of
+from faultline.records.judge.end import Cells, End, cells_of, end_of, first_held_cell, lag_back_ns
+from faultline.records.judge.steady import Limits, limits_from
+from faultline.records.judge.tuples import CELL_NS, MS
 from faultline.system.window import NS
 
 T0_NS = 1_795_241_700_000_000_000

@@ -9,16 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.engines.base import Commit
-from faultline.records.judge.bins import Schedule
-from faultline.records.judge.recovery.impact import (
+from faultline.records.judge.parts import (
     dip_depth,
-    lag_area,
     lag_area_of_bins,
     largest_lateness_ms,
-    longest_silence,
     phase_at,
     settled_ns,
 )
+from faultline.records.judge.signals import Schedule
+from faultline.records.judge.timeline import longest_silence
 from faultline.system.window import NS
 
 MS = 1_000_000
@@ -91,7 +90,7 @@ def test_the_area_is_the_sum_over_milliseconds(
     for at in range(start, end):
         committed = [commit.ends["0"] for commit in commits if commit.committed_ns <= at * MS]
         by_hand += sum(due <= at for due in due_ms) - (committed[-1] if committed else 0)
-    assert lag_area(Schedule(records), commits, start * MS, end * MS) == pytest.approx(by_hand / 1000)
+    assert Schedule(records).lag_area(commits, start * MS, end * MS) == pytest.approx(by_hand / 1000)
 
 
 def test_the_area_of_bins_is_that_of_trapezoids() -> None:
@@ -127,11 +126,7 @@ def test_the_phase_is_the_share_of_a_cycle_since_the_last_commit(since_s: float,
 
 
 def test_the_largest_lateness_is_that_of_the_seconds_of_the_recovery() -> None:
-    lines = [
-        {"event": "progress", "wall_ns": number * NS, "latest_ms": late}
-        for number, late in enumerate([900.0, 3.0, 400.0, 5.0, 700.0])
-    ]
-    assert largest_lateness_ms(lines, round(0.5 * NS), round(2.1 * NS)) == 400.0
-    assert largest_lateness_ms(lines, 3 * NS, 3 * NS) == 700.0, "the line of a second comes at its end"
-    assert largest_lateness_ms(lines, 8 * NS, 9 * NS) is None
-    assert largest_lateness_ms([{"event": "progress", "wall_ns": NS, "late": 0}], 0, 2 * NS) is None
+    latest = [(number * NS, ms) for number, ms in enumerate([900.0, 3.0, 400.0, 5.0, 700.0])]
+    assert largest_lateness_ms(latest, round(0.5 * NS), round(2.1 * NS)) == 400.0
+    assert largest_lateness_ms(latest, 3 * NS, 3 * NS) == 700.0, "the line of a second comes at its end"
+    assert largest_lateness_ms(latest, 8 * NS, 9 * NS) is None

@@ -1,8 +1,12 @@
-"""Whether what came before a fault was steady, and whether the engine kept up."""
+"""When an engine is steady, when it keeps up, where its latency changes level, and what counts as recovered.
+
+The conductor applies the same rules while a run lasts, so nothing heavier than numpy is imported with this.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +25,17 @@ NEIGHBOURS = 0.2
 NINETY = 1.6449
 # An engine keeps up when its lag is shown to grow by no more than this share of the rate.
 SUSTAINED_SHARE = 0.01
+# Price of a change, in variances of a value times the logarithm of their number.
+PRICE = 4.0
+# Values that a level must last.
+LEAST = 3
+SHORTEST_HOLD_S = 10.0
+HOLD_INTERVALS = 3
+HOLD_RESULTS = 3
+# A bound lies at least so much of an interval above what was seen: a batch may begin that much later.
+SLACK_INTERVALS = 0.1
+# The share of H, of its tuples or of its time, that must be within the bound.
+HELD_SHARE = 0.95
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,16 @@ def is_steady(
     ), drifts
 
 
+def unsteady(drifts: Mapping[str, Drift | None]) -> str | None:
+    """Which signals were not shown to stay where they were before the fault, and how they moved; None for neither."""
+    moved = [
+        f"{name} moved by {drift.share:+.0%} ({drift.low:+.0%} to {drift.high:+.0%})"
+        for name, drift in drifts.items()
+        if drift is not None and not drift.steady
+    ]
+    return f"{', '.join(moved)} before the fault, and not surely within {STEADY_SHARE:.0%}" if moved else None
+
+
 def trailing_lengths(fewest: int, commits: int) -> list[int]:
     """How many of the last `commits` are looked at: `fewest`, and each time half as many again where those cannot tell.
 
@@ -157,3 +182,55 @@ def sustained(growth: tuple[float, float] | None, rate: float) -> bool | None:
         return None
     low, high = growth
     return True if high <= SUSTAINED_SHARE * rate else False if low > SUSTAINED_SHARE * rate else None
+
+
+def level_begins(values: npt.NDArray[np.float64], least: int = LEAST) -> list[int]:
+    """Indices of the values with which a new level begins, ascending; none in a series without a change.
+
+    Segments by least squares with a price for each (PELT, Killick and others 2012). The variance is that of a value
+    against the one before it, so that a change of level does not count as noise. None for values that are not finite,
+    and for fewer than twice `least`.
+    """
+    if len(values) < 2 * least or not np.isfinite(values).all():
+        return []
+    import ruptures  # half a second that only few need
+
+    steps = np.diff(values)
+    deviation = 1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
+    price = PRICE * math.log(len(values)) * max(deviation, 1e-9 * float(np.abs(values).max())) ** 2
+    ends: list[int] = ruptures.Pelt(model="l2", min_size=least, jump=1).fit(values).predict(pen=price)
+    return ends[:-1]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Up to where an engine counts as recovered.
+
+    `latency_ms` is L*, `lag` is lag* in records, `hold_s` is H. `baseline_p99_ms`: of the tuples before the fault. Both
+    latencies are None where no output tells what it is of: then lag alone decides.
+    """
+
+    latency_ms: float | None
+    lag: float
+    hold_s: float
+    baseline_p99_ms: float | None
+
+
+def limits_from(
+    highest_ms: float | None,
+    largest_lag: float,
+    *,
+    checkpoint_interval_s: float,
+    rate: float,
+    spacing_s: float,
+    within: float,
+) -> Limits:
+    """L*, lag* and H. `rate`: records due in a second. `spacing_s`: between two results that are due."""
+    slack_s = SLACK_INTERVALS * checkpoint_interval_s
+    longest = HOLD_RESULTS * spacing_s if math.isfinite(spacing_s) else 0.0
+    return Limits(
+        latency_ms=None if highest_ms is None else max((1 + within) * highest_ms, highest_ms + 1000 * slack_s),
+        lag=max((1 + within) * largest_lag, largest_lag + slack_s * rate),
+        hold_s=max(SHORTEST_HOLD_S, HOLD_INTERVALS * checkpoint_interval_s, longest),
+        baseline_p99_ms=highest_ms,
+    )

@@ -1,22 +1,20 @@
-"""What other hosts wrote down of themselves during an attempt, on this host's clock."""
+"""What the recorders of all hosts sampled of processes and machines, on this host's clock."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from faultline.experiment.attempt import Attempt
-from faultline.records.judge.resources import cpu
-from faultline.system.journal import Line, events, read_ended
-from faultline.system.marks import RESTARTED, ROLES, SERVICES
+from faultline.system.journal import Line
+from faultline.system.marks import RESTARTED, SERVICES
 from faultline.system.window import NS
 
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
+
+
 MACHINE_COLUMNS = ["wall_ns", "busy_s", "stolen_s"]
 # Seconds by which what the journal of services tells of a start may differ from the process's own time.
 START_S = 2.0
@@ -64,27 +62,11 @@ class OtherHost:
     group: pd.DataFrame
     ended: bool
 
-    def cores(self, start_ns: int, end_ns: int) -> tuple[float, float | None]:
-        """Mean cores in [start, end]: by its processes that play a role, and by the host's own counter of them all:
-        that of its group where it shares this machine, else that of its machine; less what recording them took."""
-        window = np.array([start_ns, end_ns], dtype=np.int64)
-        used = cpu.cpu_seconds(self.processes, window, tuple(self.processes["role"].unique()))
-        seconds = (end_ns - start_ns) / NS
-        # On a machine of its own, the agent's group is that of a session.
-        counted = (
-            cpu.grown(self.group, "cpu_s", window) if self.same_machine else cpu.grown(self.machine, "busy_s", window)
-        )
-        total = sum(float(one[1] - one[0]) for one in used.values()) / seconds
-        # Not in journals from before it was written down.
-        recording = cpu.grown(self.group, "recording_s", window) or 0.0
-        return total, None if counted is None else (counted - recording) / seconds
 
-
-def read_hosts(directory: Path, recorder: Sequence[Line]) -> tuple[OtherHost, ...]:
-    """All of which the attempt has a journal. `recorder`: this machine's own."""
+def read_hosts(journals: Mapping[str, Sequence[Line]], recorder: Sequence[Line]) -> tuple[OtherHost, ...]:
+    """Each by what its own journal says, in order of their names. `recorder`: this machine's."""
     clocks, here = clocks_of(recorder), _start_of(recorder)
-    files = sorted(Attempt(directory).host_journals.glob("*.jsonl"))
-    return tuple(_read(file, clocks.get(file.stem), here) for file in files)
+    return tuple(_read(name, lines, clocks.get(name), here) for name, lines in journals.items())
 
 
 def _start_of(journal: Sequence[Line]) -> Line:
@@ -128,12 +110,10 @@ def _numbers(lines: Sequence[Line], kind: str, columns: Sequence[str]) -> pd.Dat
     return pd.DataFrame(rows, columns=list(columns), dtype=object).astype({"wall_ns": "int64", **figures})
 
 
-def _read(file: Path, clock: Clock | None, here: Line) -> OtherHost:
-    lines = read_ended(file)
+def _read(name: str, lines: Sequence[Line], clock: Clock | None, here: Line) -> OtherHost:
     start = _start_of(lines)
     ahead_ns = 0 if clock is None else round(clock.ahead_s * NS)
-    processes, machine = processes_of(lines, file.stem), machine_of(lines)
-    group = _numbers(lines, "group", GROUP_COLUMNS)
+    processes, machine, group = processes_of(lines, name), machine_of(lines), _numbers(lines, "group", GROUP_COLUMNS)
     for frame in (processes, machine, group):
         frame["wall_ns"] -= ahead_ns
     processes["create_time"] -= ahead_ns / NS
@@ -142,50 +122,15 @@ def _read(file: Path, clock: Clock | None, here: Line) -> OtherHost:
         # As in containers with one space of process ids: whoever records here has counted them all.
         processes, group = processes[:0], group[:0]
     ended = bool(lines) and lines[-1].get("kind") == "stop"
-    return OtherHost(file.stem, same, clock, processes, machine, group, ended)
+    return OtherHost(name, same, clock, processes, machine, group, ended)
 
 
-def taken_anywhere(
-    machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
-) -> cpu.Taken | None:
-    """What others took of the machine that they took most of, among those that do not tell what was lost to them.
-    `machine`: this one's samples; `processes`: of all."""
-    known = [
-        found
-        for samples, own in _machines(machine, processes, hosts)
-        if cpu.lost(samples, own, start_ns, end_ns) is None
-        and (found := cpu.taken(samples, own, start_ns, end_ns)) is not None
-    ]
-    return None if not known else cpu.Taken(max(one.mean for one in known), max(one.worst for one in known))
-
-
-def lost_anywhere(
-    machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
-) -> cpu.Lost | None:
-    """What the measured processes lost on the machine on which they lost most; None where no machine tells."""
-    found = [cpu.lost(samples, own, start_ns, end_ns) for samples, own in _machines(machine, processes, hosts)]
-    return max((one for one in found if one is not None), key=lambda one: one.mean, default=None)
-
-
-def _machines(
-    machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost]
-) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Of each machine: its samples, and those of its processes."""
-    others = [(one.machine, one.processes) for one in hosts if not one.same_machine]
-    return [(machine, of_this_machine(processes, hosts)), *others]
-
-
-def of_this_machine(processes: pd.DataFrame, hosts: Sequence[OtherHost]) -> pd.DataFrame:
-    """Those that share this machine's processors."""
-    return processes[processes["host"].isin(["", *(one.name for one in hosts if one.same_machine)])]
-
-
-def all_processes(recorder: Sequence[Line], services: Sequence[Line], hosts: Sequence[OtherHost]) -> pd.DataFrame:
-    """Samples of single processes, of all hosts. A service that was started during the run, as `services` says, is told
-    from those that ran before."""
+def all_processes(recorder: Sequence[Line], started: Sequence[Line], hosts: Sequence[OtherHost]) -> pd.DataFrame:
+    """Samples of single processes, of all hosts. A service that was started during the run, as a line of `started`
+    says, is distinguished from those that ran before."""
     frames = [processes_of(recorder), *(one.processes for one in hosts)]
     frame = pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
-    for line in events(services, "started"):
+    for line in started:
         # The process is made at once, and told of when it may go on. A pid may have been another's before.
         began_s = line["wall_ns"] / NS - float(line.get("waited_s") or 0.0)
         is_it = frame["create_time"].between(began_s - START_S, began_s + START_S)
@@ -193,24 +138,9 @@ def all_processes(recorder: Sequence[Line], services: Sequence[Line], hosts: Seq
     return frame
 
 
-def uncertain_ms(clocks: Mapping[str, Clock]) -> tuple[str, float] | None:
-    """The host whose instants are the least sure, and by how many ms; None without other hosts."""
-    return max(((name, clock.uncertain_ms) for name, clock in clocks.items()), key=lambda one: one[1], default=None)
-
-
-def unrecorded(hosts: Sequence[OtherHost]) -> str | None:
-    """Which host's recording ended before it was told to; None while all is well."""
+def recorder_death(recorder: Sequence[Line], hosts: Sequence[OtherHost]) -> str | None:
+    """Why samples are missing; None while none are."""
+    if not recorder or recorder[-1].get("kind") != "stop":
+        return "its last line is not `stop`"
     missing = [one.name for one in hosts if not one.ended]
     return f"of {', '.join(missing)}: the last line of its journal is not `stop`" if missing else None
-
-
-def cores_by_host(processes: pd.DataFrame, here: str, start_ns: int, end_ns: int) -> dict[str, float]:
-    """Mean cores in [start, end] of the engine and its broker, on each host that any of them was seen on. `here`: the
-    name of this one."""
-    roles = [role for role in ROLES if role != "generator"]
-    found = processes[processes["role"].isin(roles)]
-    used = {}
-    for host in found["host"].unique():
-        cores = cpu.cores(found[found["host"] == host], start_ns, end_ns)
-        used[str(host) or here] = round(sum(cores[role] or 0.0 for role in roles), 6)
-    return used

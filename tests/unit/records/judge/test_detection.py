@@ -9,8 +9,7 @@ from typing import Any
 from faultline.engines.base import Epoch, Seen, Traces
 from faultline.engines.spark.driver_log import DriverEvents, LogLine
 from faultline.engines.spark.traces import drivers_logged, sampled
-from faultline.records.judge.recovery.detection import detect, without_effect
-from faultline.records.judge.recovery.evidence import Evidence
+from faultline.records.judge.timeline import FaultEvidence, detect, without_effect
 from faultline.system.window import NS
 from tests.unit.scenario import spark_time
 from tests.unit.synthetic import Scenario, Synthetic
@@ -25,7 +24,7 @@ def _evidence(
     seen: Sequence[Seen] = (),
     epochs: Sequence[Epoch] = (),
     **more: Any,
-) -> Evidence:
+) -> FaultEvidence:
     """`removed`: application, executor, seconds after t0 of its removal; each application is sampled in turn."""
     lines = []
     for turn, (application, identity, at) in enumerate(removed):

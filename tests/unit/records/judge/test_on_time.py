@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.records.judge.production import CELL_NS, MS, due_spacing_s, fold_produced, is_sparse
-from faultline.records.judge.recovery.on_time import cells_of, p99_ms
+from faultline.records.judge.end import cells_of, p99_ms
+from faultline.records.judge.tuples import CELL_NS, MS, due_spacing_s, fold_produced, is_sparse
 from faultline.system.window import Window
 
 T0_NS = 1_795_241_700_250_000_000

@@ -1,4 +1,4 @@
-"""CPU and memory by role, from cumulative counters of single processes.
+"""CPU and memory by role, from cumulative counters of single processes, and what others took of a machine.
 
 A process is its pid *and* creation time, so a reused pid never continues a stranger's counter. Between
 samples a counter is taken as linear, from 0 at the creation of the process; after the last sample it
@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.engines.base import Totals
+from faultline.records.judge.samples import OtherHost
+from faultline.records.record import CpuBesides, CpuPerMillion
 from faultline.system.marks import ENGINE, ROLES, SERVICES, WORKERS
 from faultline.system.window import NS
 
@@ -47,23 +48,18 @@ def rps_per_core(throughput_rps: float, used: Mapping[str, float | None]) -> flo
     return throughput_rps / engine if engine else None
 
 
-def seconds_per_million(
-    used: Mapping[str, float | None], throughput_rps: float | None
-) -> dict[str, float | None] | None:
+def seconds_per_million(used: Mapping[str, float | None], throughput_rps: float | None) -> CpuPerMillion | None:
     """CPU seconds for a million records, of all processes of the engine and of those that do its work.
 
     `used`: cores by role; None where nothing was committed, or nothing sampled.
     """
     if not throughput_rps or any(used.get(role) is None for role in ENGINE):
         return None
-
-    def of(roles: Sequence[str]) -> float:
-        return sum(used[role] or 0.0 for role in roles) * 1e6 / throughput_rps
-
-    return {"engine": of(ENGINE), "workers": of(WORKERS)}
+    engine, workers = (sum(used[role] or 0.0 for role in roles) * 1e6 / throughput_rps for roles in (ENGINE, WORKERS))
+    return CpuPerMillion(engine=engine, workers=workers)
 
 
-def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
+def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> CpuBesides:
     """Mean cores in [start, end] that the experiment did not get: used by `others`, and `stolen` by the machine's host.
 
     `others` is what all processes of the machine used without those of the experiment, its own recorder and conductor
@@ -75,12 +71,12 @@ def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_n
     own = {role: float(values[1] - values[0]) for role, values in used.items()}
     services = own.pop(SERVICES, None)
     total = {name: grown(machine, name, window) for name in ("busy_s", "stolen_s")}
-    return {
-        "others": None if total["busy_s"] is None else max(0.0, (total["busy_s"] - sum(own.values())) / seconds),
-        "services": None if services is None else services / seconds,
-        "recorder": own["recorder"] / seconds if "recorder" in own else None,
-        "stolen": None if total["stolen_s"] is None else total["stolen_s"] / seconds,
-    }
+    return CpuBesides(
+        others=None if total["busy_s"] is None else max(0.0, (total["busy_s"] - sum(own.values())) / seconds),
+        services=None if services is None else services / seconds,
+        recorder=own["recorder"] / seconds if "recorder" in own else None,
+        stolen=None if total["stolen_s"] is None else total["stolen_s"] / seconds,
+    )
 
 
 @dataclass(frozen=True)
@@ -244,16 +240,74 @@ def cores_by_second(processes: pd.DataFrame, t0_ns: int, until_ns: int) -> list[
     ]
 
 
-def summed(totals: Sequence[Totals], name: str, until_ns: int | None = None) -> float:
-    """The newest total of each process up to an instant, over all of them: `gc_ms`, `tasks` or `task_ms`."""
-    newest: dict[str, float] = {}
-    for sample in totals:
-        if until_ns is None or sample.wall_ns <= until_ns:
-            newest[sample.process] = getattr(sample, name)
-    return sum(newest.values())
-
-
 def _by_process(processes: pd.DataFrame, roles: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     known = processes[processes["role"].isin(roles)].sort_values("wall_ns", kind="stable")
     for (role, *_), samples in known.groupby(["role", "host", "pid", "create_time"]):
         yield str(role), samples
+
+
+def taken_anywhere(
+    machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
+) -> Taken | None:
+    """What others took of the machine that they took most of, among those that do not tell what was lost to them.
+    `machine`: this one's samples; `processes`: of all."""
+    known = [
+        found
+        for samples, own in _machines(machine, processes, hosts)
+        if lost(samples, own, start_ns, end_ns) is None and (found := taken(samples, own, start_ns, end_ns)) is not None
+    ]
+    return None if not known else Taken(max(one.mean for one in known), max(one.worst for one in known))
+
+
+def lost_anywhere(
+    machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
+) -> Lost | None:
+    """What the measured processes lost on the machine on which they lost most; None where no machine tells."""
+    found = [lost(samples, own, start_ns, end_ns) for samples, own in _machines(machine, processes, hosts)]
+    return max((one for one in found if one is not None), key=lambda one: one.mean, default=None)
+
+
+def _machines(
+    machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost]
+) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Of each machine: its samples, and those of its processes."""
+    others = [(one.machine, one.processes) for one in hosts if not one.same_machine]
+    return [(machine, of_this_machine(processes, hosts)), *others]
+
+
+def of_this_machine(processes: pd.DataFrame, hosts: Sequence[OtherHost]) -> pd.DataFrame:
+    """Those that share this machine's processors."""
+    return processes[processes["host"].isin(["", *(one.name for one in hosts if one.same_machine)])]
+
+
+def cores_by_host(processes: pd.DataFrame, here: str, start_ns: int, end_ns: int) -> dict[str, float]:
+    """Mean cores in [start, end] of the engine and its broker, on each host that any of them was seen on. `here`: the
+    name of this one."""
+    roles = [role for role in ROLES if role != "generator"]
+    found = processes[processes["role"].isin(roles)]
+    used = {}
+    for host in found["host"].unique():
+        by_role = cores(found[found["host"] == host], start_ns, end_ns)
+        used[str(host) or here] = round(sum(by_role[role] or 0.0 for role in roles), 6)
+    return used
+
+
+def cores_of_host(host: OtherHost, start_ns: int, end_ns: int) -> tuple[float, float | None]:
+    """Mean cores in [start, end] of another host: by its processes that play a role, and by the host's own counter of
+    them all: that of its group where it shares this machine, else that of its machine; less what recording them took.
+    """
+    window = np.array([start_ns, end_ns], dtype=np.int64)
+    used = cpu_seconds(host.processes, window, tuple(host.processes["role"].unique()))
+    seconds = (end_ns - start_ns) / NS
+    # On a machine of its own, the agent's group is that of a session.
+    counted = grown(host.group, "cpu_s", window) if host.same_machine else grown(host.machine, "busy_s", window)
+    total = sum(float(one[1] - one[0]) for one in used.values()) / seconds
+    # Not in journals from before it was written down.
+    recording = grown(host.group, "recording_s", window) or 0.0
+    return total, None if counted is None else (counted - recording) / seconds
+
+
+def cores_on_one_host(used: Mapping[str, float | None], here: str) -> dict[str, float]:
+    """Cores used by the engine and its broker, where there is one host."""
+    parts = [value for role, value in used.items() if role != "generator" and value is not None]
+    return {here: round(sum(parts), 6)} if parts else {}

@@ -1,0 +1,217 @@
+"""The raw files of one attempt, read once and into typed values; nothing is judged here.
+
+Required files raise InfrastructureError by name when they are missing or broken. Files whose absence
+is itself evidence (a process that never came to write) read as empty; later stages decide what that means.
+A last line that was cut by a kill is dropped; a broken line anywhere else is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fault.plan import PlannedFault
+from faultline.engines.base import Engine, Traces
+from faultline.engines.registry import engine_at
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.config import Configuration
+from faultline.experiment.plan import AttemptPlan, read_plan
+from faultline.experiment.sweep_id import SweepId
+from faultline.records.judge.journals import ConductorLog, GeneratorLog, read_conductor, read_generator
+from faultline.records.judge.samples import (
+    Clock,
+    OtherHost,
+    all_processes,
+    clocks_of,
+    machine_of,
+    read_hosts,
+    recorder_death,
+)
+from faultline.system.errors import InfrastructureError
+from faultline.system.files import read_document
+from faultline.system.journal import Events, Line, read_files
+from faultline.system.window import jump_ms
+
+DOCUMENTS = ("gate.json", "attempt.json")
+OPTIONAL = ("harvest/notes.json", "harvest_config.json", "stored.json")
+SAMPLES = ("recorder.jsonl", "hosts/*.jsonl")
+JOURNALS = ("services.jsonl", "generator.jsonl", "conductor.jsonl", "topology.jsonl")
+TABLES = tuple(f"harvest/{name}.parquet" for name in ("records", "tuples", "counts"))
+LEFT_OUT_ROWS = "{:,} rows came later than the watermark allows and were left out, which a batch does not do"
+RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
+# Of an engine's traces where no output tells of which input it is.
+NO_METHOD = "none"
+
+
+class AttemptFile(BaseModel):
+    """`attempt.json`, and what its plan says was ordered."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    attempt: str
+    config: Configuration
+    config_id: str
+    repetition: int
+    series: str
+    build: str
+    matrix: str | None = None
+    sweep_id: SweepId | None = None
+    logical_date: str | None = None
+    prepared_wall_ns: int
+    environment: dict[str, Any] = {}
+    not_measured: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """T0 on both clocks of the host, in nanoseconds."""
+
+    t0_wall_ns: int
+    t0_mono_ns: int
+
+    def mono_ns(self, wall_ns: int) -> int:
+        """The monotonic instant of a wall-clock instant of the same host and boot."""
+        return wall_ns - self.t0_wall_ns + self.t0_mono_ns
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that an attempt is judged by. Tuples and counts stay on disk and are streamed.
+
+    `services`: lines on those that were started. `stages`: what a topology's stages said; nothing of other workloads.
+    `stored`: what was read back from its store; None where nothing was. `recorder_death`: why samples are missing; None
+    where none are. `processes`: of all hosts; this one's own are those of the host "". `broker_ahead_ms`: by how much
+    the broker's clock was ahead, which latencies end by; None where the engine's own ends them. `clock_jump_ms`: see
+    `faultline.system.window`. `not_measured`: figures that could not be told of a job, or where it ran, and why.
+    """
+
+    folder: Path
+    attempt: AttemptFile
+    planned: tuple[PlannedFault, ...]
+    gate: Gate
+    engine: Engine
+    traces: Traces
+    generator: GeneratorLog
+    conductor: ConductorLog
+    services: Sequence[Line]
+    stages: Events
+    stored: Mapping[str, int] | None
+    recorder_death: str | None
+    processes: pd.DataFrame
+    machine: pd.DataFrame
+    hosts: tuple[OtherHost, ...]
+    clocks: Mapping[str, Clock]
+    records: pd.DataFrame
+    broker_ahead_ms: int | None
+    clock_jump_ms: float | None
+    not_measured: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Configuration:
+        """What was to be measured."""
+        return self.attempt.config
+
+    @property
+    def tells_tuples(self) -> bool:
+        """Whether outputs tell of which input they are."""
+        return self.traces.method != NO_METHOD and "latency_ms" not in self.not_measured
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether one fault was to be injected several times, each once the engine is back to normal."""
+        return self.config.injections > 1
+
+    @property
+    def tuples_path(self) -> Path:
+        """Tuples grouped by instants of production and emission (a file or a directory of parts)."""
+        return self.folder / "harvest" / "tuples.parquet"
+
+    @property
+    def counts_path(self) -> Path:
+        """Expected and final value of each key."""
+        return self.folder / "harvest" / "counts.parquet"
+
+
+def read_evidence(folder: Path, within: float | None = None) -> Evidence:
+    """Reads the attempt in `folder`. `within`: another `recovered_within` than the configuration's.
+
+    Raises InfrastructureError naming the first file that is missing or broken.
+    """
+    files = read_files(folder, DOCUMENTS, optional=OPTIONAL, lines=SAMPLES, events=JOURNALS, present=TABLES)
+    recorder, services = files["recorder.jsonl"], files["services.jsonl"]
+    plan = read_plan(Attempt(folder))
+    attempt = _attempt(folder / "attempt.json", files["attempt.json"], plan, within)
+    records = _records(folder / "harvest" / "records.parquet")
+    gate = Gate(int(files["gate.json"]["t0_wall_ns"]), int(files["gate.json"]["t0_mono_ns"]))
+    config, engine = attempt.config, engine_at(plan)
+    traces = engine.traces(folder)
+    not_measured = _not_measured(attempt, traces, files["harvest/notes.json"])
+    conductor = read_conductor(files["conductor.jsonl"], len(plan.faults), config.warmup_max_s)
+    generator = read_generator(files["generator.jsonl"])
+    hosts = read_hosts({Path(name).stem: lines for name, lines in files.items() if name.startswith("hosts/")}, recorder)
+    return Evidence(
+        folder=folder,
+        attempt=attempt,
+        planned=plan.faults,
+        gate=gate,
+        engine=engine,
+        traces=traces,
+        generator=generator,
+        conductor=conductor,
+        services=services["started"],
+        stages=files["topology.jsonl"],
+        stored=files["stored.json"],
+        recorder_death=recorder_death(recorder, hosts),
+        processes=all_processes(recorder, services["started"], hosts),
+        machine=machine_of(recorder),
+        hosts=hosts,
+        clocks=clocks_of(recorder),
+        records=records,
+        broker_ahead_ms=(files["harvest_config.json"] or {}).get("emitted_ahead_ms"),
+        clock_jump_ms=jump_ms(recorder),
+        not_measured=not_measured,
+    )
+
+
+def read_attempt(folder: Path) -> AttemptFile:
+    """Reads `attempt.json` and the plan; InfrastructureError when one is missing or not what `prepare` writes."""
+    path = folder / "attempt.json"
+    return _attempt(path, read_document(path), read_plan(Attempt(folder)))
+
+
+def _attempt(path: Path, document: Mapping[str, Any], plan: AttemptPlan, within: float | None = None) -> AttemptFile:
+    try:
+        attempt = AttemptFile.model_validate({**document, **asdict(plan.order), "not_measured": plan.not_measured})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        raise InfrastructureError(f"{path}: {key}: {problem['msg']}; run the experiment again") from None
+    if within is None:
+        return attempt
+    config = attempt.config.model_copy(update={"recovered_within": within})
+    return attempt.model_copy(update={"config": config})
+
+
+def _not_measured(attempt: AttemptFile, traces: Traces, notes: Mapping[str, str] | None) -> dict[str, str]:
+    found = {**attempt.not_measured, **(notes or {})}
+    if traces.late_rows and attempt.config.kind.of_the_user:
+        # A batch over the same input takes them in; built-in workloads know which those are.
+        found.setdefault("audit", LEFT_OUT_ROWS.format(traces.late_rows))
+    return found
+
+
+def _records(path: Path) -> pd.DataFrame:
+    try:
+        table = pq.read_table(path)
+        frame: pd.DataFrame = table.select(RECORD_COLUMNS).to_pandas()
+        # Harvests from before there was event time know no late records.
+        frame["late"] = table["late"].to_pandas() if "late" in table.column_names else False
+    except (OSError, ValueError, KeyError) as error:
+        raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error
+    return frame

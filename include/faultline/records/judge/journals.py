@@ -1,0 +1,185 @@
+"""What the generator and the conductor of an attempt say in their journals; of the conductor fault by fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.engines.base import offsets_by_partition
+from faultline.records.record import EndedEarlyPart, InjectionsPart, ScheduleLagMs, TriggerPart, WarmupPart
+from faultline.system.journal import Events, Line
+
+LEFT_OUT = "left-out"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it.
+
+    LEFT_OUT: a later injection of a run of which no recovery could be measured, which says nothing against the others.
+    """
+
+    outcome: str | None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """One planned fault. `t0_ns`: the first delivery, None when nothing was delivered.
+
+    `victims`: the lines of those that were hit. `end_offsets`: the broker's, read before the signal; None when they
+    came too late. `undone`: the lines about the end of an act that lasts. `trigger`: why an injection after the first
+    came when it did.
+    """
+
+    index: int
+    t0_ns: int | None
+    victims: tuple[Line, ...]
+    end_offsets: Mapping[str, int] | None
+    undone: tuple[Line, ...]
+    settled: Settled
+    trigger: TriggerPart | None = None
+
+    def name(self, event: str) -> str:
+        """The event's name on the record's timeline: that of the second fault on carries its number."""
+        return event if self.index == 0 else f"{event}#{self.index + 1}"
+
+
+@dataclass(frozen=True)
+class GeneratorLog:
+    """The generator's journal. `death`: why it did not reach its end; None when it did.
+
+    `end_offsets`: of the input; None without an end. `schedule_lag`: how late it sent, over the whole run. `unknown`:
+    sends that nobody acknowledged. `latest`: of each second its end and the largest schedule lag in ms. `data`: of the
+    user's, as it was replayed.
+    """
+
+    death: str | None
+    end_offsets: Mapping[str, int] | None
+    schedule_lag: ScheduleLagMs
+    unknown: int | None
+    latest: tuple[tuple[int, float], ...]
+    data: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class ConductorLog:
+    """The conductor's journal. `injected`: each planned fault, without those that were given up. `death`: why it did
+    not reach its end.
+
+    `bounds`: the lines on when the measured window begins and ends, of those of the two that are not fixed;
+    `begin_source`, `end_source`: why then. `injections`: how many were planned and made. `warmup`: None where it has a
+    fixed length. `clocks`: readings of other hosts' clocks. `signalled`: whom a signal was delivered to.
+    """
+
+    injected: tuple[Injected, ...]
+    death: str | None
+    bounds: tuple[Line, ...]
+    begin_source: str
+    end_source: str
+    injections: InjectionsPart
+    warmup: WarmupPart | None
+    clocks: tuple[Line, ...]
+    signalled: tuple[Any, ...]
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether it waited until the engine was steady."""
+        return bool(self.bounds)
+
+
+def read_generator(said: Events) -> GeneratorLog:
+    """What its journal says."""
+    done = said["done"][-1] if said["done"] else None
+    lag = {} if done is None else done["schedule_lag_ms"]
+    return GeneratorLog(
+        death=_death(said),
+        end_offsets=None if done is None else offsets_by_partition(done["end_offsets"]),
+        schedule_lag=ScheduleLagMs(p50=lag.get("p50"), p99=lag.get("p99"), max=lag.get("max")),
+        unknown=None if done is None else int(done["unknown"]),
+        latest=tuple(
+            (int(line["wall_ns"]), float(line["latest_ms"])) for line in said["progress"] if "latest_ms" in line
+        ),
+        data=next((line["data"] for line in said["primed"] if line.get("data")), None),
+    )
+
+
+def read_conductor(said: Events, planned: int, warmup_max_s: float | None = None) -> ConductorLog:
+    """What its journal says of a run with so many `planned` faults. `warmup_max_s`: when the warm-up is over at last.
+
+    Injections that were not made, since the engine did not get back to normal, are left out; a fault of which the
+    journal says nothing is not.
+    """
+    begun, ended, given_up = (
+        said[name][-1] if said[name] else None for name in ("measured_from", "measured_until", "not_normal")
+    )
+    made = planned if given_up is None else min(planned, int(given_up["fault"]))
+    early = None if given_up is None else {name: given_up.get(name) for name in EndedEarlyPart.model_fields}
+    return ConductorLog(
+        injected=tuple(_injected(said, index) for index in range(made)),
+        death=_death(said),
+        bounds=tuple(line for line in (begun, ended) if line is not None),
+        begin_source=_begin_source(begun),
+        end_source="conductor.jsonl: the last recovery was over, or the next injection was given up"
+        if ended is not None
+        else f"{'T0 + warmup_s' if begun is None else 'measured_from'} + duration_s",
+        injections=InjectionsPart.model_validate({"planned": planned, "made": made, "ended_early": early}),
+        warmup=None
+        if begun is None
+        else WarmupPart(waited_s=begun.get("waited_s"), steady=begun.get("steady"), bound_s=warmup_max_s),
+        clocks=tuple(said["clock"]),
+        signalled=tuple(line.get("victim") for line in said["delivered"]),
+    )
+
+
+def _begin_source(begun: Line | None) -> str:
+    """Why the measured window begins where it does."""
+    if begun is None:
+        return "T0 + warmup_s"
+    over = f"over {begun['commits']} commits" if begun.get("commits") else "over the last commits"
+    steady = f"latency and lag were steady {over}" if begun.get("steady") else "not steady yet at warmup_max_s"
+    return f"conductor.jsonl: {steady}"
+
+
+def _death(said: Events) -> str | None:
+    """Why a process that should have ended with `done` did not."""
+    if said["failed"]:
+        return str(said["failed"][-1].get("message", "failed"))
+    return None if said["done"] else "it never reported `done`"
+
+
+def _injected(said: Events, index: int) -> Injected:
+    def own(name: str) -> list[Line]:
+        return [line for line in said[name] if line.get("fault", 0) == index]
+
+    delivered, settled = own("delivered"), own("settled")
+    # An answer that came after the signal holds records that were not there at the signal.
+    offsets = [line for line in own("end_offsets") if line.get("before_signal", True)]
+    triggers = [line for line in said["injection"] if line.get("fault") == index]
+    reason = {name: triggers[-1].get(name) for name in TriggerPart.model_fields} if triggers else None
+    outcome = settled[-1] if settled else {"outcome": None}
+    return Injected(
+        index=index,
+        t0_ns=min((int(line["wall_ns"]) for line in delivered), default=None),
+        victims=_victims(said["victims"], index, delivered),
+        end_offsets=offsets_by_partition(offsets[0]["offsets"]) if offsets else None,
+        undone=tuple(own("undone")),
+        settled=Settled(outcome["outcome"], str(outcome.get("detail") or "")),
+        trigger=None if reason is None else TriggerPart.model_validate(reason),
+    )
+
+
+def _victims(lines: Sequence[Line], index: int, delivered: Sequence[Line]) -> tuple[Line, ...]:
+    """The victims that were hit, each once; the role that the delivery names is the real one.
+
+    A victim may be chosen again shortly before the act: what was said of a process last counts.
+    """
+    roles = {line.get("victim"): line.get("role") for line in delivered}
+    found: dict[tuple[str, int | None], Line] = {}
+    for line in lines:
+        for victim in line["victims"]:
+            pid = victim.get("pid")
+            if victim.get("fault", line.get("fault", 0)) == index and pid in roles:
+                found[str(victim.get("host") or ""), pid] = {**victim, "role": roles[pid] or victim.get("role")}
+    return tuple(found.values())

@@ -1,0 +1,126 @@
+"""What an attempt took of its machines, what others took of them, and how sure the clocks of other hosts are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fault.identity import KAFKA_HOST
+from faultline.records.environment import ClockOffset, HostPart, LatencyClock
+from faultline.records.judge import cpu
+from faultline.records.judge.evidence import Evidence
+from faultline.records.judge.samples import OtherHost
+from faultline.records.judge.signals import Signals
+from faultline.records.record import ByRole, CpuBesides, CpuPerMillion, WaitedPart
+from faultline.system.endpoints import EMBEDDED
+from faultline.system.journal import Line
+
+# Drift of another host's clock in a run, and half a round trip: latencies across hosts are marked beyond this.
+CLOCKS_UNSURE_MS = 1.0
+Cores = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """By keys of `Metrics` and of `Environment` (the last three of each); `lost`, `taken`: see `cpu`."""
+
+    cpu_cores: ByRole
+    rss_mb: ByRole
+    rps_per_core: float | None
+    cpu_s_per_million: CpuPerMillion | None
+    cpu_nodes: dict[str, float] | None
+    cpu_besides: CpuBesides
+    waited: WaitedPart | None
+    clock_offsets: dict[str, ClockOffset] | None
+    hosts: dict[str, HostPart] | None
+    latency_clock: LatencyClock | None
+    lost: cpu.Lost | None
+    taken: cpu.Taken | None
+
+
+def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | None) -> Resources:
+    """`throughput_rps`: records committed per second of the measured window, None where that is not known."""
+    span = signals.window.start_ns, signals.window.end_ns
+    machine, processes, others = evidence.machine, evidence.processes, evidence.hosts
+    # Null of roles whose processes are out of sight, where 0 would look like none.
+    unseen = {name.rpartition(".")[::2] for name in evidence.not_measured}
+    used, memory = (
+        {role: None if (name, role) in unseen else value for role, value in found.items()}
+        for name, found in (("cpu_cores", cpu.cores(processes, *span)), ("rss_mb", cpu.rss_mb(processes, *span)))
+    )
+    lost = cpu.lost_anywhere(machine, processes, others, *span)
+    taken = cpu.taken_anywhere(machine, processes, others, *span)
+    besides = cpu.besides(machine, cpu.of_this_machine(processes, others), *span)
+    here = str(evidence.attempt.environment.get("host"))
+    nodes = cpu.cores_by_host(processes, here, *span) if others else cpu.cores_on_one_host(used, here)
+    per_core = None if throughput_rps is None else cpu.rps_per_core(throughput_rps, used)
+    per_million = cpu.seconds_per_million(used, throughput_rps)
+    counted = {one.name: cpu.cores_of_host(one, *span) for one in others}
+    return Resources(
+        cpu_cores=_by_role(used),
+        rss_mb=_by_role(memory),
+        rps_per_core=per_core,
+        cpu_s_per_million=per_million,
+        cpu_nodes=nodes or None,
+        cpu_besides=besides,
+        waited=None if lost is None else WaitedPart(others=lost.others, stolen=lost.stolen, worst_5s=lost.worst),
+        clock_offsets=_clock_offsets(evidence.conductor.clocks),
+        hosts={one.name: _host(one, *counted[one.name]) for one in others} or None,
+        latency_clock=_latency_clock(evidence),
+        lost=lost,
+        taken=taken,
+    )
+
+
+def _by_role(values: Cores) -> ByRole:
+    return ByRole(**{role: None if value is None else round(value, 6) for role, value in values.items()})
+
+
+# Other hosts, and the clocks of all.
+
+
+def _clock_offsets(readings: Sequence[Line]) -> dict[str, ClockOffset] | None:
+    """By remote host, as the conductor measured them; of several readings the one with the shortest round trip."""
+    found: dict[str, ClockOffset] = {}
+    for line in readings:
+        reading = ClockOffset(offset_s=float(line["offset_s"]), round_trip_s=float(line["round_trip_s"]))
+        before = found.get(str(line["host"]))
+        if before is None or reading.round_trip_s < before.round_trip_s:
+            found[str(line["host"])] = reading
+    return found or None
+
+
+def _host(one: OtherHost, used: float, counted: float | None) -> HostPart:
+    return HostPart(
+        same_machine=one.same_machine,
+        clock_ahead_s=None if one.clock is None else one.clock.ahead_s,
+        clock_uncertain_ms=_finite(None if one.clock is None else one.clock.uncertain_ms),
+        cores_used=round(used, 6),
+        cores_counted=None if counted is None else round(counted, 6),
+    )
+
+
+def _latency_clock(evidence: Evidence) -> LatencyClock | None:
+    """The broker's, which is the generator's where both run here, and nobody knows what where it was never asked."""
+    if evidence.broker_ahead_ms is None:
+        return None
+    clock, here = evidence.clocks.get(KAFKA_HOST), evidence.config.target == EMBEDDED
+    never_asked_ms = 0.0 if here else math.inf
+    uncertain_ms = never_asked_ms if clock is None else clock.uncertain_ms
+    return LatencyClock(
+        host=str(evidence.attempt.environment.get("host")) if clock is None and here else KAFKA_HOST,
+        ahead_ms=evidence.broker_ahead_ms,
+        uncertain_ms=_finite(uncertain_ms),
+        unsure=are_unsure(uncertain_ms),
+    )
+
+
+def are_unsure(uncertain_ms: float) -> bool:
+    """Whether latencies that end by a clock which is known to so many ms are to be marked."""
+    return uncertain_ms > CLOCKS_UNSURE_MS
+
+
+def _finite(value: float | None) -> float | None:
+    """Null for what nobody knows."""
+    return None if value is None or not math.isfinite(value) else round(value, 6)

@@ -1,1 +1,0 @@
-"""What the processes of a measured window used and lost of the machine."""

@@ -1,0 +1,120 @@
+"""What is kept beside the raw files of an attempt that was judged: `series.json`, `audit.json` and `latency.hlog`."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from hdrh.histogram import HdrHistogram
+from hdrh.log import HistogramLogWriter
+
+from faultline.records.judge.counts import Counts
+from faultline.records.judge.cpu import cores_by_second
+from faultline.records.judge.signals import Signals
+from faultline.records.judge.timeline import Event
+from faultline.records.judge.tuples import Tuples, grouped_rank
+from faultline.system.files import write_whole
+from faultline.system.window import NS, Window
+
+Point = dict[str, Any]
+ARTIFACTS = {
+    "attempt": "attempt.json",
+    "plan": "plan.json",
+    "ledger": "ledger.jsonl",
+    "generator": "generator.jsonl",
+    "schedule_lag": "schedule_lag.hlog",
+    "recorder": "recorder.jsonl",
+    "conductor": "conductor.jsonl",
+    "supervisor": "supervisor.jsonl",
+    "traces": "traces.jsonl",
+    "services": "services.jsonl",
+    "listener": "listener.jsonl",
+    "topology": "topology.jsonl",
+    "stored": "stored.json",
+    "batches": "batches.json",
+    "records": "harvest/records.parquet",
+    "tuples": "harvest/tuples.parquet",
+    "counts": "harvest/counts.parquet",
+    "notes": "harvest/notes.json",
+    "job": "job",
+    "audit": "audit.json",
+    "spark_logs": "spark-logs",
+    "series": "series.json",
+    "latency": "latency.hlog",
+}
+
+
+def artifacts(folder: Path) -> dict[str, str]:
+    """Name → path under the results folder, for each known file that the attempt has."""
+    return {name: f"attempts/{folder.name}/{path}" for name, path in ARTIFACTS.items() if (folder / path).exists()}
+
+
+def write_findings(folder: Path, signals: Signals, counts: Counts, course: dict[str, Any]) -> None:
+    """Writes all three, each whole; raises as `write_whole` does. `course`: of `series`."""
+    found = {**counts.totals.model_dump(), "offenders": counts.offenders}
+    write_whole(folder / "audit.json", json.dumps(found, indent=1))
+    write_whole(folder / "latency.hlog", histogram(signals.tuples, signals.window))
+    write_whole(folder / "series.json", json.dumps(course, allow_nan=False))
+
+
+def histogram(tuples: Tuples, window: Window) -> str:
+    """The window's latencies as one interval of an HdrHistogram V2 log, in milliseconds."""
+    values = tuples.window["latency_ms"].to_numpy(dtype=np.int64)
+    highest = max(2, int(values.max())) if len(values) else 2
+    found = HdrHistogram(1, highest, 3)
+    for value, count in zip(values.tolist(), tuples.window["n"].tolist(), strict=True):
+        found.record_value(value, count)
+    log = io.StringIO()
+    writer = HistogramLogWriter(log)
+    writer.output_comment("latency of tuples in ms, measured window")
+    writer.output_log_format_version()
+    writer.output_legend()
+    writer.output_interval_histogram(found, window.start_ns / NS, window.end_ns / NS, 1.0)
+    return log.getvalue()
+
+
+def series(signals: Signals, processes: pd.DataFrame, events: Iterable[Event]) -> dict[str, Any]:
+    """The course of an attempt over time, each curve a list of points in order of time; `t_s` = seconds after T0.
+
+    `events` are those of the record's timeline; of the second fault on their names end in `#2`, `#3`, ….
+    """
+    window, bins = signals.window, signals.bins
+    ends = [round(window.t_s(int(end)), 3) for end in bins["end_ns"]]
+    rates = np.round(bins["throughput_rps"].to_numpy(dtype=np.float64), 3).tolist()
+    sampled_until = int(processes["wall_ns"].max()) if len(processes) else window.t0_ns
+    return {
+        "latency": latency_points(signals.tuples),
+        "throughput": [{"t_s": t_s, "rps": rate} for t_s, rate in zip(ends, rates, strict=True)],
+        "lag": [{"t_s": t_s, "records": lag} for t_s, lag in zip(ends, bins["lag"].astype(int).tolist(), strict=True)],
+        "cpu": cores_by_second(processes, window.t0_ns, sampled_until),
+        "events": [
+            {"name": event.name, "t_s": round(window.t_s(event.wall_ns), 6), "source": event.source} for event in events
+        ],
+        "warmup_s": window.t_s(window.start_ns),
+        "duration_s": window.duration_s,
+    }
+
+
+def latency_points(tuples: Tuples) -> list[Point]:
+    """Median, p99 and maximum of the tuples emitted in each second, and their number."""
+    seconds = tuples.by_second
+    if seconds.empty:
+        return []
+    p50, p99 = grouped_rank(seconds, ["second"], 500), grouped_rank(seconds, ["second"], 990)
+    grouped = seconds.groupby("second")
+    highest, counts = grouped["latency_ms"].max(), grouped["n"].sum()
+    return [
+        {
+            "t_s": float(second),
+            "p50_ms": float(p50[second]),
+            "p99_ms": float(p99[second]),
+            "max_ms": float(highest[second]),
+            "n": int(counts[second]),
+        }
+        for second in counts.index
+    ]
