@@ -11,9 +11,10 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 
+from fault import procfs
 from fault.identity import ProcessIdentity
+from fault.procfs import stat_of
 
 # Less than this between two looks is housekeeping, not work on a batch.
 BUSY_NS = 300_000
@@ -21,7 +22,6 @@ BUSY_NS = 300_000
 RECENT_NS = 12_000_000
 _LOOK_S = 0.001
 _REFRESH_NS = 200_000_000
-_PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -108,16 +108,15 @@ def read_local(candidates: Sequence[ProcessIdentity]) -> dict[ProcessIdentity, R
 
 
 def _read(candidate: ProcessIdentity) -> Reading | None:
-    folder = _PROC / str(candidate.pid)
     try:
-        stat = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        stat = stat_of(candidate.pid)
     except OSError:
         return None
     state, ticks, started = stat[0], int(stat[11]) + int(stat[12]), int(stat[19])
     if state in "ZXx" or candidate.start_ticks not in (None, started):
         return None
     try:
-        run_ns = int((folder / "schedstat").read_text().split()[0])
+        run_ns = int((procfs.PROC / str(candidate.pid) / "schedstat").read_text().split()[0])
     except (OSError, IndexError, ValueError):
         run_ns = 0
     return Reading(run_ns or ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK"), state == "R")

@@ -23,6 +23,18 @@ WAIT_INTERVALS = 3
 MAX_COUNT = 64
 MAX_TIMES = 1000
 MAX_RECORD = 10**15
+# The sizes of an act in words, in their order, and values that are not said.
+_SIZES = {
+    "delay_ms": " by {:g} ms",
+    "jitter_ms": " ± {:g} ms",
+    "loss_percent": " of {:g} %",
+    "peer": " from {}",
+    "way": " ({} only)",
+    "mbit_s": " to {:g} Mbit/s",
+    "cores": " with {:g} cores",
+    "memory_mb": " with {:g} MiB",
+}
+_USUAL = ("all", "both")
 # Fields that the first plans did not have.
 LATER = frozenset({"jitter_ms", "loss_percent", "peer", "way", "mbit_s", "cores", "memory_mb"})
 
@@ -147,16 +159,10 @@ class PlannedFault:
     def what(self, whom: str | None = None) -> str:
         """The act in words, done to `whom`; by default to what its action hits."""
         whom = whom or self.fault.hits or self.fault.victim
-        size = "" if self.fault.delay_ms is None else f" by {self.fault.delay_ms:g} ms"
-        size += "" if self.fault.jitter_ms is None else f" ± {self.fault.jitter_ms:g} ms"
-        size += "" if self.fault.loss_percent is None else f" of {self.fault.loss_percent:g} %"
-        size += f" from {self.fault.peer}" if self.fault.peer not in (None, "all") else ""
-        size += f" ({self.fault.way} only)" if self.fault.way not in (None, "both") else ""
-        size += "" if self.fault.mbit_s is None else f" to {self.fault.mbit_s:g} Mbit/s"
-        size += "" if self.fault.cores is None else f" with {self.fault.cores:g} cores"
-        size += "" if self.fault.memory_mb is None else f" with {self.fault.memory_mb:g} MiB"
-        length = "" if self.fault.duration_s is None else f" for {self.fault.duration_s:g} s"
-        return f"{self.fault.action} {whom}{size}{length} {self.when()}"
+        fault, given = self.fault, ((name, getattr(self.fault, name)) for name in _SIZES)
+        size = "".join(_SIZES[name].format(value) for name, value in given if value not in (None, *_USUAL))
+        length = "" if fault.duration_s is None else f" for {fault.duration_s:g} s"
+        return f"{fault.action} {whom}{size}{length} {self.when()}"
 
     def key_of(self, name: str) -> str:
         """The plan's key of another value of the same fault."""
@@ -248,16 +254,11 @@ def require_window(planned: Sequence[PlannedFault], low_s: float, high_s: float,
     All in seconds after T0.
     """
     for one in planned:
+        at, window = one.key or one.key_of("at_s"), f"the window [{low_s:g}, {high_s:g}]; move it"
         if one.earliest_s < low_s:
-            raise PlanError(
-                f"{one.key or one.key_of('at_s')}: the act may come {one.earliest_s:g} s after T0, "
-                f"before the window [{low_s:g}, {high_s:g}]; move it"
-            )
+            raise PlanError(f"{at}: the act may come {one.earliest_s:g} s after T0, before {window}")
         if one.latest_s > high_s:
-            raise PlanError(
-                f"{one.key or one.key_of('at_s')}: the act may come {one.latest_s:g} s after T0, "
-                f"past the window [{low_s:g}, {high_s:g}]; move it"
-            )
+            raise PlanError(f"{at}: the act may come {one.latest_s:g} s after T0, past {window}")
         if one.end_s >= end_s:
             raise PlanError(
                 f"{one.key_of('duration_s')}: the act may last until {one.end_s:g} s after T0, "

@@ -11,7 +11,7 @@ from pathlib import Path
 from fault.errors import VictimRefused
 from fault.identity import LiveProcess
 
-_PROC = Path("/proc")
+PROC = Path("/proc")
 _HERTZ = os.sysconf("SC_CLK_TCK")
 
 
@@ -42,12 +42,12 @@ def read_process(pid: int) -> LiveProcess | None:
 
 def all_pids() -> Iterator[int]:
     """The pids of all processes that can be seen here."""
-    return (int(name) for name in os.listdir(_PROC) if name.isdigit())
+    return (int(name) for name in os.listdir(PROC) if name.isdigit())
 
 
 def command_of(pid: int) -> tuple[str, ...]:
     """Its command line; empty for a kernel thread, and while another program takes its place. Raises OSError."""
-    text = os.fsdecode((_PROC / str(pid) / "cmdline").read_bytes())
+    text = os.fsdecode((PROC / str(pid) / "cmdline").read_bytes())
     # A process that gave itself another title has spaces between its words.
     between = "\0" if text.endswith("\0") else " "
     return tuple(text.removesuffix(between).split(between)) if text else ()
@@ -72,20 +72,20 @@ def start_ticks(pid: int) -> int:
 
 def stat_of(pid: int) -> list[str]:
     """Fields 3 and further of /proc/<pid>/stat. Raises OSError for none."""
-    stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     # The name in parentheses may hold anything; field 3 is the first after the last parenthesis.
     return stat.rpartition(")")[2].split()
 
 
 def owner_of(pid: int) -> int:
     """Whose it is: the real user id. Raises OSError for none."""
-    status = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    status = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
 
 
 def booted_at() -> float:
     """When the machine started, in seconds since the epoch; it moves with each step of the wall clock."""
-    lines = (_PROC / "stat").read_text().splitlines()
+    lines = (PROC / "stat").read_text().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("btime ")))
 
 

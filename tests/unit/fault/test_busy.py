@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fault import busy as busy_module
+from fault import procfs
 from fault.busy import BUSY_NS, RECENT_NS, BusyWatch, Reading, await_busy, read_local
 from fault.identity import PYTHON_WORKER, ProcessIdentity
 from fault.procfs import read_process
@@ -204,7 +204,7 @@ def test_what_is_gone_or_another_process_or_elsewhere_has_no_reading(processes: 
 def test_where_the_kernel_keeps_no_nanoseconds_its_ticks_count(
     schedstat: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(busy_module, "_PROC", tmp_path)
+    monkeypatch.setattr(procfs, "PROC", tmp_path)
     folder = tmp_path / "4001"
     folder.mkdir()
     (folder / "stat").write_text("4001 (a) b) S 1 2 3 4 5 6 7 8 9 10 30 12 13 14 15 16 17 18 900 20\n")
@@ -223,7 +223,7 @@ def test_where_the_kernel_keeps_no_nanoseconds_its_ticks_count(
 def test_who_waits_for_a_core_is_runnable_and_who_has_ended_has_no_reading(
     state: str, found: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(busy_module, "_PROC", tmp_path)
+    monkeypatch.setattr(procfs, "PROC", tmp_path)
     (tmp_path / "4001").mkdir()
     (tmp_path / "4001" / "stat").write_text(f"4001 (a) {state} 1 2 3 4 5 6 7 8 9 10 0 0 13 14 15 16 17 18 900 20\n")
     (tmp_path / "4001" / "schedstat").write_text("7 1 2\n")
