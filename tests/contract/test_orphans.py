@@ -72,7 +72,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path)
     yield made
     for ledger in made.settings.attempts.glob("*/ledger.jsonl"):
-        end_ledger(ledger, grace_s=1)
+        end_ledger(ledger)
 
 
 def lives(attempt: Attempt) -> bool:

@@ -33,7 +33,7 @@ from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_json
 from faultline.system.locks import FileLock
 from faultline.system.marks import INSTANCE_MARK
-from faultline.system.processes import end_ledger, end_processes, is_marked, live_process
+from faultline.system.processes import end_ledger, end_processes, live_process, marked
 from faultline.system.secrets import require_logins
 from faultline.system.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
 from faultline.system.text import suggest
@@ -188,11 +188,8 @@ def _down(settings: Settings, progress: Progress) -> list[int]:
 def marked_processes(settings: Settings) -> list[psutil.Process]:
     """This user's live processes that carry this installation's mark in their environment, but not this one."""
     mark = instance(settings).get("instance")
-    if mark is None:
-        return []
-    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    others = (process for process in psutil.process_iter() if process.pid not in own)
-    return [process for process in others if is_marked(process, INSTANCE_MARK, mark)]
+    above = {parent.pid for parent in psutil.Process().parents()}
+    return [] if mark is None else [one for one in marked(INSTANCE_MARK, mark) if one.pid not in above]
 
 
 def _refuse_other_terms(settings: Settings, explicit: dict[str, int], hosts: int | None) -> None:

@@ -74,18 +74,13 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Returns when the disk has the names in the folder."""
-    _sync(folder)
-
-
 def sync_files(folder: Path) -> None:
     """Returns when the disk has the files of the folder, and their names; one that is not there has none."""
     if folder.is_dir():
         for path in folder.iterdir():
             if path.is_file():
-                _sync(path)
-        _sync(folder)
+                sync_folder(path)
+        sync_folder(folder)
 
 
 def sync_tree(folder: Path) -> None:
@@ -101,7 +96,8 @@ def unwritable(path: Path, error: OSError) -> InfrastructureError:
     )
 
 
-def _sync(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Returns when the disk has the names in the folder; or what is in the file, if it is one."""
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(opened)

@@ -369,7 +369,7 @@ def _outlive(processes: Iterable[psutil.Process], seconds: float) -> list[psutil
     return left
 
 
-def end_ledger(ledger: Path, *, grace_s: float = 5.0) -> list[int]:
+def end_ledger(ledger: Path) -> list[int]:
     """Ends what a ledger names, with the descendants of each; nothing else. Returns their pids.
 
     The lines count for the attempt in whose folder the ledger lies; others have no business there.
@@ -382,4 +382,4 @@ def end_ledger(ledger: Path, *, grace_s: float = 5.0) -> list[int]:
         with contextlib.suppress(psutil.NoSuchProcess):
             for one in [process, *process.children(recursive=True)]:
                 doomed.setdefault(one.pid, one)
-    return end_processes(doomed.values(), grace_s=grace_s)
+    return end_processes(doomed.values())

@@ -62,6 +62,16 @@ def ports_with(workers: int) -> dict[str, int]:
     return {**DEFAULT_PORTS, **more}
 
 
+class _Place:
+    """A path of an installation, below one of its two folders."""
+
+    def __init__(self, folder: str, *parts: str) -> None:
+        self._folder, self._parts = folder, parts
+
+    def __get__(self, settings: Settings, owner: type[Settings]) -> Path:
+        return Path(getattr(settings, self._folder), *self._parts)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Folders, ports and hosts of one installation; `ports` maps a service's port name to its number."""
@@ -80,38 +90,33 @@ class Settings:
         """These settings for what runs on a target."""
         return replace(self, target=endpoints if endpoints.elsewhere else None)
 
-    @property
-    def attempts(self) -> Path:
-        """Raw files of every attempt, a folder each."""
-        return self.results / "attempts"
-
-    @property
-    def records(self) -> Path:
-        """The records, `<config_id>/<attempt>.json`."""
-        return self.results / "records"
-
-    @property
-    def jars(self) -> Path:
-        return self.home / "jars"
-
-    @property
-    def secrets(self) -> Path:
-        """What only this user may read; see `faultline.system.secrets`."""
-        return self.home / "secrets"
+    # Raw files of every attempt, a folder each.
+    attempts = _Place("results", "attempts")
+    # The records, `<config_id>/<attempt>.json`.
+    records = _Place("results", "records")
+    jars = _Place("home", "jars")
+    # What only this user may read; see `faultline.system.secrets`.
+    secrets = _Place("home", "secrets")
+    # Logs of the services.
+    logs = _Place("home", "logs")
+    airflow_home = _Place("home", "airflow")
+    # Logging settings of every Spark process.
+    spark_logging = _Place("home", "spark", "log4j2.properties")
+    # Working directories of the Spark applications, by application and executor.
+    spark_work = _Place("home", "spark", "work")
+    # Which of this installation's experiments had the machine last; the recorder notes it.
+    turn = _Place("home", "turn.json")
+    # Held by the conductor while a window is measured, and shared by whatever works beside experiments.
+    window_lock = _Place("home", "window.lock")
+    # When each service that faults may hit was started.
+    services_journal = _Place("home", "services.jsonl")
+    # What the hosts have for themselves, a folder each.
+    hosts = _Place("home", "hosts")
 
     @property
     def logins(self) -> Path:
         """What programs log in with where they run: among the secrets, or in the folder of a target."""
         return self.secrets if self.target is None else Path(self.target.logins)
-
-    @property
-    def logs(self) -> Path:
-        """Logs of the services."""
-        return self.home / "logs"
-
-    @property
-    def airflow_home(self) -> Path:
-        return self.home / "airflow"
 
     @property
     def spark_conf(self) -> Path:
@@ -126,31 +131,6 @@ class Settings:
     def class_data(self) -> Path:
         """Where the class-data archive lies."""
         return Path(sys.prefix) / "share" / "faultline"
-
-    @property
-    def spark_logging(self) -> Path:
-        """Logging settings of every Spark process."""
-        return self.home / "spark" / "log4j2.properties"
-
-    @property
-    def spark_work(self) -> Path:
-        """Working directories of the Spark applications, by application and executor."""
-        return self.home / "spark" / "work"
-
-    @property
-    def turn(self) -> Path:
-        """Which of this installation's experiments had the machine last; the recorder notes it."""
-        return self.home / "turn.json"
-
-    @property
-    def window_lock(self) -> Path:
-        """Held by the conductor while a window is measured, and shared by whatever works beside experiments."""
-        return self.home / "window.lock"
-
-    @property
-    def services_journal(self) -> Path:
-        """When each service that faults may hit was started."""
-        return self.home / "services.jsonl"
 
     def hold(self, service: str) -> Path:
         """A fault's word on how long `service` stays down; see `faultline.installation.start`."""
@@ -191,11 +171,6 @@ class Settings:
     def workers(self) -> tuple[int, ...]:
         """The numbers of the Spark workers."""
         return workers_of(self.ports)
-
-    @property
-    def hosts(self) -> Path:
-        """What the hosts have for themselves, a folder each."""
-        return self.home / "hosts"
 
 
 def workers_of(ports: Mapping[str, int]) -> tuple[int, ...]:

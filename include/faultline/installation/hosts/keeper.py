@@ -20,9 +20,8 @@ from typing import NoReturn
 import psutil
 
 from faultline.installation.hosts.layout import checkpoint_disk, disk_of, folder_of, found, put_in_group, remove_group
-from faultline.installation.hosts.network import join, make_bridge, remove_bridge, remove_link, run
 from faultline.installation.hosts.ssh import prepare_ssh
-from faultline.system.endpoints import Host
+from faultline.system.endpoints import Host, Placement
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.files import read_document, write_json
 from faultline.system.processes import birth, live_process
@@ -184,20 +183,94 @@ def mount(image: Path, folder: Path, *, size_mb: int = SIZE_MB) -> None:
         made = image.with_suffix(".new")
         made.unlink(missing_ok=True)
         # No room is kept back for root, as which everything on it runs.
-        run([str(found("mkfs.ext4")), "-q", "-m", "0", str(made), f"{size_mb}M"])
+        _run([str(found("mkfs.ext4")), "-q", "-m", "0", str(made), f"{size_mb}M"])
         made.rename(image)
-    run([str(found("mount")), "-o", "loop", str(image), str(folder)])
+    _run([str(found("mount")), "-o", "loop", str(image), str(folder)])
 
 
 def unmount(folder: Path) -> None:
     """Takes it away, once nobody uses it any more; harmless where none is."""
     if is_mounted(folder):
-        run([str(found("umount")), "--lazy", str(folder)])
+        _run([str(found("umount")), "--lazy", str(folder)])
 
 
 def is_mounted(folder: Path) -> bool:
     """Whether a disk is mounted there."""
     return os.path.ismount(folder)
+
+
+# ---- The network that joins the hosts: a bridge on this machine, and a pair of virtual interfaces for each host ----
+
+
+_LINKS = Path("/sys/class/net")
+
+
+def make_bridge(placement: Placement) -> None:
+    """Makes it where it is not there, with this machine's address. Raises InfrastructureError."""
+    if not _exists(placement.bridge):
+        _ip("link", "add", placement.bridge, "type", "bridge")
+        _ip("address", "add", f"{placement.conductor}/24", "dev", placement.bridge)
+    _ip("link", "set", placement.bridge, "up")
+
+
+def remove_bridge(placement: Placement) -> None:
+    """Removes it, with what leads from it to hosts; harmless when it is gone."""
+    for host in placement.hosts:
+        remove_link(placement, host)
+    if placement.bridge:
+        _delete(placement.bridge)
+
+
+def join(placement: Placement, host: Host, pid: int) -> None:
+    """Connects the host whose first process has this pid. Raises InfrastructureError."""
+    remove_link(placement, host)
+    near, far = link_of(placement, host), "eth0"
+    _ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", str(pid))
+    _ip("link", "set", near, "master", placement.bridge, "up")
+    inside = [str(found("nsenter")), "--target", str(pid), "--net", str(found("ip"))]
+    for words in (
+        ("link", "set", "lo", "up"),
+        ("address", "add", f"{host.address}/24", "dev", far),
+        ("link", "set", far, "up"),
+        ("route", "add", "default", "via", placement.conductor),
+    ):
+        _run([*inside, *words])
+
+
+def remove_link(placement: Placement, host: Host) -> None:
+    """Disconnects a host; harmless when it is not connected."""
+    _delete(link_of(placement, host))
+
+
+def link_of(placement: Placement, host: Host) -> str:
+    """This machine's end of the connection to a host: faultl-XXXXXXXX becomes flXXXXXXXX-N."""
+    return f"fl{placement.bridge.removeprefix('faultl-')}-{host.address.rpartition('.')[2]}"
+
+
+def _delete(link: str) -> None:
+    if not _exists(link):
+        return
+    try:
+        _ip("link", "delete", link)
+    except InfrastructureError:
+        # It goes by itself when the network at its other end does.
+        if _exists(link):
+            raise
+
+
+def _exists(link: str) -> bool:
+    return (_LINKS / link).exists()
+
+
+def _ip(*words: str) -> None:
+    _run([str(found("ip")), *words])
+
+
+def _run(command: list[str]) -> None:
+    """Raises InfrastructureError, with what the command said, when it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InfrastructureError(f"hosts: {' '.join(command)}: {done.stderr.strip() or 'failed'}")
 
 
 if __name__ == "__main__":

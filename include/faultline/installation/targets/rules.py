@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fault.identity import DRIVER
@@ -26,37 +27,41 @@ _ON_WORKERS = ("executors", "python_workers")
 
 def check_target(settings: Settings, config: Configuration) -> None:
     """Refuses a configuration that its target cannot have, by what it says. Raises ConfigError naming the key."""
-    if target(settings, config.target) is None:
-        return
+    if target(settings, config.target) is not None:
+        for why in _refusals(config):
+            raise ConfigError(f"{why}, or target=embedded")
+
+
+def _refusals(config: Configuration) -> Iterator[str]:
+    """What it says that no target has, each with what to say instead."""
     name = config.target
     if config.spark_build is not None:
-        raise ConfigError("spark_build: a build has a master of this installation; leave it out, or target=embedded")
+        yield "spark_build: a build has a master of this installation; leave it out"
     if config.kind.own_client:
-        raise ConfigError(
+        yield (
             f"workload: {config.workload} comes to the broker through the gate, which only the embedded broker has; "
-            "use target=embedded"
+            "choose another"
         )
     for companion in config.kind.companions(config.own):
-        raise ConfigError(
+        yield (
             f"workload: {config.workload} needs a {companion.role} beside it, which listens for the embedded workers "
-            "only; use target=embedded"
+            "only; choose another"
         )
     if config.commit_mode == "none":
-        raise ConfigError(
+        yield (
             f"commit_mode: none keeps state on this machine's RAM disk, which executors of {name} do not share; use "
-            "aligned, or target=embedded"
+            "aligned"
         )
     for one in config.planned_faults():
         fault = one.fault
         if fault.how.detours or fault.how.on_hosts:
-            raise ConfigError(
-                f"fault_action: {fault.action} needs a broker or hosts that `up` made, and {name} has others; use "
-                "kill, or target=embedded"
+            yield (
+                f"fault_action: {fault.action} needs a broker or hosts that `up` made, and {name} has others; use kill"
             )
         for role in ROLES_OF[fault.victim]:
             if role.scope == "services":
-                raise ConfigError(
-                    f"fault: {fault.victim}: {name}'s {role.name} is no victim: {NOT_OURS}; use executor, driver or "
+                yield (
+                    f"fault: {fault.victim}: {name}'s {role.name} is no victim: {NOT_OURS}; use executor, driver, "
                     "python_worker"
                 )
 
