@@ -24,7 +24,7 @@ from faultline.records.manifest import BASELINE
 from faultline.records.record import JUDGED, Record
 from faultline.records.store import Store
 from faultline.reports.views.faults import ended_early
-from faultline.reports.views.recoveries import recovery_lines
+from faultline.reports.views.story import recovery_lines
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.journal import JournalCache
 from faultline.system.settings import Settings

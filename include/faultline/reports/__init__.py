@@ -1,1 +1,0 @@
-"""What people see: tables, plots, pages and texts."""

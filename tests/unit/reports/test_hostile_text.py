@@ -27,9 +27,8 @@ from faultline.reports.notes import headline, sweep_headline
 from faultline.reports.pages.compare import Pair, compare_page
 from faultline.reports.pages.experiment import experiment_page, overlay_page
 from faultline.reports.pages.live import Course, course_figure
-from faultline.reports.pages.nights import nights_page
 from faultline.reports.pages.overview import overview_page
-from faultline.reports.pages.sweep import matrix_page, sweep_page
+from faultline.reports.pages.sweep import matrix_page, nights_page, sweep_page
 from faultline.reports.prometheus import prometheus_text
 from faultline.reports.report import render
 from faultline.reports.tables import as_cell

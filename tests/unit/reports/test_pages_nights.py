@@ -16,9 +16,8 @@ from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.records.summary import Entry
-from faultline.reports.pages.nights import nights_page
 from faultline.reports.pages.site import Unknown
-from faultline.reports.pages.sweep import sweep_page
+from faultline.reports.pages.sweep import nights_page, sweep_page
 from faultline.reports.views import nights
 from faultline.reports.views.nights import Chosen
 from faultline.reports.views.sweep import chosen_group

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faultline.reports.views.recoveries import recovery_lines, repeated_parts
+from faultline.reports.views.story import recovery_lines, repeated_parts
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 

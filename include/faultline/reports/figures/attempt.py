@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -15,6 +14,7 @@ from faultline.reports.figures.style import FAINT_COLOUR, FAULT_COLOUR, ROLE_COL
 from faultline.reports.views.series import Bounds, lag_out, latency_out
 
 Series = Mapping[str, Any]
+Points = Sequence[Mapping[str, Any]]
 
 _SOFT = "#86B6E0"
 _SHADE = "rgba(128,138,148,0.13)"
@@ -22,16 +22,8 @@ _OUT = "rgba(213,94,0,0.16)"
 _MARK = "rgba(128,138,148,0.55)"
 
 
-@dataclass(frozen=True)
-class Mark:
-    """How an event of the timeline is named and drawn."""
-
-    label: str
-    symbol: str
-
-
 # In the order of the legend. `gate` and the window's edges are drawn as shades, not as marks.
-_SYMBOLS = {
+MARKS = {
     "t0": "x",
     "t1": "line-ns-open",
     "t2": "triangle-up",
@@ -48,7 +40,6 @@ _SYMBOLS = {
     "snapshot": "circle-open",
     "last_out": "x-thin-open",
 }
-MARKS = {name: Mark(LABELS[name], symbol) for name, symbol in _SYMBOLS.items()}
 # From top to bottom: the strip of events, then the four rows, as shares of the height.
 _STRIP = (0.965, 1.0)
 _ROWS = ((0.735, 0.95), (0.495, 0.695), (0.265, 0.455), (0.0, 0.225))
@@ -105,84 +96,54 @@ def time_figure(
     return figure
 
 
-def _latency(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> None:
-    times = _column(points, "t_s")
-    # The maximum first, so that it lies behind the p99 it often coincides with.
-    for key, name, line in (
-        ("max_ms", "max", {"color": FAINT_COLOUR, "width": 1.4, "dash": "dot"}),
-        ("p99_ms", "p99", {"color": STRONG_COLOUR, "width": 2}),
-        ("p50_ms", "p50", {"color": _SOFT, "width": 2}),
-    ):
-        figure.add_scatter(
-            x=times,
-            y=_column(points, key),
-            name=f"latency {name}",
-            mode="lines" if key == "max_ms" else "lines+markers",
-            line=line,
-            marker={"size": 4},
-            yaxis="y",
-            legend="legend2",
-            hovertemplate="%{y:,.0f} ms",
-        )
-
-
-def _throughput(figure: go.Figure, points: Sequence[Mapping[str, Any]], rate: float | None) -> None:
-    times = _column(points, "t_s")
-    # A bin is given by its end: vertical first, then horizontal draws its value over its whole span.
-    figure.add_scatter(
-        x=times,
-        y=_column(points, "rps", 1),
-        name="committed",
-        mode="lines",
-        line={"color": STRONG_COLOUR, "width": 1.8, "shape": "vh"},
-        yaxis="y2",
-        legend="legend3",
-        hovertemplate="%{y:,.0f} records/s",
-    )
-    known = [time for time in times if time is not None]
-    if rate is not None and known:
-        _level(figure, "y2", rate, [known[0], known[-1]], "offered", "legend3")
-
-
-def _lag(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> None:
+def _curve(figure: go.Figure, row: int, points: Points, key: str, name: str, unit: str, **more: Any) -> None:
+    """One curve in a row from the top (1 to 4), with its entry in the legend beside it."""
+    line = {"color": STRONG_COLOUR, "width": 1.8, **more.pop("line", {})}
     figure.add_scatter(
         x=_column(points, "t_s"),
-        y=_column(points, "records", 0),
-        name="lag at commit",
-        mode="lines+markers",
-        line={"color": STRONG_COLOUR, "width": 1.8},
-        marker={"size": 4},
-        yaxis="y3",
-        legend="legend4",
-        hovertemplate="%{y:,.0f} records",
+        y=_column(points, key, more.pop("digits", 3)),
+        name=name,
+        line=line,
+        yaxis=_AXES[row - 1],
+        legend=f"legend{row + 1}",
+        hovertemplate=f"%{{y:{more.pop('form', ',.0f')}}} {unit}",
+        **{"mode": "lines", **more},
     )
 
 
-def _cpu(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> float:
+def _latency(figure: go.Figure, points: Points) -> None:
+    # The maximum first, so that it lies behind the p99 it often coincides with.
+    _curve(figure, 1, points, "max_ms", "latency max", "ms", marker={"size": 4},
+           line={"color": FAINT_COLOUR, "width": 1.4, "dash": "dot"})  # fmt: skip
+    for key, name, colour in (("p99_ms", "p99", STRONG_COLOUR), ("p50_ms", "p50", _SOFT)):
+        _curve(figure, 1, points, key, f"latency {name}", "ms", mode="lines+markers", marker={"size": 4},
+               line={"color": colour, "width": 2})  # fmt: skip
+
+
+def _throughput(figure: go.Figure, points: Points, rate: float | None) -> None:
+    # A bin is given by its end: vertical first, then horizontal draws its value over its whole span.
+    _curve(figure, 2, points, "rps", "committed", "records/s", digits=1, line={"shape": "vh"})
+    known = _known(points, "t_s")
+    if rate is not None and known:
+        _level(figure, "y2", rate, [round(known[0], 3), round(known[-1], 3)], "offered", "legend3")
+
+
+def _lag(figure: go.Figure, points: Points) -> None:
+    _curve(figure, 3, points, "records", "lag at commit", "records", digits=0, mode="lines+markers",
+           marker={"size": 4})  # fmt: skip
+
+
+def _cpu(figure: go.Figure, points: Points) -> float:
     """Stacked areas; returns the highest sum of all roles."""
-    times = _column(points, "t_s")
-    peak = 0.0
+    filled = [{"t_s": point["t_s"], **{role: point.get(role, 0.0) for role in ROLE_COLOURS}} for point in points]
     for role, colour in ROLE_COLOURS.items():
-        values = [_number(point.get(role, 0.0)) for point in points]
-        if role == "python_workers" and not any(values):
-            continue
-        figure.add_scatter(
-            x=times,
-            y=[None if value is None else round(value, 3) for value in values],
-            name=role.replace("_", " "),
-            mode="lines",
-            stackgroup="cpu",
-            line={"color": colour, "width": 0.8},
-            yaxis="y4",
-            legend="legend5",
-            hovertemplate="%{y:.2f} cores",
-        )
-    for point in points:
-        peak = max(peak, sum(_number(point.get(role, 0.0)) or 0.0 for role in ROLE_COLOURS))
-    return peak
+        if role != "python_workers" or any(_number(point[role]) for point in filled):
+            _curve(figure, 4, filled, role, role.replace("_", " "), "cores", form=".2f", stackgroup="cpu",
+                   line={"color": colour, "width": 0.8})  # fmt: skip
+    return max((sum(_number(point[role]) or 0.0 for role in ROLE_COLOURS) for point in filled), default=0.0)
 
 
-def _events(figure: go.Figure, events: Sequence[Mapping[str, Any]]) -> None:
+def _events(figure: go.Figure, events: Points) -> None:
     """Each event as a line through all rows and a mark above them, whose legend says what it is.
 
     Of several faults each has its line; only the first one's events are in the legend, which would burst otherwise.
@@ -205,17 +166,17 @@ def _plain(event: Mapping[str, Any]) -> str:
 def _event(figure: go.Figure, event: Mapping[str, Any], strikes: Mapping[int, float], *, legend: bool) -> None:
     """One event; `strikes`: t0 of each fault by number, in seconds after T0."""
     plain, number = split_name(str(event["name"]))
-    mark, at, fault = MARKS[plain], round(float(event["t_s"]), 3), plain == "t0"
+    at, fault = round(float(event["t_s"]), 3), plain == "t0"
     after = f" {signed(at - strikes[number], 1)} s" if number in strikes and not fault else ""
     several = f" (fault {number})" if number > 1 else ""
     colour = FAULT_COLOUR if fault else FAINT_COLOUR
     figure.add_scatter(
         x=[at],
         y=[0],
-        name=f"{mark.label}{after}{several}",
+        name=f"{LABELS[plain]}{after}{several}",
         mode="markers",
         marker={
-            "symbol": mark.symbol,
+            "symbol": MARKS[plain],
             "size": 10 if fault else 9,
             "color": colour,
             "line": {"width": 1.4, "color": colour},
@@ -336,7 +297,7 @@ def _row_layout(log: bool) -> dict[str, Any]:
     return layout
 
 
-def _log_worthwhile(points: Sequence[Mapping[str, Any]]) -> bool:
+def _log_worthwhile(points: Points) -> bool:
     usual = sorted(_known(points, "p50_ms"))
     if not usual or usual[0] <= 0:
         return False
@@ -357,11 +318,11 @@ def _window(series: Series) -> tuple[float, float]:
     return warmup_s, duration_s
 
 
-def _column(points: Sequence[Mapping[str, Any]], key: str, digits: int = 3) -> list[float | None]:
+def _column(points: Points, key: str, digits: int = 3) -> list[float | None]:
     return [None if (value := _number(point[key])) is None else round(value, digits) for point in points]
 
 
-def _known(points: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+def _known(points: Points, key: str) -> list[float]:
     """The numbers of a column, without the gaps."""
     return [value for point in points if (value := _number(point[key])) is not None]
 

@@ -25,7 +25,7 @@ from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry, counting
 from faultline.reports.markdown.charts import charts
-from faultline.reports.markdown.tables import sections, table, words
+from faultline.reports.markdown.tables import grid_lines, sections, table, words
 from faultline.reports.views.answer import answer_lines, front_heads, front_rows, unsound_text
 from faultline.system.errors import ConfigError
 from faultline.system.text import natural, suggest
@@ -175,12 +175,8 @@ def _answer(records: Sequence[Record]) -> list[str]:
     rows = front_rows(answer) if answer is not None and answer.tells else []
     if answer is not None and len(rows) > 1:
         heads = ["configuration", *front_heads(answer), "n", "no other beats it in all"]
-        lines += [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-        lines += [
-            f"| {' | '.join(words(text) for text in (name, *figures, str(n), where))} |"
-            for name, figures, where, n in rows
-        ]
-        lines.append("")
+        cells = [[words(text) for text in (name, *figures, str(n), where)] for name, figures, where, n in rows]
+        lines += [*grid_lines(heads, cells), ""]
     return lines
 
 
@@ -235,10 +231,11 @@ def _not_valid(points: Sequence[Point], axes: Sequence[Axis], replaced: int) -> 
     empty = [point for point in points if not point.valid]
     if empty:
         heads = [*(words(axis.name) for axis in axes), "tries", "why there is no valid record"]
-        lines += [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-        for point in empty:
-            cells = [*(words(axis.label(point)) for axis in axes), str(len(point.entries)), words(_why(point))]
-            lines.append(f"| {' | '.join(cells)} |")
+        cells = [
+            [*(words(axis.label(point)) for axis in axes), str(len(point.entries)), words(_why(point))]
+            for point in empty
+        ]
+        lines += grid_lines(heads, cells)
     reasons = Counter(
         reason.split(":")[0] for point in points if point.valid for entry in point.entries for reason in entry.reasons
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from faultline.comparison.cells import Axis, Point
@@ -94,11 +94,16 @@ def sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list[Colum
 def table(points: Sequence[Point], axes: Sequence[Axis], columns: Sequence[Column]) -> list[str]:
     """Lines of a Markdown table: the axes, the columns, and how many of the measured are valid."""
     heads = [*(words(axis.name) for axis in axes), *(column.heading for column in columns), N.heading]
-    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-    for point in points:
-        cells = [*(words(axis.label(point)) for axis in axes), *(column.text(point) for column in (*columns, N))]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    cells = [
+        [*(words(axis.label(point)) for axis in axes), *(column.text(point) for column in (*columns, N))]
+        for point in points
+    ]
+    return grid_lines(heads, cells)
+
+
+def grid_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    return [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def words(text: str) -> str:

@@ -111,7 +111,7 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
         request: Request, metric: str = "", cell: str = "", page: str = "", of: str = "", by: str = ""
     ) -> Response:
         # Statistics take a second to import, and Airflow's API server seldom needs them.
-        from faultline.reports.pages.nights import nights_page
+        from faultline.reports.pages.sweep import nights_page
         from faultline.reports.views.nights import Chosen
 
         return _page(nights_page(site_of(request), Chosen(metric, cell, _number(page), of, by)))

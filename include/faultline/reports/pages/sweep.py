@@ -1,4 +1,4 @@
-"""The page of one sweep or matrix: its view, and the ways to its experiments and to other sweeps."""
+"""The pages of one sweep, of a matrix, and of the nightly runs: their views, and the ways to experiments and sweeps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import plotly.graph_objects as go
 from faultline.comparison.coverage import cell_text, gap_of
 from faultline.comparison.decisions import settled_in
 from faultline.comparison.selection import entries_of_sweep
+from faultline.experiment.night_file import is_night
+from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.catalogue import by_group
 from faultline.records.manifest import Manifests
 from faultline.records.summary import Entry
 from faultline.reports.pages.runs import runs_of_sweep
 from faultline.reports.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, attempts, paged, render
+from faultline.reports.views import nights
+from faultline.reports.views.nights import BY, Chosen, NightView
 from faultline.reports.views.run import minute
 from faultline.reports.views.sweep import ASKS, Choice, SweepView
 
@@ -110,3 +114,39 @@ def _gap(site: Site, sweep: str | None) -> dict[str, Any] | None:
     gap = gap_of(plan, entries, settled_in(plan, entries))
     shown = [(cell_text(gap, one), one.last or "never measured") for one in gap.missing[:MOST_MISSING]]
     return {"planned": gap.planned, "missing": len(gap.missing), "cells": shown}
+
+
+def nights_page(site: Site, choice: Chosen | None = None) -> str:
+    """The page; before the first night one that says how to set it up. Raises Unknown for nights, a cell or a metric
+    that there are not."""
+    choice = choice or Chosen()
+    site.index.refresh()
+    kinds = sorted(
+        (name for tally in site.index.matrices() if (name := tally.name) and is_night(name)),
+        key=lambda one: one != NIGHTLY,
+    )
+    if choice.of and choice.of not in kinds:
+        raise Unknown(f"No night of {choice.of} has a record yet.")
+    if choice.by not in ("", *BY):
+        raise Unknown(f"Nights are drawn by {' or '.join(BY)}, not by {choice.by}.")
+    of = choice.of or (kinds[0] if kinds else NIGHTLY)
+    view = NightView(site.results, site.index.of_matrix(of), of, choice)
+    if not view.nights:
+        return render(site, "no_nights", title="Nights")
+    page, pages, offset = paged(choice.page, len(view.dates), nights.NIGHTS_A_PAGE)
+    return render(
+        site,
+        "nights",
+        title="Nights",
+        view=view,
+        figures={"course": view.figure} if view.figure is not None else {},
+        ways=BY,
+        metric_groups=by_group(view.metrics),
+        kinds=kinds,
+        rows=view.rows(view.dates[offset : offset + nights.NIGHTS_A_PAGE]),
+        page=page,
+        pages=pages,
+        page_link=lambda number: site.link(
+            "nights", of=choice.of, metric=choice.metric, cell=choice.cell, by=choice.by, page=number
+        ),
+    )

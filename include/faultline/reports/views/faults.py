@@ -17,9 +17,8 @@ from faultline.lifecycle.progress import victim_name
 from faultline.records.event_names import EDGES, WORDS, split_name
 from faultline.records.format import fault_of, recovered_since, seconds
 from faultline.records.record import Record, RecoveryPart
-from faultline.reports.views.recoveries import PARTS, part_lengths
 from faultline.reports.views.series import last_out_text, plateau_text
-from faultline.reports.views.story import Deed, Event, FaultView, Restart, Span, Story
+from faultline.reports.views.story import PARTS, Deed, Event, FaultView, Restart, Span, Story, part_lengths
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Line, events, last, read_journal
 

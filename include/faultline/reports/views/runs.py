@@ -13,7 +13,7 @@ from faultline.records.catalogue import MACRO, TAIL, Metric, Sheet, columns_in
 from faultline.records.format import CONTROL, FAULT_KEYS, NONE, cores, count, fault_of, macro, plain, tail, title_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry
-from faultline.reports.views.recoveries import repeated_parts
+from faultline.reports.views.story import repeated_parts
 from faultline.system.errors import ConfigError
 from faultline.system.text import sortable
 
