@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import crash
 from benchmarks.broken_sweeps import Diary, require_none, total
-from benchmarks.crash import RANDOM_KILLS, ROLES, STEPS, VICTIMS, Kills, figures, is_due, plan_kills
+from benchmarks.crash import RANDOM_KILLS, ROLES, STEPS, VICTIMS, Kill, Kills, figures, is_due, plan_kills
 from benchmarks.figure import Figure
 from benchmarks.leftovers import tally
 from benchmarks.long_sweep import LOCKED, fixed_cost, growth, lines_with
@@ -137,6 +137,55 @@ def test_a_sweep_of_an_interrupted_call_is_brought_to_its_end(
     sweep = Kills(settings, diary, print).finish(series, runs)
     assert (airflow.triggered, sweep.state) == (triggered, "success")
     assert sweep.triggers == len(airflow.known) and not diary.unfinished
+
+
+class Fragile(Airflow):
+    """Ends its first run red, and each after that green, once as many acts were done as are expected of it."""
+
+    def __init__(self) -> None:
+        super().__init__({}, [])
+        self.done = 0
+
+    def runs(self, dag_id: str, *states: str) -> list[dict[str, Any]]:
+        return []
+
+    def trigger(self, dag_id: str, form: dict[str, Any], *, run_id: str) -> str:
+        self.triggered.append(run_id)
+        self.known[run_id] = "running"
+        return run_id
+
+    def act(self, run_id: str) -> None:
+        self.done += 1
+        if self.done in (2, 3, 5):
+            self.known[run_id] = "failed" if self.done == 2 else "success"
+
+
+def test_acts_are_done_once_each_and_a_red_sweep_is_triggered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow, settings = Fragile(), Settings(ROOT, tmp_path / "home", tmp_path / "results")
+
+    class Acts(Kills):
+        per_sweep = 3
+
+        def deliver(self, kill: Kill, run_id: str) -> bool:
+            self.note(kill, run_id, pid=1)
+            airflow.act(run_id)
+            return True
+
+    monkeypatch.setattr("benchmarks.broken_sweeps.AirflowApi", lambda _: airflow)
+    monkeypatch.setattr("benchmarks.broken_sweeps.series_tally", lambda *_: tally([], "b1", [], []))
+    monkeypatch.setattr("benchmarks.broken_sweeps.calm", lambda *_: None)
+    monkeypatch.setattr("benchmarks.broken_sweeps.left_behind", lambda *_: {"orphans": total([0.0])})
+    monkeypatch.setattr("benchmarks.broken_sweeps.new_series", lambda name: f"{name}-{len(airflow.triggered)}")
+    diary = Diary(tmp_path / "crash.jsonl", "kill")
+    assert Acts(settings, diary, print).go_through(plan_kills()[:5])["orphans"].value == 0
+    assert [line["number"] for line in diary.acts] == list(range(5)) and not diary.unfinished
+    assert airflow.triggered == ["crash-0-0", "crash-0-1", "crash-2-0"], "the first sweep was red once"
+    assert [(one["acts"], one["triggers"], one["state"]) for one in diary.sweeps] == [
+        (3, 2, "success"),
+        (2, 1, "success"),
+    ]
 
 
 def test_figures_are_sums_over_sweeps() -> None:
