@@ -22,8 +22,14 @@ from faultline.lifecycle.window.signals import Load, SignalReader
 from faultline.system.journal import Instant, Journal, read_journal
 from generators.gate import LOAD_END, LoadEnd
 from generators.pacing import Schedule
+from tests.support.fake_clock import FakeClock
 
 INTERVAL_S, RATE = 0.05, 1000
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    return FakeClock(monkeypatch)
 
 
 class Engine:

@@ -12,6 +12,7 @@ from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.window import quiet_window as subject
 from faultline.lifecycle.window.quiet_window import quiet_window
 from faultline.system.locks import beside_windows, is_measured
+from tests.support.fake_clock import FakeClock
 
 
 @pytest.fixture
@@ -25,23 +26,21 @@ def attempt(tmp_path: Path) -> Attempt:
     return mine
 
 
-@pytest.mark.parametrize("end", ["closed", "unhealed"])
-def test_it_opens_when_the_one_before_is_over(attempt: Attempt, tmp_path: Path, end: str) -> None:
-    timer = threading.Timer(0.2, getattr(Attempt(tmp_path / "before"), end).touch)
-    timer.start()
-    with quiet_window(attempt, None) as waited_s:
-        assert waited_s >= 0.2
-
-
-def test_it_waits_for_one_of_another_installation_too(attempt: Attempt, tmp_path: Path) -> None:
-    other = tmp_path / "elsewhere" / "attempts" / "before"
-    other.mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("before", "end"),
+    [("before", "closed.json"), ("before", "unhealed.json"), ("elsewhere/attempts/before", "closed.json")],
+)
+def test_it_opens_when_the_one_before_is_over_of_whatever_installation(
+    attempt: Attempt, tmp_path: Path, before: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, clock = tmp_path / before, FakeClock(monkeypatch)
+    other.mkdir(parents=True, exist_ok=True)
     (other / "attempt.json").write_text("{}")
-    attempt.recorder_journal.write_text(json.dumps({"kind": "start", "after": str(other)}) + "\n")
-    timer = threading.Timer(0.2, (other / "closed.json").touch)
-    timer.start()
+    after = other.name if other.parent == tmp_path else str(other)
+    attempt.recorder_journal.write_text(json.dumps({"kind": "start", "after": after}) + "\n")
+    clock.at(clock.mono_ns + 20 * 10**9, (other / end).touch)
     with quiet_window(attempt, None) as waited_s:
-        assert waited_s >= 0.2
+        assert 20 <= waited_s < 20 + 2 * subject.POLL_S
 
 
 @pytest.mark.parametrize("after", [None, "unknown", "/nowhere/at/all"])
@@ -52,9 +51,9 @@ def test_it_waits_for_nobody_when_nobody_was_before(attempt: Attempt, after: str
 
 
 def test_one_whose_run_died_does_not_hold_it_shut_for_ever(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "CLOSE_S", 0.2)
+    FakeClock(monkeypatch)
     with quiet_window(attempt, None) as waited_s:
-        assert waited_s >= 0.2
+        assert subject.CLOSE_S <= waited_s < subject.CLOSE_S + 2 * subject.POLL_S
 
 
 def test_other_work_holds_it_shut_and_is_kept_out_until_its_end(attempt: Attempt, tmp_path: Path) -> None:
