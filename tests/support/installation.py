@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,3 +72,20 @@ def free_ports(number: int) -> list[int]:
     while len(found) < number:
         found.add(free_port())
     return list(found)
+
+
+@contextmanager
+def within(settings: Settings, use: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that is in `using` or `only_foreground` of the installation."""
+    program = (
+        "import sys, time; from pathlib import Path; from faultline.system.settings import Settings\n"
+        "from faultline.installation.users import only_foreground, using\n"
+        f"settings = Settings(*map(Path, sys.argv[1:]))\nwith {use}: print('in', flush=True); time.sleep(900)\n"
+    )
+    command = [sys.executable, "-c", program, *map(str, (settings.root, settings.home, settings.results))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "in\n"
+        try:
+            yield process
+        finally:
+            process.kill()

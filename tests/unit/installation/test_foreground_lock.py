@@ -8,7 +8,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,18 +29,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.files import write_json
 from faultline.system.settings import INSTANCE, Settings
 from faultline.system.waiting import wait_until
-
-SERVES = """\
-import sys, time
-from pathlib import Path
-from faultline.system.settings import Settings
-from faultline.installation.users import only_foreground
-
-home = Path(sys.argv[1])
-with only_foreground(Settings(home, home, home)):
-    print("serves", flush=True)
-    time.sleep(900)
-"""
+from tests.support.installation import within
 
 
 @pytest.fixture
@@ -51,11 +39,8 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def holder(settings: Settings) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", SERVES, str(settings.home)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "serves\n"
+    with within(settings, "only_foreground(settings)") as process:
         yield process
-        process.kill()
 
 
 def test_there_is_one_holder_and_it_is_known(settings: Settings) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +18,12 @@ from faultline.experiment.attempt import Attempt, write_json
 from faultline.installation import kafka as kafka
 from faultline.installation import supervision
 from faultline.installation.kafka import prepare_kafka
-from faultline.installation.supervision import _start_daemon, down, provision_airflow, up
-from faultline.installation.users import FILE, conductor_of, only_conductor, using
-from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.installation.supervision import _start_daemon, down, provision_airflow
+from faultline.installation.users import using
+from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.settings import ROOT, Settings
-from faultline.system.waiting import wait_until
+from tests.support.installation import within
 
 
 @pytest.mark.parametrize(
@@ -83,23 +80,6 @@ def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(settings: Set
         sleeping.wait()
 
 
-@contextmanager
-def within(settings: Settings, use: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that is in `using` or `only_conductor` of the installation."""
-    program = (
-        "import sys, time; from pathlib import Path; from faultline.system.settings import Settings\n"
-        "from faultline.installation.users import only_conductor, using\n"
-        f"settings = Settings(*map(Path, sys.argv[1:]))\nwith {use}: print('in', flush=True); time.sleep(900)\n"
-    )
-    command = [sys.executable, "-c", program, *map(str, (settings.root, settings.home, settings.results))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "in\n"
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def test_down_ends_a_run_that_has_no_attempt_yet(settings: Settings) -> None:
     said: list[str] = []
     with within(settings, "using(settings, run=True)") as run:
@@ -109,57 +89,3 @@ def test_down_ends_a_run_that_has_no_attempt_yet(settings: Settings) -> None:
     assert said == ["stopping what is measured without Airflow"] and supervision._owners(settings) == []
     with using(settings, run=True), using(settings):
         assert supervision._owners(settings) == [], "not the process that asks"
-
-
-# ---- Who serves an Airflow of others ----
-
-
-@pytest.fixture
-def conductor(settings: Settings) -> Iterator[subprocess.Popen[str]]:
-    settings.home.mkdir()
-    with within(settings, "only_conductor(settings)") as process:
-        yield process
-
-
-def test_there_is_one_conductor_and_it_is_known(settings: Settings) -> None:
-    settings.home.mkdir()
-    assert conductor_of(settings) is None
-    with only_conductor(settings):
-        with pytest.raises(ConfigError, match="a conductor serves there already"), only_conductor(settings):
-            pass
-        known = conductor_of(settings)
-        assert known is not None and known.pid == os.getpid()
-    assert conductor_of(settings) is None
-    with only_conductor(settings):
-        pass
-
-
-def test_whoever_has_the_number_of_a_dead_conductor_is_none(settings: Settings) -> None:
-    settings.home.mkdir()
-    with only_conductor(settings):
-        told = json.loads((settings.home / FILE).read_text())
-    for change in ({"start_ticks": told["start_ticks"] - 1}, {"boot": "another"}, {"pid": None}, {"who": 1}):
-        (settings.home / FILE).write_text(json.dumps({**told, **change}))
-        assert conductor_of(settings) is None, change
-    (settings.home / FILE).write_text(json.dumps(told)[:-9])
-    assert conductor_of(settings) is None
-
-
-def test_airflow_does_not_come_up_beside_a_conductor(settings: Settings, conductor: subprocess.Popen[str]) -> None:
-    before = {path.name for path in settings.home.iterdir()}
-    with pytest.raises(ConfigError, match=rf"conductor of another Airflow serves here \(process {conductor.pid}\)"):
-        up(settings, Path("/nowhere/java"), Path("/nowhere"))
-    assert {path.name for path in settings.home.iterdir()} == before | {"up.lock"}
-
-
-def test_down_ends_the_conductor_and_not_the_one_that_calls_it(
-    settings: Settings, conductor: subprocess.Popen[str]
-) -> None:
-    said: list[str] = []
-    down(settings, said.append)
-    wait_until(lambda: conductor.poll() is not None, timeout_s=120, what="the end of the conductor")
-    assert said == ["stopping the conductor"]
-    assert conductor.returncode in (-signal.SIGTERM, 0)  # 0: `down` itself waited for its child
-    with only_conductor(settings):
-        down(settings, said.append)
-    assert len(said) == 1
