@@ -12,17 +12,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from benchmarks.figure import Figure, share
-from faultline.comparison.compare import metrics_named
-from faultline.comparison.gate.verdict import DOUBTS, Finding, Pairs, looks
+from faultline.comparison.gate.verdict import CERTAIN, SUSPECTED, least_p
+from faultline.comparison.statistics.estimate import Bools, Floats
 from faultline.experiment.nightly_schedule import PAIRS
-from faultline.records.catalogue import CPU_PER_MILLION, MACRO
 from faultline.system.text import Say
 
 SEASON, CONFIGURATIONS = 90, 2
-SEASONS, QUICK_SEASONS = 200, 4
-SLOWED, QUICK_SLOWED = 400, 20
+SEASONS, QUICK_SEASONS = 1000, 40
+SLOWED, QUICK_SLOWED = 1000, 40
 # Of one configuration alone, whose two nights in a row are no rarer for others being tested.
 SIZES = (1, CONFIGURATIONS)
 PLANTED = (0.05, 0.10, 0.20)
@@ -39,48 +39,42 @@ class Scatter:
     execution time in the latency, or in the engine's CPU time. `resolution`: as a share of the figure.
     """
 
-    metric: str
     neighbours: Sequence[float]
     reach: float
     resolution: float = 0.0
 
-    def pairs(self, name: str, size: int, work: float, rng: np.random.Generator) -> Pairs:
-        """So many pairs, with `work` more in each batch of tonight's build; which run came first is drawn by lot."""
+    def pairs(self, shape: tuple[int, ...], work: float, rng: np.random.Generator) -> Floats:
+        """Pairs with `work` more in each batch of tonight's build, at the end that proves least of its being worse;
+        which run came first is drawn by lot."""
         values = np.asarray(self.neighbours)
         width = 0.9 * float(values.std(ddof=1)) * len(values) ** -0.2
         # Smoothing must not add scatter: Silverman's width is shrunk away again.
-        drawn = (rng.choice(values, size) + width * rng.standard_normal(size)) / math.hypot(1, width / values.std())
-        drawn = drawn * rng.choice((-1.0, 1.0), size) + math.log1p(self.reach * work)
-        (metric,) = metrics_named([self.metric])
-        blur = math.log1p(self.resolution)
-        return Pairs(name, name, metric, tuple((drawn - blur).tolist()), tuple((drawn + blur).tolist()), size)
+        drawn = (rng.choice(values, shape) + width * rng.standard_normal(shape)) / math.hypot(1, width / values.std())
+        drawn = drawn * rng.choice((-1.0, 1.0), shape) + math.log1p(self.reach * work)
+        return np.asarray(drawn - math.log1p(self.resolution))
 
 
 # Of CPU per record, median latency, and macro recovery (definition 2, known to 2 s of 12; kills at 2 s).
 SCATTERS = {
     "cpu": Scatter(
-        CPU_PER_MILLION,
         (-0.1498, -0.1176, -0.1143, -0.1036, -0.0912, -0.078, -0.0609, -0.0466, -0.04, -0.0307, -0.0181, -0.0032,
          -0.003, -0.0015, 0.0052, 0.0155, 0.0211, 0.0216, 0.0247, 0.0331, 0.0565, 0.0609, 0.0836, 0.0948, 0.095,
          0.11, 0.1166, 0.1217, 0.1483, 0.1588, 0.1603),
         0.62,
     ),
     "p50": Scatter(
-        "latency_ms.p50",
         (-0.0858, -0.0717, -0.0527, -0.0497, -0.0493, -0.0418, -0.0408, -0.0266, -0.0227, -0.0204, -0.0188,
          -0.0158, -0.0129, -0.0042, -0.0017, 0.0, 0.0, 0.0035, 0.0142, 0.015, 0.0175, 0.0256, 0.0271, 0.0345,
          0.0354, 0.0667, 0.0689, 0.0752, 0.0797, 0.0888, 0.089),
         0.5,
     ),
     "p99": Scatter(
-        "latency_ms.p99",
         (-0.9679, -0.5274, -0.3022, -0.2692, -0.1005, -0.0845, -0.0736, -0.0715, -0.0554, -0.0509, -0.0387,
          -0.0194, -0.0186, -0.0157, 0.0092, 0.0119, 0.018, 0.0222, 0.0299, 0.0305, 0.0391, 0.0403, 0.0545, 0.0879,
          0.1123, 0.1321, 0.3125, 0.4282, 0.453, 0.7632, 0.7683),
         0.5,
     ),
     "macro": Scatter(
-        MACRO,
         (-0.6273, -0.2036, -0.1544, -0.0434, -0.0202, 0.0308, 0.1152, 0.1304, 0.3778, 0.3876, 0.6094, 0.6697),
         1.0,
         2 / 12,
@@ -89,7 +83,7 @@ SCATTERS = {
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
-    """200 seasons of 90 equal nights and 400 slowdowns of each size for each figure; 4 and 20 when `quick`.
+    """1,000 seasons of 90 equal nights and 1,000 slowdowns of each size for each figure; 40 each when `quick`.
 
     `FIGURE_false_seasons_N`: seasons of N configurations with a red night. `FIGURE_WORK_night`: slowdowns by so many
     percent more work in each batch that the first night suspects; `…_two`: that are red by the second; `…_week`: by the
@@ -100,32 +94,35 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     for number, (name, scatter) in enumerate(SCATTERS.items()):
         rng = np.random.default_rng([SEED, number])
         for size in SIZES:
-            wrong = sum(_red_by(scatter, size, 0.0, SEASON, rng)[1] is not None for _ in range(seasons))
-            figures[f"{name}_false_seasons_{size}"] = share(wrong, seasons)
+            _, red = judged(scatter.pairs((seasons, SEASON, size, PAIRS), 0.0, rng))
+            figures[f"{name}_false_seasons_{size}"] = share(int(red.any(axis=1).sum()), seasons)
         says = [f"{name}: {figures[f'{name}_false_seasons_{size}'].value:.1%} of seasons red by mistake"]
         for work in PLANTED:
-            found = [_red_by(scatter, CONFIGURATIONS, work, WEEK, rng) for _ in range(slowed)]
+            suspects, red = judged(scatter.pairs((slowed, WEEK, CONFIGURATIONS, PAIRS), work, rng))
             key = f"{name}_{work * 100:.0f}"
-            figures[f"{key}_night"] = share(sum(first for first, _ in found), slowed)
-            figures[f"{key}_two"] = share(sum(red is not None and red <= 2 for _, red in found), slowed)
-            figures[f"{key}_week"] = share(sum(red is not None for _, red in found), slowed)
+            figures[f"{key}_night"] = share(int(suspects[:, 0].sum()), slowed)
+            figures[f"{key}_two"] = share(int(red[:, :2].any(axis=1).sum()), slowed)
+            figures[f"{key}_week"] = share(int(red.any(axis=1).sum()), slowed)
             says.append(f"{work:.0%} more work red within two nights {figures[f'{key}_two'].value:.0%}")
         say("; ".join(says))
     return {name: asdict(figure) for name, figure in figures.items()}
 
 
-def _red_by(
-    scatter: Scatter, configurations: int, work: float, nights: int, rng: np.random.Generator
-) -> tuple[bool, int | None]:
-    """Whether the first night suspects anything, and which night is red, counted from 1; None for none of them."""
-    before: set[str] = set()
-    first = False
-    for night in range(1, nights + 1):
-        cells = [scatter.pairs(str(number), PAIRS, work, rng) for number in range(configurations)]
-        found = {one.cell.name: one.finding for one in looks(cells)}
-        doubted = {name for name, finding in found.items() if finding in DOUBTS}
-        first = first or (night == 1 and bool(doubted))
-        if Finding.WORSE in found.values() or doubted & before:
-            return first, night
-        before = doubted
-    return first, None
+def judged(pairs: Floats) -> tuple[Bools, Bools]:
+    """Which nights suspect anything, and which are red. `pairs`: (season, night, configuration, pair)."""
+    tests = [p_worse(pairs)]
+    if pairs.shape[2] > 1:
+        scaled = pairs / np.sqrt((pairs**2).mean(axis=3, keepdims=True))
+        tests.append(p_worse(scaled.reshape(*pairs.shape[:2], 1, -1)))
+    q = stats.false_discovery_control(np.concatenate(tests, axis=2), axis=2)
+    suspects, certain = q <= SUSPECTED, q <= CERTAIN
+    again = np.zeros_like(suspects)
+    again[:, 1:] = suspects[:, 1:] & suspects[:, :-1]
+    return suspects.any(axis=2), (again | certain).any(axis=2)
+
+
+def p_worse(pairs: Floats) -> Floats:
+    """As the gate has it, over the last axis."""
+    n = pairs.shape[-1]
+    t = pairs.mean(axis=-1) / (pairs.std(axis=-1, ddof=1) / math.sqrt(n))
+    return np.asarray(np.maximum(stats.t.sf(t, n - 1), least_p(n)))

@@ -233,8 +233,7 @@ def finish(
 
 def print_outcome(records: list[Record]) -> None:
     """The answer, and the table that it rests on."""
-    from faultline.comparison.answer import answer_of
-    from faultline.comparison.unsound import unsound_of
+    from faultline.comparison.answer import answer_of, unsound_of
     from faultline.records.summary import Entry
     from faultline.reports.answers import print_answer
     from faultline.reports.terminal import print_table

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from faultline.comparison.advise import Advice, Wish, advise
 from faultline.comparison.allocation import Allocation, allocation_of
-from faultline.comparison.candidates import COSTS, Choice, choice_of
+from faultline.comparison.candidates import COSTS, Choice, Front, choice_of, front_of
 from faultline.comparison.cells import Axis, apart, axes_of, groups_of, points_of
 from faultline.comparison.effects import Effect, effects_along
-from faultline.comparison.front import Front, front_of
-from faultline.comparison.placebo import Placebo, has_recoveries, placebo_among
 from faultline.comparison.selection import Side, side_of
 from faultline.experiment.workloads.registry import has_schedule
+from faultline.records.catalogue import value_of
 from faultline.records.index import Index
+from faultline.records.record import JUDGED
 from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
@@ -154,3 +156,104 @@ def _side(sweep: str, settings: Settings) -> Side:
     index = Index(settings.results, settings.home)
     index.refresh()
     return side_of(index, sweep, settings.root)
+
+
+# How far the recoveries of a page can be relied on: what the rule of the end says of controls, which broke nothing.
+
+
+# More controls than this share called unrecovered: the rule errs too often here.
+MOST_UNRECOVERED = 0.05
+# Instants of two clocks differ by less.
+_CLOCKS_S = 0.01
+
+
+@dataclass(frozen=True)
+class Placebo:
+    """Of `controls`, so many were called `unrecovered`; `macro_s` is the median of all (infinite where half were), and
+    `resolution_s` how exactly it is known, None where none was called recovered."""
+
+    controls: int
+    unrecovered: int
+    macro_s: float
+    resolution_s: float | None
+
+    @property
+    def share(self) -> float:
+        """Of controls that the rule calls unrecovered."""
+        return self.unrecovered / self.controls
+
+    @property
+    def relied_on(self) -> bool:
+        """Whether the rule finds nothing where nothing was, as far as these controls tell."""
+        return (
+            self.share <= MOST_UNRECOVERED
+            and self.resolution_s is not None
+            and self.macro_s <= self.resolution_s + _CLOCKS_S
+        )
+
+
+def placebo_among(entries: Sequence[Entry]) -> Placebo | None:
+    """Over the valid controls among `entries`; None where none has a placebo."""
+    asked = [entry for entry in entries if entry.sound and "placebo.recovered" in entry.metrics]
+    if not asked:
+        return None
+    macros = [math.inf if (value := value_of(entry, "placebo.macro_s")) is None else value for entry in asked]
+    blurs = [blur for entry in asked if (blur := value_of(entry, "placebo.resolution_s")) is not None]
+    return Placebo(
+        len(asked),
+        sum(entry.metrics["placebo.recovered"] is False for entry in asked),
+        statistics.median(macros),
+        statistics.median(blurs) if blurs else None,
+    )
+
+
+def has_recoveries(entries: Sequence[Entry]) -> bool:
+    """Whether a valid record of them holds a recovery."""
+    return any(entry.sound and "recovery.recovered" in entry.metrics for entry in entries)
+
+
+# Unsound runs beside an answer: their number, their reasons, and the effects that they would give if they counted.
+
+
+@dataclass(frozen=True)
+class Unsound:
+    """Runs without a usable record, of the group that the answer is about.
+
+    `entries`: one for each of them. `usable`: runs that have one. `codes`: runs by the code of their first reason.
+    `effects`: of usable and unsound runs together, which support no claim.
+    """
+
+    entries: tuple[Entry, ...]
+    usable: int
+    codes: Mapping[str, int]
+    effects: tuple[Effect, ...]
+
+    @property
+    def runs(self) -> int:
+        """The number of these runs."""
+        return len(self.entries)
+
+
+def unsound_of(entries: Sequence[Entry]) -> Unsound | None:
+    """The unsound runs among `entries`; None if each run has a usable record, or no figures.
+
+    Of a run that was measured again without success, the newest record counts.
+    """
+    judged = [entry for entry in entries if entry.status in JUDGED]
+    if not judged:
+        return None
+    group = groups_of([entry for entry in judged if entry.sound] or judged)[0]
+    newest: dict[tuple[str, int], Entry] = {}
+    for entry in sorted((one for one in judged if one.group == group), key=lambda one: (one.sound, one.attempt)):
+        newest[entry.config_id, entry.repetition] = entry
+    lacking = [entry for entry in newest.values() if not entry.sound and entry.metrics]
+    if not lacking:
+        return None
+    points = points_of([entry if entry.sound else replace(entry, status="valid") for entry in newest.values()])
+    axes = axes_of(points)
+    return Unsound(
+        entries=tuple(lacking),
+        usable=sum(entry.sound for entry in newest.values()),
+        codes=Counter(next(iter(entry.reasons), "unknown").partition(":")[0] for entry in lacking),
+        effects=tuple(effects_along(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),
+    )

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from faultline.comparison.along import Step
-from faultline.comparison.cells import Axis
+from faultline.comparison.cells import Axis, Step
 from faultline.comparison.question import FIGURES, compared, steps_of
 from faultline.comparison.statistics.estimate import Interval, share_of
 from faultline.comparison.statistics.sequential import Judged, Method, Outcome, Pair, judge

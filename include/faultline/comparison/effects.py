@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from faultline.comparison.along import Step, steps_along
-from faultline.comparison.cells import Axis, Point, interval_of
+from faultline.comparison.cells import Axis, Point, Step, interval_of, steps_along
 from faultline.comparison.statistics.estimate import (
     ALPHA,
     LEAST,

@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from faultline.comparison.along import Step, steps_along
-from faultline.comparison.cells import Axis, Point, axes_of
+from faultline.comparison.cells import Axis, Point, Step, axes_of, steps_along
 from faultline.comparison.statistics.sequential import LEAST_ERROR, MOST_PAIRS, Method, bounds, fewest
 from faultline.experiment.config import Configuration
 from faultline.experiment.decide import Decide, parse_decide

@@ -15,10 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from faultline.comparison.advise import SURE, Advice
-from faultline.comparison.answer import Answer
+from faultline.comparison.answer import Answer, Unsound
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import Effect, Verdict
-from faultline.comparison.unsound import Unsound
 from faultline.records.format import NONE, WIDTH
 from faultline.reports.views.allocation import allocation_json
 from faultline.reports.views.answer import (

@@ -132,8 +132,7 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
 def _answer(records: Sequence[Record]) -> list[str]:
     """What the sweep tells; nothing where it asked nothing."""
     # Statistics take a second to import, and the note of an experiment needs none.
-    from faultline.comparison.answer import answer_of
-    from faultline.comparison.unsound import unsound_of
+    from faultline.comparison.answer import answer_of, unsound_of
     from faultline.records.summary import Entry
     from faultline.reports.views.answer import short_answer, unsound_text
 

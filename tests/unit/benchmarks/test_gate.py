@@ -1,37 +1,47 @@
-"""The benchmark of the gate: what it draws, and the figures that it gives."""
+"""The benchmark of the gate: its pairs scatter as those that were measured, and are judged as the product does."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from benchmarks import gate as subject
-from benchmarks.gate import PAIRS, SCATTERS, Scatter, run
+from benchmarks.gate import CONFIGURATIONS, PAIRS, SCATTERS, judged, p_worse, run
+from faultline.comparison.compare import metrics_named
+from faultline.comparison.gate.verdict import DOUBTS, Finding, Paired, Pairs, judge_gate, p_above
 from faultline.orchestration.nights import nightly
 
 
-def test_it_draws_what_a_night_measures() -> None:
-    assert PAIRS == nightly.PAIRS and len(nightly.DEFAULT_SET) == subject.CONFIGURATIONS
-
-
 @pytest.mark.parametrize("name", SCATTERS)
-def test_drawn_pairs_scatter_as_neighbours_did(name: str) -> None:
-    scatter, rng = SCATTERS[name], np.random.default_rng(1)
-    drawn = scatter.pairs("a", 20_000, 0.0, rng)
-    real = float(np.sqrt(np.mean(np.square(scatter.neighbours))))
-    middle = (np.array(drawn.low) + np.array(drawn.high)) / 2
-    assert float(middle.std()) == pytest.approx(real, rel=0.08) and abs(float(middle.mean())) < 0.02
-    slowed = scatter.pairs("a", 20_000, 0.2, rng)
-    moved = float(np.mean(slowed.low) - np.mean(drawn.low))
-    assert moved == pytest.approx(np.log1p(0.2 * scatter.reach), abs=4 * real / 100)
+def test_pairs_scatter_as_neighbours_do_and_by_no_more(name: str) -> None:
+    scatter = SCATTERS[name]
+    drawn = scatter.pairs((20_000,), 0.0, np.random.default_rng(1))
+    assert np.std(drawn) == pytest.approx(np.sqrt(np.mean(np.square(scatter.neighbours))), rel=0.1)
+    more = scatter.pairs((20_000,), 0.2, np.random.default_rng(1)) - drawn
+    assert more == pytest.approx(np.log1p(0.2 * scatter.reach))
 
 
-def test_quiet_figures_are_seen_at_once_and_nothing_is_red_where_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    quiet = Scatter("latency_ms.p50", (-0.001, 0.0, 0.001), 1.0)
-    rng = np.random.default_rng(2)
-    assert subject._red_by(quiet, 2, 0.1, 7, rng) == (True, 1)
-    monkeypatch.setattr(subject, "SCATTERS", {"quiet": quiet})
-    monkeypatch.setattr(subject, "SEASON", 10)
-    figures = run(lambda line: None, quick=True)
-    assert figures["quiet_5_two"]["value"] == 1.0 and figures["quiet_20_week"]["n"] == subject.QUICK_SLOWED
-    assert figures["quiet_false_seasons_1"]["value"] == 0.0
+def test_nights_are_judged_as_the_product_judges_them() -> None:
+    (metric,) = metrics_named(["latency_ms.p50"])
+    seasons = SCATTERS["p50"].pairs((12, 3, 2, 15), 0.06, np.random.default_rng(2))
+    suspects, red = judged(seasons)
+    assert 0 < red.sum() < red.size
+    for season, doubted, shut in zip(seasons, suspects, red, strict=True):
+        nights = [
+            Paired(f"2026-01-0{day}", "b1", "b0", tuple(
+                Pairs(name, name, metric, tuple(one), tuple(one), 15) for name, one in zip("ab", night, strict=True)
+            )) for day, night in enumerate(season, start=1)
+        ]  # fmt: skip
+        for day in range(3):
+            verdict = judge_gate(nights[: day + 1])
+            assert any(one.finding in DOUBTS for one in verdict.cells) == doubted[day]
+            assert bool(verdict.of(Finding.WORSE)) == shut[day]
+        assert p_worse(season[0, 0]) == pytest.approx(p_above(season[0, 0].tolist()))
+
+
+def test_it_draws_what_a_night_measures() -> None:
+    assert PAIRS == nightly.PAIRS and len(nightly.DEFAULT_SET) == CONFIGURATIONS
+
+
+def test_a_season_is_seldom_red_by_mistake() -> None:
+    figures = run(lambda text: None, True)
+    assert figures["p50_false_seasons_2"]["value"] <= 0.2 and figures["p50_20_two"]["value"] > 0.9

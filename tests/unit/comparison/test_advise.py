@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.comparison.advise import SURE, Advice, Wish, advise
-from faultline.comparison.candidates import Choice, choice_of
+from faultline.comparison.candidates import Choice, beats, choice_of, front_of
 from faultline.comparison.cells import points_of
-from faultline.comparison.front import beats, front_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError

@@ -13,10 +13,9 @@ import pytest
 from benchmarks.records import made_run
 from faultline.comparison.advise import advise
 from faultline.comparison.allocation import Allocation, allocation_of, costs_of
-from faultline.comparison.along import Step
 from faultline.comparison.answer import answer_of
 from faultline.comparison.candidates import choice_of
-from faultline.comparison.cells import axes_of, points_of, values_of
+from faultline.comparison.cells import Step, axes_of, points_of, values_of
 from faultline.comparison.decisions import Decision
 from faultline.comparison.effects import Verdict, effects_along, repetitions_of
 from faultline.comparison.question import BESIDES_S, FIGURES

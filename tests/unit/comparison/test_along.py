@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.along import steps_along
-from faultline.comparison.cells import Point, axes_of, points_of
+from faultline.comparison.cells import Point, axes_of, points_of, steps_along
 from faultline.records.summary import Entry
 from tests.unit.pages_store import record
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from faultline.comparison.along import steps_along
 from faultline.comparison.cells import (
     Axis,
     Figure,
@@ -19,6 +18,7 @@ from faultline.comparison.cells import (
     label,
     names_of,
     points_of,
+    steps_along,
 )
 from faultline.records.catalogue import KNOWN, MACRO
 from faultline.records.summary import Entry

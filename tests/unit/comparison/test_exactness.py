@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.exactness import MISCOUNTS, miscounts, tells_tuples
+from faultline.comparison.findings.finding import MISCOUNTS, miscounts, tells_tuples
 from faultline.records.record import AuditPart, Record
 from tests.unit.sample_records import sample
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from faultline.comparison.placebo import Placebo, placebo_among
+from faultline.comparison.answer import Placebo, placebo_among
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from tests.unit.pages_store import record

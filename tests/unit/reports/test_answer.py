@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from faultline.cli import main as cli
 from faultline.comparison.advise import Wish
-from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, wish_of
+from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, unsound_of, wish_of
 from faultline.comparison.effects import LEAST_FREEDOM, Verdict
-from faultline.comparison.unsound import unsound_of
 from faultline.records.summary import Entry
 from faultline.reports.answers import answer_json, effects_json
 from faultline.reports.figures.front import front_figure

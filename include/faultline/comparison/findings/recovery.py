@@ -18,8 +18,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from faultline.comparison.exactness import miscounts, tells_tuples
-from faultline.comparison.findings.finding import MACRO, REPLAY, Claim, Outcome, Verdict, valid
+from faultline.comparison.findings.finding import MACRO, REPLAY, Claim, Outcome, Verdict, miscounts, tells_tuples, valid
 from faultline.comparison.findings.predicates import between, beyond, direction, nothing, series_of, verdict
 from faultline.records.record import Record, RecoveryPart
 from faultline.records.recoveries import is_repeated

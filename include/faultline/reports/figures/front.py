@@ -8,9 +8,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.comparison.answer import Answer
-from faultline.comparison.front import Place
-from faultline.comparison.unsound import Unsound
+from faultline.comparison.answer import Answer, Unsound
+from faultline.comparison.candidates import Place
 from faultline.records.catalogue import BY_KEY, value_of
 from faultline.records.format import title_of
 from faultline.records.summary import Entry

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from faultline.comparison.answer import answer_of
+from faultline.comparison.answer import answer_of, unsound_of
 from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of, in_order, is_number, label, points_of
 from faultline.comparison.findings.catalogue import PAPERS, findings
 from faultline.comparison.findings.finding import ANSWERED, Verdict
 from faultline.comparison.findings.nexmark import table_of
 from faultline.comparison.findings.shi import sustained_rates
-from faultline.comparison.unsound import unsound_of
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of

@@ -65,9 +65,8 @@ def newest_answer(site: Site) -> dict[str, object] | None:
     """The answer of the newest sweep that has one, in a few lines, and what its unsound runs would add; None where no
     sweep has any."""
     # Statistics take a second to import, which the start of Airflow's API server need not wait for.
-    from faultline.comparison.answer import answer_of
+    from faultline.comparison.answer import answer_of, unsound_of
     from faultline.comparison.selection import entries_of_sweep
-    from faultline.comparison.unsound import unsound_of
     from faultline.reports.views.answer import short_answer, unsound_text
 
     for tally in site.index.sweeps(SWEEPS_ASKED):

@@ -9,12 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from faultline.comparison.advise import Advice
-from faultline.comparison.answer import Answer
+from faultline.comparison.answer import Answer, Placebo, Unsound
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import P50, Effect, Verdict
-from faultline.comparison.placebo import Placebo
 from faultline.comparison.statistics.estimate import LEAST, Estimate, Interval
-from faultline.comparison.unsound import Unsound
 from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, Sheet, metrics_in
 from faultline.records.format import signed
 from faultline.reports.views.allocation import allocation_lines

@@ -230,8 +230,7 @@ class SweepView:
     def answer(self, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
         """What is said on top; adds the front to `figures`. Of a wish that is none it says why."""
         # Statistics take a second to import, and not every page needs them.
-        from faultline.comparison.answer import answer_of, wish_of
-        from faultline.comparison.unsound import unsound_of
+        from faultline.comparison.answer import answer_of, unsound_of, wish_of
         from faultline.reports.figures.front import answer_view
 
         if len({entry.config_id for entry in self.members}) > MOST_ANSWERED:
