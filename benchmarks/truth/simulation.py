@@ -156,6 +156,7 @@ class Simulated:
             by_batch=none,
             by_second=none,
             batch_p99=pd.Series(dtype="float64"),
+            second_p50=pd.Series(dtype="float64"),
             second_p99=pd.Series(dtype="float64"),
             produced=none,
             production=none,

@@ -72,11 +72,11 @@ def counts_of(evidence: Evidence, signals: Signals) -> Counts:
         late=LatePart(sent=sent, dropped_rows=dropped) if sent or dropped else None,
         state_bytes=StateBytes(logical=logical, checkpoint=traces.state_bytes),
         stages=chain_work(evidence.stages, evidence.stored, path, signals.window),
-        keys=keys_of(path, config),
         totals=totals,
         offenders=offenders,
-        in_step=traces.method != "rank" or config.kind.carries_ids or not totals.overcounted,
         store_not_read=store_was_not_read(evidence.stages, evidence.stored),
+        in_step=traces.method != "rank" or config.kind.carries_ids or not totals.overcounted,
+        keys=keys_of(path, config),
     )
 
 

@@ -43,7 +43,7 @@ class Tuples:
 
     `window`: latency_ms of tuples produced in the measured window, reflected, not negative.
     `by_batch`: lineage, batch, latency_ms, and `batch_p99` of each. `by_second`: second after T0 of the emission,
-    latency_ms, and `second_p99` of each.
+    latency_ms, and `second_p50` and `second_p99` of each.
     `produced`: second after T0 of the production. `emitted`: emitted_ms, the instant of output, sorted.
     `production`: all tuples, those that were never reflected too, by cell of production (see `production`).
     """
@@ -54,6 +54,7 @@ class Tuples:
     by_batch: pd.DataFrame
     batch_p99: pd.Series
     by_second: pd.DataFrame
+    second_p50: pd.Series
     second_p99: pd.Series
     produced: pd.DataFrame
     emitted: pd.DataFrame
@@ -105,6 +106,7 @@ def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
         by_batch.total,
         grouped_rank(by_batch.total, ["lineage", "batch"], 990),
         by_second.total,
+        grouped_rank(by_second.total, ["second"], 500),
         grouped_rank(by_second.total, ["second"], 990),
         produced.total,
         emitted.total,

@@ -17,7 +17,7 @@ from faultline.records.judge.counts import Counts
 from faultline.records.judge.cpu import cores_by_second
 from faultline.records.judge.signals import Signals
 from faultline.records.judge.timeline import Event
-from faultline.records.judge.tuples import Tuples, grouped_rank
+from faultline.records.judge.tuples import Tuples
 from faultline.system.files import write_whole
 from faultline.system.window import NS, Window
 
@@ -56,9 +56,12 @@ def artifacts(folder: Path) -> dict[str, str]:
 
 def write_findings(folder: Path, signals: Signals, counts: Counts, course: dict[str, Any]) -> None:
     """Writes all three, each whole; raises as `write_whole` does. `course`: of `series`."""
-    found = {**counts.totals.model_dump(), "offenders": counts.offenders}
+    found, log = (
+        {**counts.totals.model_dump(), "offenders": counts.offenders},
+        histogram(signals.tuples, signals.window),
+    )
     write_whole(folder / "audit.json", json.dumps(found, indent=1))
-    write_whole(folder / "latency.hlog", histogram(signals.tuples, signals.window))
+    write_whole(folder / "latency.hlog", log)
     write_whole(folder / "series.json", json.dumps(course, allow_nan=False))
 
 
@@ -102,17 +105,15 @@ def series(signals: Signals, processes: pd.DataFrame, events: Iterable[Event]) -
 
 def latency_points(tuples: Tuples) -> list[Point]:
     """Median, p99 and maximum of the tuples emitted in each second, and their number."""
-    seconds = tuples.by_second
-    if seconds.empty:
+    if tuples.by_second.empty:
         return []
-    p50, p99 = grouped_rank(seconds, ["second"], 500), grouped_rank(seconds, ["second"], 990)
-    grouped = seconds.groupby("second")
+    grouped = tuples.by_second.groupby("second")
     highest, counts = grouped["latency_ms"].max(), grouped["n"].sum()
     return [
         {
             "t_s": float(second),
-            "p50_ms": float(p50[second]),
-            "p99_ms": float(p99[second]),
+            "p50_ms": float(tuples.second_p50[second]),
+            "p99_ms": float(tuples.second_p99[second]),
             "max_ms": float(highest[second]),
             "n": int(counts[second]),
         }
