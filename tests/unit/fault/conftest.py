@@ -17,6 +17,7 @@ import pytest
 
 from fault import connection
 from fault.connection import RemoteHost, SshChannel
+from fault.identity import ProcessIdentity, Tokens
 from fault.injector import Injector
 from fault.shipping import boot_command
 from tests.unit.sleepers import run as run
@@ -161,3 +162,9 @@ def channel(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ss
 def injector(request: pytest.FixtureRequest) -> Injector:
     """This host, and the same one behind a connection: all that a handler does, it does at both."""
     return Injector({} if request.param == "here" else {"there": request.getfixturevalue("channel")})
+
+
+def only(injector: Injector, run: str) -> ProcessIdentity:
+    """The one executor of a run."""
+    (found,) = injector.find("executor", Tokens(run))
+    return found

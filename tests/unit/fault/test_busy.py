@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +14,9 @@ from hypothesis import strategies as st
 
 from fault import procfs
 from fault.busy import BUSY_NS, RECENT_NS, BusyWatch, Reading, await_busy, read_local
-from fault.identity import PYTHON_WORKER, ProcessIdentity
-from fault.procfs import read_process
+from fault.identity import PYTHON_WORKER, ProcessIdentity, Tokens
+from fault.victims import find_victims
+from tests.unit.sleepers import Spawn
 
 RUN = "20261121T061500Z-3fa9c1"
 MS = 1_000_000
@@ -157,32 +156,12 @@ def test_candidates_of_other_hosts_are_asked_about_there() -> None:
 
 
 @pytest.fixture
-def processes() -> Iterator[dict[str, ProcessIdentity]]:
+def processes(spawn: Spawn, run: str) -> dict[str, ProcessIdentity]:
     """One process that works all the time and one that idles."""
-    programs = {
-        "busy": "print(flush=True)\nwhile True: pass",
-        "idle": "import time; print(flush=True); time.sleep(900)",
-    }
-    started = {
-        name: subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-        for name, program in programs.items()
-    }
-    identities = {}
-    for name, process in started.items():
-        assert process.stdout is not None
-        process.stdout.readline()
-        live = read_process(process.pid)
-        assert live is not None
-        identities[name] = ProcessIdentity(
-            live.pid, live.create_time, PYTHON_WORKER, RUN, live.command, live.start_ticks
-        )
+    spawn(number=0)
+    spawn(number=1, program="print('up', flush=True)\nwhile True: pass")
     time.sleep(0.1)  # both have begun; the idle one is asleep
-    yield identities
-    for process in started.values():
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    return dict(zip(("idle", "busy"), find_victims("executor", Tokens(run)), strict=True))
 
 
 def test_a_real_busy_process_is_found_and_an_idle_one_is_not(processes: dict[str, ProcessIdentity]) -> None:

@@ -42,14 +42,10 @@ from fault.injector import Injector, Outcome, settle
 from fault.procfs import read_process
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.support.processes import words_of
+from tests.unit.fault.conftest import only
 from tests.unit.sleepers import Spawn
 
 OTHER_RUN = "20261121T061500Z-000000"
-
-
-def only(injector: Injector, run: str) -> ProcessIdentity:
-    (found,) = injector.find("executor", Tokens(run))
-    return found
 
 
 def test_finding_sees_the_run_and_nothing_else(injector: Injector, spawn: Spawn, run: str) -> None:

@@ -18,20 +18,15 @@ from fault import host_acts, watchdog
 from fault.errors import ActRefused, WatchdogUnavailable
 from fault.handler import Handler
 from fault.host_acts import HostAct
-from fault.identity import Presence, ProcessIdentity, Tokens
+from fault.identity import Presence, ProcessIdentity
 from fault.injector import Injector
 from faultline.system.waiting import wait_until
 from tests.support.processes import EVENT_S, words_of
-from tests.unit.fault.conftest import Host
+from tests.unit.fault.conftest import Host, only
 from tests.unit.sleepers import Spawn
 from tests.unit.sleepers import only as local_only
 
 HERE = Injector()
-
-
-def only(injector: Injector, run: str) -> ProcessIdentity:
-    (found,) = injector.find("executor", Tokens(run))
-    return found
 
 
 def await_presence(victim: ProcessIdentity, wanted: Presence) -> None:
