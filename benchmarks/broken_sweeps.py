@@ -17,8 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import LONGEST_SWEEP_S, MATRIX, await_run, form
 from benchmarks.leftovers import Tally, series_tally, stray_ports, stray_processes, stray_topics, unclosed
-from faultline.experiment.cell import EXPERIMENT
-from faultline.experiment.sweep_id import sweep_id_of
+from faultline.experiment.cell import EXPERIMENT, sweep_id_of
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError

@@ -22,8 +22,7 @@ from benchmarks.broken_sweeps import BrokenSweeps, Diary, asked, require_none, s
 from benchmarks.figure import Figure
 from benchmarks.installation import own_services
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.cell import EXPERIMENT
-from faultline.experiment.sweep_id import sweep_id_of
+from faultline.experiment.cell import EXPERIMENT, sweep_id_of
 from faultline.installation.airflow import airflow_health
 from faultline.installation.kafka import kafka_ready
 from faultline.installation.start import TITLE

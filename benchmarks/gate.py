@@ -17,7 +17,7 @@ from scipy import stats
 from benchmarks.figure import Figure, share
 from faultline.comparison.gate.verdict import CERTAIN, SUSPECTED, least_p
 from faultline.comparison.statistics.estimate import Bools, Floats
-from faultline.experiment.nightly_schedule import PAIRS
+from faultline.experiment.night_file import PAIRS
 from faultline.system.text import Say
 
 SEASON, CONFIGURATIONS = 90, 2

@@ -19,7 +19,7 @@ from benchmarks.broken_sweeps import Diary, new_series
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import MATRIX, form, own_services
 from benchmarks.leftovers import attempts_of, series_tally, sweep_of
-from faultline.experiment.sweep_id import sweep_id_of
+from faultline.experiment.cell import sweep_id_of
 from faultline.installation.supervisord import Supervisor
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import InfrastructureError

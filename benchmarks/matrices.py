@@ -14,9 +14,8 @@ from urllib.parse import quote
 from benchmarks.figure import Figure, summarise
 from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import await_dags
-from faultline.experiment.cell import EXPERIMENT
+from faultline.experiment.cell import EXPERIMENT, sweep_id_of
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.sweep_id import sweep_id_of
 from faultline.lifecycle.progress import current_attempt, phase_of
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.record import Record

@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from fault.identity import VICTIMS
 from fault.registry import ACTIONS
 from faultline.experiment.axes import axis_text
+from faultline.experiment.common import limits
 from faultline.experiment.config import Configuration
-from faultline.experiment.limits import limits
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.topology_rules import Rules
 from faultline.records.catalogue import KNOWN

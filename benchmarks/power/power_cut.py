@@ -26,7 +26,7 @@ from benchmarks.installation import MATRIX, own_services, place_of
 from benchmarks.leftovers import attempts_of, sweep_of
 from benchmarks.power.disk import Disk, own_boots, own_disk
 from benchmarks.power.kept import Everybody, Kept, broken_databases, broken_tables, index_differences, look_at_index
-from faultline.experiment.sweep_id import sweep_id_of
+from faultline.experiment.cell import sweep_id_of
 from faultline.installation.airflow import installation_environment
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.system.errors import InfrastructureError

@@ -17,8 +17,8 @@ from benchmarks.leftovers import attempts_of, sweep_of
 from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import await_dags
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.cell import sweep_id_of
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.sweep_id import sweep_id_of
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.system.journal import last, read_journal
 from faultline.system.settings import Settings

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from faultline.experiment.workloads.topology_services import MEMCACHED
+from faultline.experiment.workloads.topology import MEMCACHED
 from faultline.system.settings import port_is_free
 from faultline.system.waiting import wait_until
 from spark_jobs.dynamic.stores import SqliteStore

@@ -14,7 +14,7 @@ import pytest
 from faultline.cli.following import Course
 from faultline.cli.progress_line import ProgressLine
 from faultline.engines.batches import read_batches
-from faultline.engines.spark.instants import spark_instant_ns
+from faultline.engines.spark.rest import spark_instant_ns
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.run import run_of
 from faultline.lifecycle.live_recovery import GRACE_S, LiveRecovery, RecoveryWatch

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from faultline.cli import nights_command
 from faultline.experiment.alert_plan import parse_alerts
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY
 from faultline.orchestration import sweep
 from faultline.orchestration.nights import alerts, night_plan, nightly
 from faultline.orchestration.nights.alerts import Alert, send

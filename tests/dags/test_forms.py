@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.nightly_schedule import NIGHTLY, SPEED
+from faultline.experiment.night_file import NIGHTLY, SPEED
 from faultline.orchestration.nights.nightly import night_cells
 from tests.support.form_values import form_values, wrong_value
 

@@ -16,7 +16,7 @@ from faultline.comparison.compare import metrics_named
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrix import control_of
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY
 from faultline.lifecycle import environment
 from faultline.orchestration import notes as notes_of
 from faultline.orchestration import sweep

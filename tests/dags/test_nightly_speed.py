@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from benchmarks.catalogue import BENCHMARKS as KNOWN
 from benchmarks.figure import summarise
 from benchmarks.speed.performance import SPEED as OF_SPEED
-from faultline.experiment.nightly_schedule import SPEED, speed_schedule
+from faultline.experiment.night_file import SPEED, speed_schedule
 from faultline.orchestration.nights import nightly_speed as subject
 from faultline.orchestration.nights.nightly_speed import BENCHMARKS, WITH_WINDOWS
 from faultline.system.errors import ConfigError

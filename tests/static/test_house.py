@@ -168,7 +168,7 @@ def test_unit_tests_stand_in_the_rooms_of_what_they_test() -> None:
 
 
 def test_the_analysis_knows_no_engine() -> None:
-    known = {"faultline.engines.base", "faultline.engines.registry", "faultline.engines.tables"}
+    known = {"faultline.engines.base", "faultline.engines.registry", "faultline.engines.batches"}
     for path in sources("include/faultline/records/judge"):
         named = {name for name in imports(path) if name.startswith("faultline.engines")}
         assert named <= known, path

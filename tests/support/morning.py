@@ -16,7 +16,7 @@ from faultline.comparison.limits import parse_limits, promises
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY
 from faultline.records.index import Index
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.records.record import Record

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faultline.cli.sweeping import await_dags
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY
 from faultline.orchestration.airflow_api import AirflowApi
 
 

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.store import Store
 from faultline.system.target import Target, forget, keep

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import pytest
 from playwright.sync_api import Browser, FrameLocator, expect
 
-from faultline.experiment.sweep_id import sweep_id_of
+from faultline.experiment.cell import sweep_id_of
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi

@@ -11,11 +11,10 @@ from pathlib import Path
 from faultline.cli.following import Followed, follow, minutes_text
 from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import await_dags, newest_records, print_outcome, say_times
-from faultline.experiment.cell import EXPERIMENT, Cell
+from faultline.experiment.cell import EXPERIMENT, Cell, sweep_id_of
 from faultline.experiment.common import DEMO, DEMO_MEASUREMENTS
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
-from faultline.experiment.sweep_id import sweep_id_of
 from faultline.installation.airflow import login_words
 from faultline.lifecycle.environment import installed_build
 from faultline.lifecycle.progress import budget_s, describe

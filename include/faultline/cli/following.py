@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from faultline.cli.progress_line import Progress, ProgressLine
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.cell import Cell
+from faultline.experiment.cell import Cell, sweep_id_of
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.plan import read_plan
 from faultline.experiment.run import run_of
-from faultline.experiment.sweep_id import sweep_id_of
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import describe, holder_text, is_waiting, phase_of
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi

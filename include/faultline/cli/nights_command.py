@@ -138,8 +138,7 @@ def _who(night: NightFile) -> list[str]:
 
 def _chosen(name: str | None) -> list[NightFile]:
     """The nights that are asked for. Raises ConfigError for one that there is not."""
-    from faultline.experiment.night_file import PREFIX, night_files
-    from faultline.experiment.nightly_schedule import NIGHTLY
+    from faultline.experiment.night_file import NIGHTLY, PREFIX, night_files
     from faultline.system.settings import ROOT
 
     files = night_files(ROOT)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY
 from faultline.installation.airflow import require_keys
 from faultline.installation.class_data import make_archive
 from faultline.installation.jars import verify

@@ -11,7 +11,7 @@ from typing import Any
 
 from faultline.experiment.axes import axis_text, parse_axis
 from faultline.experiment.config import BUILT_IN_PATHS, Configuration
-from faultline.experiment.curves import take_object
+from faultline.experiment.faults import take_object
 from faultline.experiment.matrices import MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import Matrix
 from faultline.experiment.named_settings import OBJECTS, folded, require_known, take_settings

@@ -14,12 +14,11 @@ from faultline.cli.following import follow, minutes_text
 from faultline.cli.operations import bring_up
 from faultline.cli.sweep_words import Wanted, wanted_of
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.cell import EXPERIMENT, Cell
+from faultline.experiment.cell import EXPERIMENT, Cell, sweep_id_of
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.plan import read_plan
-from faultline.experiment.sweep_id import sweep_id_of
 from faultline.installation.airflow import login_words
 from faultline.lifecycle.environment import installed_build
 from faultline.lifecycle.orphans import unclosed

@@ -18,8 +18,7 @@ from rich.text import Text
 from faultline.comparison.decisions import settled_in
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import DEFAULT, MATRICES
-from faultline.experiment.night_file import is_night
-from faultline.experiment.nightly_schedule import due_nights, schedule
+from faultline.experiment.night_file import due_nights, is_night, schedule
 from faultline.lifecycle.environment import installed_build
 from faultline.records.format import WIDTH, fault_of
 from faultline.records.index import Index

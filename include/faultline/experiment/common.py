@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fault.identity import VICTIMS
@@ -323,3 +324,21 @@ DEMO_VALUES: dict[str, Any] = {
     "repetitions": DEMO_RUNS,
     "injections": DEMO_INJECTIONS,
 }
+
+
+# The limits of a model's fields in words, for the form and the tables of the documentation.
+
+
+def limits(name: str, model: type[BaseModel]) -> str:
+    """The limits of a field in words, such as `≥ 1, ≤ 64`; empty without limits."""
+    parts = []
+    for limit in model.model_fields[name].metadata:
+        if isinstance(limit, Gt):
+            parts.append(f"> {limit.gt:g}")
+        elif isinstance(limit, Ge):
+            parts.append(f"≥ {limit.ge:g}")
+        elif isinstance(limit, Lt):
+            parts.append(f"< {limit.lt:g}")
+        elif isinstance(limit, Le):
+            parts.append(f"≤ {limit.le:.10g}")
+    return ", ".join(parts)

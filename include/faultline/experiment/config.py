@@ -28,8 +28,7 @@ from faultline.experiment.common import (
     usual_duration_s,
     value_of,
 )
-from faultline.experiment.curves import require_records, take_curves, take_object
-from faultline.experiment.faults import in_short_form, take_plan
+from faultline.experiment.faults import in_short_form, require_records, take_curves, take_object, take_plan
 from faultline.experiment.injections import check_injections, repeated
 from faultline.experiment.named_settings import OBJECTS, check_topic_settings, folded, require_known, take_settings
 from faultline.experiment.workloads.base import Parameters, Workload, primer_records

@@ -16,8 +16,8 @@ from faultline.experiment.axes import parse_axes, parse_axis
 from faultline.experiment.common import DEMO, DEMO_VALUES, FINDINGS, REPEATED, SHORT
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.workloads.nexmark_presets import NEXMARK_PRESETS
-from faultline.experiment.workloads.topology_presets import TOPOLOGY_PRESETS
+from faultline.experiment.workloads.nexmark_events import NEXMARK_PRESETS
+from faultline.experiment.workloads.topology_rules import TOPOLOGY_PRESETS
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 

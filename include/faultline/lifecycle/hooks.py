@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from faultline.engines.running import BatchJob, Submission
-from faultline.engines.spark.batch import run_batch
+from faultline.engines.spark.session import run_batch
 from faultline.engines.spark.submission import SparkSubmission, spark_submit_command
 from faultline.installation.kafka import admin_of
 from faultline.lifecycle.context import runtime_of

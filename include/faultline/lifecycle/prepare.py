@@ -16,9 +16,9 @@ from faultline.engines.base import Engine
 from faultline.engines.registry import engine_of
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
 from faultline.experiment.build import BuildSpec
+from faultline.experiment.cell import require_sweep_id
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import Ordered, Places, PlannedEngine, program_of, resolve, topic_partitions
-from faultline.experiment.sweep_id import require_sweep_id
 from faultline.installation.hosts.layout import checkpoint_disk
 from faultline.installation.targets.rules import check_target, not_measured, require_possible
 from faultline.installation.users import services_keeper

@@ -12,9 +12,9 @@ from airflow.sdk import Param
 
 from faultline.experiment.axes import EXAMPLE, axis_text
 from faultline.experiment.build import EXAMPLE as BUILD
+from faultline.experiment.cell import MOST, PATTERN
+from faultline.experiment.common import limits
 from faultline.experiment.config import Configuration
-from faultline.experiment.limits import limits
-from faultline.experiment.sweep_id import MOST, PATTERN
 from faultline.experiment.workloads.base import Workload
 from faultline.experiment.workloads.registry import WORKLOADS
 

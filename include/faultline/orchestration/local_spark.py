@@ -27,7 +27,7 @@ class LocalSparkJob(SparkSubmitOperator):
 
     def run_batch(self, job: BatchJob, context: Any) -> None:
         """Runs the job and waits for its end. Raises what the operator raises when it fails."""
-        from faultline.engines.spark.batch import run_batch
+        from faultline.engines.spark.session import run_batch
         from faultline.lifecycle.context import runtime_of
 
         settings = load_settings()

@@ -9,12 +9,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from faultline.experiment.build import parse_build
-from faultline.experiment.cell import Cell
+from faultline.experiment.cell import Cell, sweep_id_of
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell, plan_pairs
 from faultline.experiment.matrix import plan as plan_cells
-from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.manifest import Manifest, Manifests, cells_of
 from faultline.records.record import SCHEMA, Record
 from faultline.records.store import Store

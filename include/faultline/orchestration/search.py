@@ -44,8 +44,8 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
     from faultline.comparison.capacity import highest_sustained, search_capacity
+    from faultline.experiment.cell import sweep_id_of
     from faultline.experiment.matrices import MATRICES
-    from faultline.experiment.sweep_id import sweep_id_of
     from faultline.lifecycle.environment import installed_build
 
     context = get_current_context()

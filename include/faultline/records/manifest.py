@@ -14,9 +14,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from faultline.experiment.attempt import write_json
-from faultline.experiment.cell import Cell
+from faultline.experiment.cell import Cell, SweepId, is_sweep_id, require_sweep_id
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.sweep_id import SweepId, is_sweep_id, require_sweep_id
 from faultline.records.record import SOUND, Record
 from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError, FaultlineError

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from faultline.experiment.sweep_id import SweepId
+from faultline.experiment.cell import SweepId
 from faultline.records.environment import Environment
 from faultline.records.part import Part
 

@@ -11,9 +11,9 @@ import pytest
 from faultline.cli import gaps, sweeping
 from faultline.comparison.coverage import gaps_of
 from faultline.experiment.attempt import write_json
+from faultline.experiment.cell import sweep_id_of
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.manifest import Manifest, Manifests, cells_of
 from faultline.records.record import Record
 from faultline.records.store import Store

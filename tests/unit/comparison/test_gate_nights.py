@@ -11,7 +11,7 @@ from faultline.comparison.gate.nights import as_json, paired_nights, paired_of, 
 from faultline.comparison.gate.verdict import Finding, judge_gate
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY
 from faultline.records.manifest import Baseline, Manifest, cells_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry

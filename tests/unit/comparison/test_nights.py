@@ -22,7 +22,7 @@ from faultline.comparison.nights import (
     summary,
 )
 from faultline.comparison.statistics.estimate import median_of
-from faultline.experiment.nightly_schedule import due_nights, schedule
+from faultline.experiment.night_file import due_nights, schedule
 from faultline.records.summary import Entry
 from faultline.reports.notes import MAX_NOTE, night_headline
 from faultline.system.errors import ConfigError

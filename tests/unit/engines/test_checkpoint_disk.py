@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.engines.spark.checkpoint_disk import lies_on_disk, make_on_disk
 from faultline.engines.spark.collect import discard, keep_logs
+from faultline.engines.spark.shared import lies_on_disk, make_on_disk
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.engines.spark.cycles import await_cycle
+from faultline.engines.spark.progress import await_cycle
 
 NS = 10**9
 

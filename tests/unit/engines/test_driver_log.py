@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.engines.spark.driver_log import is_event, parse_driver_log, read_driver_logs
+from faultline.engines.spark.driver_log import is_driver_event, parse_driver_log, read_driver_logs
 
 LOST = (
     "2026-11-21T06:16:29.150Z WARN [task-result-getter-2] TaskSetManager: [queryId = aee4d] "
@@ -75,4 +75,4 @@ def test_foreign_and_cut_lines_are_passed_over(lines: list[str], cut: int) -> No
 def test_rows_that_came_too_late_are_counted_over_batches_and_operators() -> None:
     lines = ['    "numRowsDroppedByWatermark" : 3,', '    "numRowsTotal" : 9,', '    "numRowsDroppedByWatermark" : 4,']
     assert parse_driver_log(lines, "driver-0.log").late_rows == 7
-    assert is_event(lines[0]) and not is_event('    "numRowsDroppedByWatermark" : 0,')
+    assert is_driver_event(lines[0]) and not is_driver_event('    "numRowsDroppedByWatermark" : 0,')

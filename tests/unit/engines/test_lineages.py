@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from faultline.engines.spark import checkpoint, lineages, throwaway
+from faultline.engines.spark import checkpoint, lineages
+from faultline.engines.spark import shared as throwaway
 from faultline.engines.spark.lineages import LineageKeeper, lineage_files
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.experiment.attempt import Attempt

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from faultline.engines.base import Batch, Epoch, Hit, Life, Span, Traces
 from faultline.engines.batches import batches_document, read_batches, write_batches
-from faultline.engines.spark.detection import detect, identity_of
 from faultline.engines.spark.engine import ENGINE
-from faultline.engines.spark.traces import sampled, state_rows, totals_of, work_of
+from faultline.engines.spark.traces import detect, identity_of, sampled, state_rows, totals_of, work_of
 from faultline.engines.supervised import driver_exited, epochs_of, lives_of
 from faultline.system.window import NS
 from tests.unit.scenario import T0_NS, Scenario, spark_time

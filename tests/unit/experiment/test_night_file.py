@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.experiment.night_file import is_night, night_configurations, night_files, parse_night
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY, is_night, night_configurations, night_files, parse_night
 from faultline.system.errors import ConfigError
 
 WHOLE = """

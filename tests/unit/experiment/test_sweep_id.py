@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from faultline.comparison.nights import kept_verdict
 from faultline.experiment.attempt import write_json
+from faultline.experiment.cell import MOST, PATTERN, is_sweep_id, require_sweep_id, sweep_id_of
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.sweep_id import MOST, PATTERN, is_sweep_id, require_sweep_id, sweep_id_of
 from faultline.lifecycle.prepare import Order
 from faultline.records.find import read_saved
 from faultline.records.judge.evidence import AttemptFile

@@ -15,7 +15,7 @@ from faultline.engines.spark.settings import configured_settings
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.preparations import Prepared
-from faultline.experiment.workloads import topology_services
+from faultline.experiment.workloads import topology as topology_services
 from faultline.experiment.workloads.topology_rules import ALL, MECHANISMS, NONE, mechanisms_of, rules_of
 from faultline.system.errors import ConfigError
 

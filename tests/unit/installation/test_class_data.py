@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from faultline.engines.running import Runtime
-from faultline.engines.spark.class_link import to_spark
+from faultline.engines.spark.compilers import to_spark
 from faultline.engines.spark.engine import Spark
 from faultline.engines.spark.settings import batch_settings, workload_settings
 from faultline.experiment.attempt import Attempt

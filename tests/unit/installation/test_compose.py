@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from faultline import __version__
+from faultline.engines.spark.shared import RAM
 from faultline.engines.spark.standalone import WORKER_MEMORY
-from faultline.engines.spark.throwaway import RAM
 from faultline.installation.airflow import DATABASE, PASSWORD, connections, wanted_database
 from faultline.installation.serve import PREPARE
 from faultline.installation.services import control_services, data_services

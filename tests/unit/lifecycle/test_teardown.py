@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from faultline.engines.spark import throwaway
+from faultline.engines.spark import shared as throwaway
 from faultline.engines.spark.collect import keep_logs
-from faultline.engines.spark.throwaway import make_throwaway
+from faultline.engines.spark.shared import make_throwaway
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.run import Run, run_of
 from faultline.lifecycle.teardown import close, note_failure, refuse_unfinished

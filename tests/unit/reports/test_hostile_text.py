@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from faultline.cli.publishing import crawl
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY
 from faultline.records.record import Record
 from faultline.reports.html import figures_json
 from faultline.reports.markdown.page import results_page

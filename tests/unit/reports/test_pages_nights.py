@@ -13,7 +13,7 @@ import pytest
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.records.summary import Entry
 from faultline.reports.pages.site import Unknown

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from faultline.engines.known_truth.course import Course, Run, lay_out
+from faultline.engines.known_truth.harvest import KafkaTransport
 from faultline.engines.known_truth.incarnation import Incarnation
-from faultline.engines.known_truth.kafka import KafkaTransport
 from faultline.engines.known_truth.traces import TraceJournal, restore
 from faultline.experiment.workloads.known_truth_script import parse_script
 from faultline.system.errors import ConfigError, FaultlineError

@@ -9,11 +9,18 @@ from pathlib import Path
 
 from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
-from faultline.engines.spark.checkpoint_disk import lies_on_disk, remove_from_disk
 from faultline.engines.spark.gc_log import EXECUTOR_FILE
 from faultline.engines.spark.hdfs import copy_logs, copy_state
-from faultline.engines.spark.shared import CHECKPOINT, executor_logs, find_hdfs, find_shared, remove_shared
-from faultline.engines.spark.throwaway import remove_throwaway
+from faultline.engines.spark.shared import (
+    CHECKPOINT,
+    executor_logs,
+    find_hdfs,
+    find_shared,
+    lies_on_disk,
+    remove_from_disk,
+    remove_shared,
+    remove_throwaway,
+)
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.plan import AttemptPlan
 from faultline.experiment.run import Run

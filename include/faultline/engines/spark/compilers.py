@@ -1,4 +1,6 @@
-"""The optimising compilers of an attempt's JVMs: they stand behind all other threads until the gate.
+"""What hastens the start of an attempt's JVMs until the gate, and is taken away then.
+
+Until the gate the optimising compilers stand behind all other threads.
 
 A start of driver and executors costs some 35 s of a core, 15 of them in these compilers, whose code is of use only
 later; until then they take cores from what the gate waits for. From the gate on they are as everybody's, and what is
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from faultline.engines.running import Runtime
 from faultline.experiment.attempt import Attempt
 from faultline.system.environment import may_raise_priority
 from faultline.system.marks import run_option
@@ -73,3 +76,36 @@ class HeldBack:
                 return False
             self._ours[key] = self._mark in process.cmdline() and is_own(process)
         return self._ours[key]
+
+
+# From which archive of loaded classes the JVMs of an attempt start: all at first from Spark's, later from Java's own.
+
+
+# Within a Java: what a JVM starts from that was told nothing.
+USUAL = Path("lib", "server", "classes.jsa")
+
+
+def link_of(attempt: Attempt) -> Path:
+    """Where the JVMs of the attempt are told that their archive lies."""
+    return attempt.scratch / "classes.jsa"
+
+
+def to_spark(attempt: Attempt, runtime: Runtime) -> Path | None:
+    """Makes the link, to the archive of Spark's classes; None without one: then Java does as it always does."""
+    if runtime.class_data is None:
+        return None
+    _point(link_of(attempt), runtime.class_data)
+    return link_of(attempt)
+
+
+def to_usual(attempt: Attempt, runtime: Runtime) -> None:
+    """Turns the link to Java's own archive; a JVM that runs keeps what it has mapped."""
+    if runtime.class_data is not None:
+        _point(link_of(attempt), runtime.java_home / USUAL)
+
+
+def _point(link: Path, target: Path) -> None:
+    fresh = link.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    fresh.rename(link)

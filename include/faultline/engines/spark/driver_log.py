@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.engines.spark.instants import spark_instant_ns
+from faultline.engines.spark.rest import spark_instant_ns
 
-_LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z) +\w+ +\[.*?\] ([\w.$-]+): (.*)$")
+_DRIVER_LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z) +\w+ +\[.*?\] ([\w.$-]+): (.*)$")
 # A streaming query's tasks carry its id and batch before the message.
 _LOST = re.compile(r"^(?:\[[^\]]*\] )*Lost task \d+\.\d+ in stage ")
 _DISCONNECT = re.compile(
@@ -64,7 +64,7 @@ def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
             continue
         if not any(hint in line for hint in _HINTS):
             continue
-        match = _LINE.match(line.rstrip("\n"))
+        match = _DRIVER_LINE.match(line.rstrip("\n"))
         if match is None:
             continue
         instant, logger, message = match.groups()
@@ -78,7 +78,7 @@ def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
     return DriverEvents(tuple(lost), tuple(disconnects), late_rows)
 
 
-def is_event(line: str) -> bool:
+def is_driver_event(line: str) -> bool:
     """Whether a line of the log is of interest."""
     found = parse_driver_log([line], "")
     return found != DriverEvents()

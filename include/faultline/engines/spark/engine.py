@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
-from faultline.engines.spark import class_link, collect, detection, standalone
+from faultline.engines.spark import collect, standalone
+from faultline.engines.spark.compilers import to_usual
 from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.live import LiveTraces
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.rest import DriverSampler
 from faultline.engines.spark.shared import CHECKPOINT, find_hdfs
-from faultline.engines.spark.traces import is_evidence, read_traces
+from faultline.engines.spark.traces import DETECTORS, detect, is_evidence, read_traces, without_effect
 from faultline.experiment.run import Run
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError
@@ -33,7 +34,7 @@ class Spark:
 
     name = "spark"
     only_for: frozenset[str] = frozenset()
-    roles = frozenset(detection.DETECTORS)
+    roles = frozenset(DETECTORS)
     capabilities = Capabilities(
         commit_modes=frozenset({"none", "unaligned", "aligned", "aligned-changelog"}),
         cycles=frozenset({"checkpoint", "snapshot"}),
@@ -153,7 +154,7 @@ class Spark:
         from faultline.engines.spark.compilers import HeldBack
 
         HeldBack(run.attempt).let_go()
-        class_link.to_usual(run.attempt, runtime)
+        to_usual(run.attempt, runtime)
 
     def sampler(self, run: Run) -> Sampler:
         return DriverSampler(run.attempt.id, _driver_ui(run))
@@ -179,7 +180,7 @@ class Spark:
     def harvester(self, run: Run) -> Callable[[Path], None] | None:
         if run.plan.paced:
             return None
-        from faultline.engines.numbered import harvest
+        from faultline.engines.tables import harvest
 
         return harvest
 
@@ -196,10 +197,10 @@ class Spark:
         return is_evidence(log, line)
 
     def detect(self, hit: Hit, traces: Traces) -> Seen | None:
-        return detection.detect(hit, traces)
+        return detect(hit, traces)
 
     def without_effect(self, hit: Hit, traces: Traces) -> str | None:
-        return detection.without_effect(hit, traces)
+        return without_effect(hit, traces)
 
 
 def _driver_ui(run: Run) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faultline.engines.spark.instants import spark_instant_ns
+from faultline.engines.spark.rest import spark_instant_ns
 
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+Z) \w+ \[([^\]]*)\] (.*?): (.*)$")
 _TASK = re.compile(r"task (\d+)\.\d+ in stage (\d+)\.(\d+) \(TID (\d+)\)")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.rest import fetch_list
-from faultline.engines.spark.throwaway import make_throwaway
+from faultline.engines.spark.shared import make_throwaway
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.system.journal import Journal
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from faultline.engines.spark.gc_log import EXECUTOR_FILE, gc_option
 from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.system.endpoints import Endpoints
-from faultline.system.files import read_document
+from faultline.system.errors import InfrastructureError
+from faultline.system.files import make_apart, read_document, remove_apart
 
 EXECUTORS, SCRATCH, CHECKPOINT, LOGGING, HDFS = "executors", "scratch", "checkpoint", "log4j2.properties", "hdfs.json"
 # Spark puts both in when it starts an executor.
@@ -107,3 +109,50 @@ def remove_shared(attempt: Attempt) -> None:
 
 def _link(attempt: Attempt) -> Path:
     return attempt.folder / "shared"
+
+
+# Where commit mode `none` keeps the checkpoints of an attempt's lineages: on the RAM disk, where there is one.
+
+
+RAM = Path("/dev/shm")
+
+
+def make_throwaway(attempt: Attempt) -> Path:
+    """The attempt's own folder there, the same at every call. Raises InfrastructureError."""
+    return make_apart(_on_ram(attempt), RAM if RAM.is_dir() else Path(tempfile.gettempdir()))
+
+
+def remove_throwaway(attempt: Attempt) -> None:
+    """Removes it with all that it holds; harmless when there is none. Raises InfrastructureError."""
+    remove_apart(_on_ram(attempt))
+
+
+def _on_ram(attempt: Attempt) -> Path:
+    return attempt.folder / "throwaway"
+
+
+# Where an attempt's checkpoint lies when checkpoints have a disk of their own: in a folder there.
+
+
+def make_on_disk(attempt: Attempt, disk: Path) -> Path:
+    """The attempt's own folder there, the same at every call. Raises InfrastructureError."""
+    if not disk.is_mount():
+        raise InfrastructureError(f"{disk}: is not mounted; ./faultline down, then up --hosts 3")
+    folder = make_apart(_on_disk(attempt), disk)
+    if not attempt.checkpoint.is_symlink():
+        attempt.checkpoint.symlink_to(folder, target_is_directory=True)
+    return folder
+
+
+def lies_on_disk(attempt: Attempt) -> bool:
+    """Whether the attempt has a folder on such a disk."""
+    return _on_disk(attempt).is_symlink()
+
+
+def remove_from_disk(attempt: Attempt) -> None:
+    """Removes it with all that it holds; harmless when there is none. Raises InfrastructureError."""
+    remove_apart(_on_disk(attempt))
+
+
+def _on_disk(attempt: Attempt) -> Path:
+    return attempt.folder / "on-disk"

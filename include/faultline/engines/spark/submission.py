@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from faultline.engines.running import Runtime, Submission, write_program_configuration
-from faultline.engines.spark.checkpoint_disk import make_on_disk
-from faultline.engines.spark.class_link import to_spark
 from faultline.engines.spark.collect import APPLICATION, WARM_UP_CHECKPOINT
+from faultline.engines.spark.compilers import to_spark
 from faultline.engines.spark.conf_rules import own_settings
 from faultline.engines.spark.distributions import distribution
 from faultline.engines.spark.lineages import lineage_files
@@ -20,8 +19,7 @@ from faultline.engines.spark.settings import (
     workload_program,
     workload_settings,
 )
-from faultline.engines.spark.shared import CHECKPOINT, make_shared, place_of
-from faultline.engines.spark.throwaway import make_throwaway
+from faultline.engines.spark.shared import CHECKPOINT, make_on_disk, make_shared, make_throwaway, place_of
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration

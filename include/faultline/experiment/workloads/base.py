@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from fault.plan import PlannedFault
 from faultline.experiment.attempt import Attempt
@@ -184,3 +184,15 @@ class Workload(Generic[P]):
 def primer_records(workload: Workload[Any], own: Any, common: Common) -> int:
     """Records that the generator sends before the gate: one to each partition, filler words and lines."""
     return common.partitions + common.filler_words + workload.primer_lines(own)
+
+
+# What workloads over event time have in common.
+
+
+class EventTime(Parameters):
+    """How far event time may lag, and how many records come out of order."""
+
+    watermark_s: float = Field(5.0, ge=0, le=3600, description="How far event time may lag before a record is late.")
+    disorder: float = Field(
+        0.1, ge=0, le=1, description="Share of records (stock, Nexmark) out of order, by at most half of watermark_s."
+    )

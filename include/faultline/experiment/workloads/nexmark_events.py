@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from faultline.experiment.common import HIGHEST_RATE, Common
-from faultline.experiment.workloads.event_time import EventTime
+from faultline.experiment.workloads.base import EventTime
 from generators.curve import NANOSECONDS, Piece, parse_curve
 from generators.journal import InputError
 
@@ -203,3 +203,43 @@ def pieces(common: Common) -> list[list[float]]:
     if any(min(piece[2:]) <= 0 for piece in found):
         raise ValueError("rate_curve: a rate of 0 leaves a gap in event time; keep it above 0")
     return found
+
+
+# The presets of the matrix `nexmark`.
+
+
+_ALL: dict[str, Any] = {
+    "workload": "nexmark",
+    "query": list(QUERIES),
+    "state_store": ["rocksdb"],
+    "watermark_s": WATERMARK_S,
+    "disorder": 0.0,
+    "state_mb": 0.0,
+}
+_ENGINE: dict[str, Any] = {**_ALL, **ENGINE_DEFAULTS, "rate": [RATE], "source": ["engine"], "fault": "none"}
+
+NEXMARK_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "smoke": {**_ENGINE, "query": ["q0"], "batch_events": 100_000, "warmup_s": 5.0, "duration_s": 10.0},
+    "default": {**_ENGINE, "repetitions": 3},
+    # As much as fills the state of each; those without one have nothing to fill.
+    "steady": {
+        **_ENGINE,
+        "query": [query for query in QUERIES if query not in STATELESS],
+        "preload_events": 20_000_000,
+    },
+    # Where the density of events in event time matters. On two cores these runs end before the first result is due.
+    "dense": {**_ENGINE, "query": list(AWAITING_TIME), "rate": [DENSE_RATE]},
+    # On a schedule, which a fault can delay, and with the usual executors. On two cores some queries took most of a
+    # minute to work off what had gathered.
+    "recovery": {
+        **_ALL,
+        "rate": [KAFKA_RATE],
+        "source": ["kafka"],
+        "commit_mode": "aligned-changelog",
+        "checkpoint_interval_s": 5.0,
+        "fault": "executor",
+        "warmup_s": 30.0,
+        "duration_s": 100.0,
+    },
+    "paper": {**_ENGINE, "warmup_s": 180.0, "duration_s": 180.0, "repetitions": 3},
+}

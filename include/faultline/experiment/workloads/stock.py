@@ -11,8 +11,7 @@ from pydantic import Field, field_validator
 from fault.plan import PlannedFault
 from faultline.experiment.common import Common, same_path_everywhere
 from faultline.experiment.preparations import Prepared
-from faultline.experiment.workloads.base import Workload
-from faultline.experiment.workloads.event_time import EventTime
+from faultline.experiment.workloads.base import EventTime, Workload
 
 BUILT_IN_PRICES = "five-companies"
 # Windows that hold one record; each costs a row of state.

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from faultline.comparison.statistics.estimate import LEAST
-from faultline.experiment.night_file import night_configurations
-from faultline.experiment.nightly_schedule import PAIRS
+from faultline.experiment.night_file import PAIRS, night_configurations
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 from faultline.system.text import counted, suggest

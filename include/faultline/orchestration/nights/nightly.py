@@ -20,8 +20,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, ge
 from faultline.comparison.statistics.estimate import LEAST
 from faultline.experiment.build import EXAMPLE
 from faultline.experiment.matrices import MOST_MEASUREMENTS
-from faultline.experiment.night_file import FIELDS, NightFile, night_files
-from faultline.experiment.nightly_schedule import PAIRS, schedule
+from faultline.experiment.night_file import FIELDS, PAIRS, NightFile, night_files, schedule
 from faultline.orchestration.forms import label_param
 from faultline.orchestration.nights.night_plan import baseline_of_night, night_cells
 from faultline.orchestration.run_experiment import AGAIN
@@ -253,7 +252,7 @@ def compare_with_baseline() -> dict[str, Any]:
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.limits import parse_limits, promises
     from faultline.comparison.nights import Night, as_json, judge_night, nights_of
-    from faultline.experiment.sweep_id import sweep_id_of
+    from faultline.experiment.cell import sweep_id_of
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests
     from faultline.reports.notes import gate_headline, night_headline
@@ -331,7 +330,7 @@ def tell_people() -> list[str]:
     """Alerts whoever the night's file names: of what became worse or better, and of a night that is broken."""
     from faultline.comparison.coverage import gap_of
     from faultline.comparison.nights import kept_verdict
-    from faultline.experiment.sweep_id import sweep_id_of
+    from faultline.experiment.cell import sweep_id_of
     from faultline.orchestration.nights.alerts import Alert, results_link, send
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests

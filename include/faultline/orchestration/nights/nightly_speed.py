@@ -16,7 +16,7 @@ from typing import Any
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
 from faultline.experiment.cell import EXPERIMENT
-from faultline.experiment.nightly_schedule import SPEED, speed_schedule
+from faultline.experiment.night_file import SPEED, speed_schedule
 from faultline.installation.airflow import installation_environment
 from faultline.orchestration.nights.nightly import night_of_run
 from faultline.orchestration.sweep import integer_param

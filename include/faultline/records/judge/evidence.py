@@ -20,9 +20,9 @@ from fault.plan import PlannedFault
 from faultline.engines.base import Engine, Traces
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.cell import SweepId
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, read_plan
-from faultline.experiment.sweep_id import SweepId
 from faultline.records.judge.journals import ConductorLog, GeneratorLog, read_conductor, read_generator
 from faultline.records.judge.samples import (
     Clock,

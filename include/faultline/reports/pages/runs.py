@@ -7,11 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.cell import EXPERIMENT
-from faultline.experiment.night_file import is_night
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.cell import EXPERIMENT, sweep_id_of
+from faultline.experiment.night_file import NIGHTLY, is_night
 from faultline.experiment.plan import read_plan
-from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.summary import Entry
 from faultline.reports.pages.site import NotYet, Run, Site
 from faultline.system.errors import FaultlineError

@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 from faultline.comparison.coverage import cell_text, gap_of
 from faultline.comparison.decisions import settled_in
 from faultline.comparison.selection import entries_of_sweep
-from faultline.experiment.night_file import is_night
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import NIGHTLY, is_night
 from faultline.records.catalogue import by_group
 from faultline.records.manifest import Manifests
 from faultline.records.summary import Entry

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.engines.base import Commit, Traces
-from faultline.engines.spark.instants import spark_instant_ns
+from faultline.engines.spark.rest import spark_instant_ns
 from faultline.records.judge.cpu import taken
 from faultline.records.judge.evidence import Gate, _not_measured, read_attempt, read_evidence
 from faultline.records.judge.samples import MACHINE_COLUMNS, all_processes

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.engines.base import Commit
-from faultline.engines.numbered import MS, harvest, tuples
 from faultline.engines.spark.checkpoint import committed_batches
+from faultline.engines.tables import MS, harvest, tuples
 from faultline.records.judge.signals import Numbering, bins_of_batches
 from faultline.records.judge.tuples import fold, fold_tuples
 from faultline.records.judge.work import throughput_rps
