@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Browser, FrameLocator, expect
 
 from faultline.experiment.cell import sweep_id_of
+from faultline.experiment.plan import read_plan
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
@@ -85,7 +86,7 @@ def measured(ui: Ui) -> Measured:
         attempt = current_attempt(installation.settings, sweep_id_of(run_id))
         if not lines and attempt and (attempt.folder / "end.json").exists():
             # All is sent and counted, and the topics stand until the record is written.
-            lines.extend(read_topic(installation.settings, attempt.read()["topics"]["input"]))
+            lines.extend(read_topic(installation.settings, read_plan(attempt).topics["input"].name))
         return api.run_state(DAG_ID, run_id) in FINISHED
 
     wait_until(ended, timeout_s=3000, every_s=0.5, what=f"the end of {run_id}")

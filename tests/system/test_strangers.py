@@ -31,6 +31,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from faultline.engines.spark.settings import driver_settings
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import read_plan
 from faultline.installation.spark import master_state, spark_home, spark_submit
 from faultline.installation.supervisord import Supervisor
 from faultline.records.find import find_record
@@ -116,9 +117,8 @@ def _found(settings: Settings, run: subprocess.Popen[bytes], tools: Path, since:
         )
 
     attempt = wait_until(in_window, timeout_s=240, what="the window")
-    described = attempt.read()
-    pids = Supervisor(settings).pids()
-    return Site(settings, attempt, described["topics"]["input"], described["spark"]["ui"], pids, tools, run, since)
+    plan, pids = read_plan(attempt), Supervisor(settings).pids()
+    return Site(settings, attempt, plan.topics["input"].name, plan.engine.addresses["ui"], pids, tools, run, since)
 
 
 def _tools(folder: Path) -> Path:
