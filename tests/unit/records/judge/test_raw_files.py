@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.engines.base import Commit, Traces
+from faultline.engines.base import Traces
 from faultline.engines.spark.rest import spark_instant_ns
 from faultline.records.judge.cpu import taken
 from faultline.records.judge.evidence import Gate, _not_measured, read_attempt, read_evidence
@@ -70,13 +70,6 @@ def test_a_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
     (tmp_path / "attempt.json").write_text("{}")
     with pytest.raises(InfrastructureError, match=r"attempt\.json: attempt: "):
         read_attempt(tmp_path)
-
-
-def test_a_commit_covers_offsets_on_every_partition_only() -> None:
-    commit = Commit(0, 1, None, 5, {"0": 10, "1": 7})
-    assert commit.covers({"0": 10, "1": 7})
-    assert not commit.covers({"0": 10, "1": 8})
-    assert not commit.covers({"2": 1})
 
 
 def test_instants_of_spark_and_of_the_monotonic_clock() -> None:

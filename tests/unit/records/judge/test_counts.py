@@ -1,18 +1,39 @@
-"""The audit over tables of counts, against a count by hand."""
+"""Audit, keys and stages, counted by hand and from what was planted."""
 
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.records.judge.counts import OFFENDERS_PER_KIND, audit, logical_state_bytes, mean_row_bytes
+from faultline.experiment.config import parse_configuration
+from faultline.records.judge.counts import (
+    LARGEST_VOCABULARY,
+    OFFENDERS_PER_KIND,
+    audit,
+    chain_work,
+    keys_of,
+    logical_state_bytes,
+    mean_row_bytes,
+    store_was_not_read,
+    unstored,
+)
+from faultline.records.judge.work import acknowledging
+from faultline.records.record import StagesPart
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import Events, by_event
+from faultline.system.window import Window
+from generators.state import Fillers
+from generators.zipf import ZipfLines, words_of
 
 counts = st.none() | st.integers(1, 50)
 rows = st.lists(
@@ -157,3 +178,138 @@ def test_a_send_without_acknowledgement_is_never_lost(tmp_path: Path) -> None:
     totals, offenders = audit(tmp_path / "counts.parquet", 2, 0)
     assert (totals.lost, totals.overcounted, totals.wrong, totals.unknown) == (0, 0, 0, 2)
     assert offenders == []
+
+
+WINDOW = Window.of(1_000, 0.0, 10.0, 1.0)
+
+
+def journal(*lines: dict[str, Any]) -> Events:
+    return by_event({"wall_ns": 2_000, **line} for line in lines)
+
+
+def test_an_attempt_without_stages_has_no_such_work(tmp_path: Path) -> None:
+    assert chain_work(journal(), None, tmp_path, WINDOW) is None
+
+
+def test_totals_are_those_after_the_gate(tmp_path: Path) -> None:
+    replaced = {"event": "replaced", "stage": "split"}
+    lines = journal(
+        {"event": "signal", "act": "slow", "wall_ns": 999},
+        {"event": "signal", "act": "slow"},
+        {"event": "signal", "act": "ease"},
+        {"event": "failed", "count": 3},
+        {"event": "failed", "count": 4},
+        {"event": "set_aside", "count": 2},
+        {**replaced, "gap_s": 0.25},
+        {**replaced, "gap_s": 0.75},
+        {"event": "batch", "stage": "split", "seconds": 1.5},
+        {"event": "batch", "stage": "count", "seconds": 9.0},
+        {"event": "queued", "stage": "split", "most": 900, "wall_ns": 999},
+        {"event": "queued", "stage": "split", "most": 10},
+        {"event": "queued", "stage": "count", "most": 70},
+        {"event": "queued", "stage": "count", "most": 20},
+    )
+    assert chain_work(lines, None, tmp_path, WINDOW) == StagesPart(
+        signals=1, failed=7, set_aside=2, replacements=2, gap_s=0.75, batch_s=1.5, most_queued=70, unstored=None
+    )
+
+
+@pytest.mark.parametrize("last", ["count", "persist"])
+def test_the_batches_of_the_last_stage_are_known_by_their_times(last: str) -> None:
+    assert acknowledging(journal()) is None
+    lines = journal(
+        {"event": "started", "parallelism": {"source": 1, "split": 1, "count": 1, last: 1}},
+        {"event": "batch", "stage": last, "seconds": 1.5, "wall_ns": 9_000_000_000},
+        {"event": "batch", "stage": "split", "seconds": 1.0, "wall_ns": 9_500_000_000},
+        {"event": "batch", "stage": last, "seconds": 8.0, "wall_ns": 8_100_000_000},
+    )
+    batches = acknowledging(lines)
+    assert batches is not None
+    rows = list(zip(batches["start_ns"], batches["end_ns"], strict=True))
+    assert rows == [(100_000_000, 8_100_000_000), (7_500_000_000, 9_000_000_000)]
+
+
+def test_the_store_is_compared_with_the_last_acknowledged_counts(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"key": list("abce"), "final": [1, 3, 1, None]})
+    frame.to_parquet(tmp_path / "counts.parquet")
+    stored = {"a": 1, "b": 2, "d": 1}
+    # b counts less, c is missing, no output acknowledged d
+    assert unstored(stored, tmp_path / "counts.parquet") == 3
+    found = chain_work(journal({"event": "queued", "most": 1}), stored, tmp_path / "counts.parquet", WINDOW)
+    assert found is not None and found.unstored == 3
+
+
+def test_a_store_that_was_not_read_back_is_known() -> None:
+    persisting = journal({"event": "started", "parallelism": {"source": 1, "persist": 1}})
+    assert store_was_not_read(persisting, None) and not store_was_not_read(persisting, {})
+    assert not store_was_not_read(journal(), None)
+    assert not store_was_not_read(journal({"event": "started", "parallelism": {"source": 1}}), None)
+
+
+def counts_file(folder: Path, counts: dict[str, int]) -> Path:
+    path = folder / "counts.parquet"
+    pd.DataFrame({"key": list(counts), "expected": list(counts.values())}).to_parquet(path)
+    return path
+
+
+def test_the_primer_is_no_draw(tmp_path: Path) -> None:
+    path = tmp_path / "counts.parquet"
+    table = {"key": ["__faultline_primer__", "a", "b", "z"], "expected": [4, 5, 2, None], "drawn": [0, 3, 1, None]}
+    pd.DataFrame(table).astype({"expected": "Int64", "drawn": "Int64"}).to_parquet(path)
+    keys = keys_of(path, parse_configuration({}))
+    assert keys is not None and (keys.hottest_share, keys.distinct) == (0.75, 2)
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.7, 1.0, 1.5])
+def test_the_exponent_comes_back_within_its_interval(tmp_path: Path, skew: float) -> None:
+    lines = ZipfLines(skew, 1000, 10, seed=3, repetition=0).payloads(np.arange(5000, dtype=np.uint64))
+    counts = Counter(word for line in lines for word in line.decode().split(" "))
+    filler = Fillers(0.01, 0.0, 3, 0).words(np.arange(1, dtype=np.uint64))[0].decode()
+    config = parse_configuration({"skew": skew, "vocabulary": 1000})
+    keys = keys_of(counts_file(tmp_path, {**counts, filler: 999_999}), config)
+    assert keys is not None and keys.measured is not None and keys.low is not None and keys.high is not None
+    assert keys.requested == skew
+    assert keys.low <= skew <= keys.high and keys.high - keys.low < 0.05
+    assert keys.distinct == len(counts), "filler words are no keys of the text"
+    assert keys.hottest_share == max(counts.values()) / 50_000
+
+
+def test_a_moving_skew_has_no_single_exponent(tmp_path: Path) -> None:
+    config = parse_configuration({"skew": 0.5, "skew_curve": {"kind": "step", "at_s": 5, "to": 1}})
+    keys = keys_of(counts_file(tmp_path, {"a": 3, "b": 1}), config)
+    assert keys is not None
+    assert (keys.requested, keys.measured, keys.hottest_share, keys.distinct) == (None, None, 0.75, 2)
+
+
+def test_one_word_has_no_exponent(tmp_path: Path) -> None:
+    keys = keys_of(counts_file(tmp_path, {"a": 3}), parse_configuration({}))
+    assert keys is not None and (keys.measured, keys.hottest_share, keys.distinct) == (None, 1.0, 1)
+
+
+def test_workloads_without_words_have_no_keys(tmp_path: Path) -> None:
+    assert keys_of(tmp_path / "none.parquet", parse_configuration({"workload": "pi"})) is None
+
+
+def test_the_words_of_a_text_are_ranked_by_their_counts(tmp_path: Path) -> None:
+    """Ten words as often as Zipf's law of exponent 1 says, named so that no other order agrees."""
+    counts = {f"w{(7 * rank) % 10}": round(25_200 / (rank + 1)) for rank in range(10)}
+    keys = keys_of(counts_file(tmp_path, counts), parse_configuration({}))
+    assert keys is not None and keys.measured == pytest.approx(1.0, abs=1e-4)
+    assert (keys.measured, keys.low, keys.high) == tuple(round(x, 6) for x in (keys.measured, keys.low, keys.high))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(("vocabulary", "ranked"), [(1_000, True), (1_000_001, False)])
+def test_a_vocabulary_of_more_than_a_million_words_is_not_ranked(tmp_path: Path, vocabulary: int, ranked: bool) -> None:
+    words = [letters.tobytes().decode() for letters in words_of(np.arange(3, dtype=np.int64))]
+    path = counts_file(tmp_path, dict(zip(words, (6, 3, 2), strict=True)))
+    keys = keys_of(path, parse_configuration({"skew": 1.0, "vocabulary": vocabulary}))
+    assert keys is not None and (keys.requested, keys.hottest_share, keys.distinct) == (1.0, 6 / 11, 3)
+    assert (keys.measured is not None) is ranked
+    assert LARGEST_VOCABULARY == 1_000_000
+
+
+def test_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "counts.parquet"
+    with pytest.raises(InfrastructureError, match=r"counts\.parquet: cannot be read .*; clear the task harvest"):
+        keys_of(path, parse_configuration({}))
+    assert keys_of(counts_file(tmp_path, {}), parse_configuration({})) is None
