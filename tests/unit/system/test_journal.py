@@ -92,6 +92,11 @@ def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     path.write_text('{"event":"prepared"}\nTraceback\n')
     with pytest.raises(InfrastructureError, match=r"^generator.jsonl: line 2 is not a JSON object"):
         read_journal(path)
+    # Of a process that has ended, a last line that a kill cut counts for nothing.
+    assert read_ended(path) == ({"event": "prepared"},)
+    path.write_text('{"event":"prepared"}\n\nTraceback\n{"event":"done"}')
+    with pytest.raises(InfrastructureError, match=r"generator.jsonl: line 3 is not a JSON object"):
+        read_ended(path)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
