@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from generators.curve import NANOSECONDS, Curve, Piece, PiecewiseLinear, parse_curve, to_ns
 from generators.journal import InputError
 from generators.pacing import BURST, Schedule, Stripe, pace
+from tests.unit.generators.test_pacing import FakeClock
 
 HIGH = 10_000
 LONG = 10**7
@@ -200,20 +201,6 @@ def test_what_never_comes_is_said() -> None:
         Piece(0, Fraction(1), Fraction(1))
 
 
-class SleepyClock:
-    """Time passes by sleeping, and with each look at the clock."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def now_ns(self) -> int:
-        self.now += 1_000
-        return self.now
-
-    def sleep_ns(self, duration_ns: int) -> None:
-        self.now += duration_ns
-
-
 @given(mappings(), st.integers(1, 3), st.integers(0, 2), st.lists(st.integers(0, 200_000_000), max_size=20))
 @settings(max_examples=50)
 def test_pace_sends_all_in_order_and_never_early(
@@ -221,7 +208,7 @@ def test_pace_sends_all_in_order_and_never_early(
 ) -> None:
     schedule = Schedule.over(given_curve[1], 400.0, curve(*given_curve))
     schedule = Schedule(schedule.rate, min(schedule.count, 500), schedule.shape)
-    stripe, clock, start = Stripe(index % of, of), SleepyClock(), 500_000_000
+    stripe, clock, start = Stripe(index % of, of), FakeClock(), 500_000_000
     sent: list[int] = []
 
     def send(first: int, last: int) -> None:

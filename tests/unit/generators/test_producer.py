@@ -27,6 +27,7 @@ from generators.process import close, prime, run_schedule
 from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, Sender, make_producer
 from generators.spec import GeneratorSpec
 from generators.stream import CHUNKS_AHEAD, Replay, Stream, make_fillers, make_source
+from tests.unit.generators.test_pacing import FakeClock
 
 ROOT = Path(__file__).parents[3]
 T0 = Start(wall_ns=1_800_000_000_123_456_789, mono_ns=5_000_000_000)
@@ -35,17 +36,6 @@ T0 = Start(wall_ns=1_800_000_000_123_456_789, mono_ns=5_000_000_000)
 def spec(**values: Any) -> GeneratorSpec:
     base = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 500, "seconds": 2, "source": "zipf"}
     return GeneratorSpec.model_validate({**base, **values})
-
-
-class FakeClock:
-    def __init__(self, now: int = 0) -> None:
-        self.now = now
-
-    def now_ns(self) -> int:
-        return self.now
-
-    def sleep_ns(self, duration_ns: int) -> None:
-        self.now += duration_ns
 
 
 class FakeProducer:
