@@ -130,7 +130,7 @@ def test_a_delay_holds_until_it_is_undone_or_the_kernel_says_that_it_has_no_nete
 
 
 @pytest.mark.usefixtures("listening")
-def test_a_partition_that_nobody_ends_is_ended_by_whoever_was_posted_before_it(machines: Machines) -> None:
+def test_a_partition_that_nobody_ends_is_ended_by_the_watchdog_started_before_it(machines: Machines) -> None:
     kafka = next(one.address for one in machines.hosts if one.name == "kafka")
     asked = {"peers": [kafka], "way": "in"}
     began = time.monotonic()
@@ -218,14 +218,14 @@ def test_what_cannot_be_done_to_a_host_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-# Does an act as the conductor does: posts who undoes it, does it, and would undo it at the end.
+# Does an act as the conductor does: starts a watchdog, does it, and would undo it at the end.
 CONDUCTOR = """
 import base64, pickle, sys, time
 from fault.connection import SshChannel
 host, told = pickle.loads(base64.b64decode(sys.argv[1]))
 there = SshChannel(host)
 there.ask("watch", seconds=2.0, **told)
-print("posted", flush=True)
+print("watched", flush=True)
 there.ask("act", step="do", **told)
 print("done", flush=True)
 time.sleep(900)
@@ -272,7 +272,7 @@ def test_whatever_is_killed_at_any_instant_each_act_is_undone(machines: Machines
             stderr=subprocess.DEVNULL,
         ) as conductor:  # fmt: skip
             try:
-                assert conductor.stdout is not None and conductor.stdout.readline() == b"posted\n", kind
+                assert conductor.stdout is not None and conductor.stdout.readline() == b"watched\n", kind
                 time.sleep(chance.uniform(0.0, 0.5))
                 kill_one(machines, doomed, host, conductor)
                 killed[doomed] += 1

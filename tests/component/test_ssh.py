@@ -206,7 +206,7 @@ def await_presence(injector: Injector, victim: ProcessIdentity, wanted: Presence
 def test_a_paused_victim_is_continued_over_there_though_the_connection_is_lost(
     server: Server, spawn: Spawn, run: str
 ) -> None:
-    """Nobody over here comes back; the shell that was posted before the stop outlives the connection."""
+    """Nobody over here comes back; the watchdog that was started before the stop outlives the connection."""
     spawn()
     victim = only(run)
     with over_there(server.address) as remote:

@@ -69,7 +69,7 @@ def planned(action: str, victim: str = "worker", **more: Any) -> PlannedFault:
 
 @pytest.mark.parametrize("action", ON_HOSTS)
 @pytest.mark.parametrize("victim", ["worker", "kafka"])
-def test_the_host_of_the_victim_is_told_after_somebody_was_posted_there(
+def test_the_host_of_the_victim_is_told_after_a_watchdog_was_started_there(
     agents: dict[str, Agent], action: str, victim: str
 ) -> None:
     one = planned(action, victim)

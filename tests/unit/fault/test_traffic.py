@@ -114,7 +114,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(sorted(ASKED)), st.sampled_from(NAMES
 
 @given(STEPS)
 def test_whatever_is_undone_only_what_bears_its_name_goes(steps: list[tuple[str, str, bool]]) -> None:
-    """Also when a dead man comes late, and another act is in force meanwhile."""
+    """Also when a watchdog comes late, and another act is in force meanwhile."""
     kernel, there = Kernel(eth1=("htb", "1:")), set()
     kernel.tables["of_somebody"] = ""
     asked = {kind: {**one, "peers": PEERS[:2]} for kind, one in ASKED.items()}
