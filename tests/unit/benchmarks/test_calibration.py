@@ -11,6 +11,7 @@ from scipy import stats
 from benchmarks import two_sides
 from benchmarks.calibration import run
 from benchmarks.two_sides import TWO_SIDES, Floats, apart, paired, rank_sums, signed_ranks, standard
+from faultline.comparison.statistics.estimate import Between, Row, estimate
 
 
 def known(values: Floats) -> tuple[Floats, Floats]:
@@ -42,6 +43,25 @@ def test_an_end_that_was_not_seen_leaves_the_interval_open_where_it_may_be() -> 
         -math.inf,
         math.inf,
     ]
+
+
+@pytest.mark.parametrize("open_share", [0.0, 0.15])
+def test_what_is_calibrated_is_what_the_product_computes(open_share: float) -> None:
+    """Interval and verdict of `estimate`, of pairs and of two samples, with and without open ends."""
+    rng = np.random.default_rng(8)
+    values = rng.normal(10, 1, (30, 2, 6, 3)) + rng.normal(0, 1, (30, 2, 6, 1))
+    watched = float(np.quantile(values, 1 - open_share)) if open_share else math.inf
+    low, high = np.minimum(values, watched), np.where(values > watched, math.inf, values)
+    for method, rows in ((paired, lambda a, b: Row(dict(enumerate(a)), dict(enumerate(b)))), (apart, Row.apart)):
+        for number, found in enumerate(method(low, high, rng)):
+            sides = [
+                [Between(float(np.median(run[0])), float(np.median(run[1]))) for run in zip(*each, strict=True)]
+                for each in zip(low[number], high[number], strict=True)
+            ]
+            one = estimate([rows(*sides)])
+            value = one.change.value
+            assert (one.change.low, one.change.high) == pytest.approx((min(found[0], value), max(found[1], value)))
+            assert math.isnan(found[2]) or one.p == pytest.approx(found[2])
 
 
 def test_every_question_is_answered_and_the_methods_of_the_product_keep_their_error(

@@ -171,7 +171,7 @@ def estimate(rows: Sequence[Row]) -> Estimate:
     if not rows:
         raise ValueError("no rows")
     rows = [row.in_pairs() for row in rows]
-    ends = [_Sides.of(rows, pick) for pick in (_low, _high)]
+    ends = _ends(rows)
     middle = _Sides.of(rows, lambda value: value.middle)
     value = middle.mean
     if not math.isfinite(value):  # what is known of all, which infinite ends do not move far
@@ -197,7 +197,7 @@ def p_beyond(rows: Sequence[Row], margin: float) -> float:
     Two one-sided tests (Schuirmann 1987), twice the larger one: at most 0.05 where the 95 % interval lies within. Two
     values without an end count against: how much they differ nobody knows.
     """
-    ends = [_Sides.of([row.in_pairs() for row in rows], pick) for pick in (_low, _high)]
+    ends = _ends([row.in_pairs() for row in rows])
     above = max(one.tail(-margin, below=True, unknown=0.0) for one in ends)
     return min(1.0, 2 * max(above, *(one.tail(margin, below=False, unknown=0.0) for one in ends)))
 
@@ -255,6 +255,10 @@ def _reach(n: int, alpha: float) -> float:
     return visible(1.0, 1 / math.sqrt(n), n - 1, alpha)
 
 
+def _ends(rows: Sequence[Row]) -> list[_Sides]:
+    return [_Sides.of(rows, pick) for pick in (_low, _high)]
+
+
 def _low(value: Between) -> float:
     return value.low
 
@@ -271,10 +275,11 @@ def _around(mean: float, error: float, freedom: float) -> tuple[float, float]:
 @dataclass(frozen=True)
 class _Sides:
     """All rows with each value at one place of its interval: the numbers before and after, in the same order where all
-    rows are `paired`."""
+    rows are `paired`. `ranked`: whether they are compared by ranks."""
 
     rows: tuple[tuple[Floats, Floats], ...]
     paired: bool
+    ranked: bool
 
     @classmethod
     def of(cls, rows: Sequence[Row], pick: Callable[[Between], float]) -> _Sides:
@@ -282,17 +287,16 @@ class _Sides:
             tuple(np.array([pick(side[number]) for number in sorted(side)]) for side in (row.before, row.after))
             for row in rows
         ]
-        return cls(tuple((before, after) for before, after in found), all(row.paired for row in rows))
+        is_open = any(
+            math.isinf(value.high) for row in rows for side in (row.before, row.after) for value in side.values()
+        )
+        return cls(tuple((before, after) for before, after in found), all(row.paired for row in rows), is_open)
 
     @property
     def mean(self) -> float:
         """Over rows of their differences; not finite where a value is not."""
         with np.errstate(invalid="ignore"):
             return float(np.mean([after.mean() - before.mean() for before, after in self.rows]))
-
-    @property
-    def finite(self) -> bool:
-        return all(np.isfinite(side).all() for row in self.rows for side in row)
 
     @property
     def differences(self) -> Floats:
@@ -332,7 +336,7 @@ class _Sides:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the mean difference, or of a common shift where an end is open."""
-        if self.finite:
+        if not self.ranked:
             found = self._scatter
             return (-math.inf, math.inf) if found is None else _around(self.mean, found[1], found[2])
         differences, variance = self.differences, 0.0
@@ -350,7 +354,7 @@ class _Sides:
     def tail(self, at: float, *, below: bool, unknown: float = 0.5) -> float:
         """One-sided p of the true difference being `at` or less (`below`), or `at` or more. `unknown`: what two values
         without an end count as a vote against that."""
-        if self.finite:
+        if not self.ranked:
             found = self._scatter
             if found is None:
                 return 1.0
