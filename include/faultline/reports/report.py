@@ -27,13 +27,14 @@ from faultline.records.catalogue import Column, Sheet
 from faultline.records.format import count
 from faultline.records.record import JUDGED, Record
 from faultline.records.summary import Entry
+from faultline.reports.figures.configurations import PANEL_HEIGHT, legend_of
 from faultline.reports.figures.front import answer_view
 from faultline.reports.figures.parts import parts_figure
 from faultline.reports.html import environment, figures_json, own_text
 from faultline.reports.views.run import OVERSUBSCRIBED, as_text, period, run_view
 from faultline.reports.views.runs import columns_of, ordered, plain_rows
 from faultline.reports.views.story import Pairs
-from faultline.reports.views.sweep import PANEL_HEIGHT, Choice, SweepView
+from faultline.reports.views.sweep import Choice, SweepView
 from faultline.system.text import counted
 
 _ENGINES = {"pyspark": "Spark", "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow"}
@@ -72,11 +73,12 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
     experiments = [run_view(record, results, row["number"]) for row, record in zip(rows, ordered(records), strict=True)]
     figures |= {view.plot: view.figure for view in experiments if view.figure is not None}
     judged = SweepView([Entry.of(record) for record in ordered(records) if record.status in JUDGED], Choice())
-    overview: list[tuple[str, list[tuple[str, str]]]] = []
+    overview: list[tuple[str, list[tuple[str, str]], list[tuple[str, str, bool]]]] = []
     for axis, panels in judged.panels if judged.entries else ():
         drawn = {f"overview-{len(overview)}-{place}": figure for place, (_, figure) in enumerate(panels)}
         figures |= drawn
-        overview.append((axis, list(zip(drawn, [metric.title for metric, _ in panels], strict=True))))
+        legend = max((legend_of(figure) for _, figure in panels), key=len)
+        overview.append((axis, list(zip(drawn, [metric.title for metric, _ in panels], strict=True)), legend))
     answer = _answer(records, figures)
     parts = parts_figure(records)
     if parts is not None:

@@ -27,6 +27,8 @@ MAX_LINES = 24
 ASIDE = 0.012
 # An axis whose greatest value is this many times its least is drawn in powers of ten.
 LOG_FACTOR = 50
+# Of a small figure next to others, which has its title and the legend of all outside.
+PANEL_HEIGHT = 220
 # As the tables write numbers: thousands apart, never as a power.
 _TICKS = ",~r"
 _CATEGORIES = {"type": "category", "showgrid": False, "fixedrange": True, "automargin": True}
@@ -92,7 +94,7 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
 
 
 def curves(
-    points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Metric, height: int = 420
+    points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Metric, *, small: bool = False
 ) -> tuple[go.Figure, int]:
     """The metric along `x`, a line for each combination of the other axes; the number of lines left out.
 
@@ -117,19 +119,25 @@ def curves(
     named = len({trace.name for trace in figure.data if trace.showlegend is not False}) > 1
     finish(
         figure,
-        height,
-        (72, 16, 44 if named else 12, 56),
-        showlegend=named,
+        PANEL_HEIGHT if small else 420,
+        (56, 12, 12, 44) if small else (72, 16, 44 if named else 12, 56),
+        showlegend=named and not small,
         legend=legend_above(),
         xaxis={"title": {"text": x.name}, "zeroline": False, "automargin": True, **scale},
         yaxis={
-            "title": {"text": metric.title},
+            "title": {"text": "" if small else metric.title},
             "zeroline": False,
             "rangemode": "tozero",
             "tickformat": _TICKS,
         },
     )
     return figure, max(0, len(lines) - MAX_LINES)
+
+
+def legend_of(figure: go.Figure) -> list[tuple[str, str, bool]]:
+    """The entries of its legend: name, colour, and whether the mark is hollow."""
+    shown = [trace for trace in figure.data if trace.showlegend is not False]
+    return [(trace.name, str(trace.marker.color), "-open" in str(trace.marker.symbol)) for trace in shown]
 
 
 def limit_line(figure: go.Figure, bound: float, words: str, drawn: Sequence[float]) -> None:

@@ -27,8 +27,8 @@ ASKS = (
 )  # fmt: skip
 # Of more configurations nobody reads an answer, and a page answers within a second.
 MOST_ANSWERED = 100
-# Axes along which a report draws, and the height of each of its panels.
-MOST_AXES, PANEL_HEIGHT = 3, 300
+# Axes along which a report draws.
+MOST_AXES = 3
 
 
 class Unknown(LookupError):
@@ -253,7 +253,7 @@ class SweepView:
         for x in self.axes[:MOST_AXES]:
             others = [axis for axis in self.axes if axis.key != x.key]
             points = in_order(self.measured, [*others, x])
-            drawn = [(one, configurations.curves(points, x, others, one, PANEL_HEIGHT)[0]) for one in wanted]
+            drawn = [(one, configurations.curves(points, x, others, one, small=True)[0]) for one in wanted]
             found.append((x.name, [(one, figure) for one, figure in drawn if figure.data]))
         return [(name, figures) for name, figures in found if figures]
 
