@@ -16,12 +16,14 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fault.errors import FaultError, WatchdogUnavailable, as_told, error_of
-from fault.host_acts import act_of
 from fault.identity import ProcessIdentity, from_line, require_same, to_line
 from fault.procfs import open_handle, read_process, send_signal, stat_of
+
+if TYPE_CHECKING:
+    from fault.host_acts import HostAct
 
 # So often, a second apart, it looks for a pause that it has not seen, once nobody could release it any more.
 UNSEEN_LOOKS, LOOK_S = 15, 1.0
@@ -178,14 +180,17 @@ def keep_watch(order: Mapping[str, Any]) -> None:
         if "victim" in order:
             paused = _Paused.find(order["victim"])
         else:
-            act_of(order["kind"], order["name"])
+            # A third of the start, which a pause does without; the handler has it, whose modules may be gone by now.
+            from fault.host_acts import act_of
+
+            act = act_of(order["kind"], order["name"])
     except Exception as error:
         say_last(to_line({"error": as_told(error)}))
         return
     say_last(to_line({"stands": paused is not None or "victim" not in order}))
     if "victim" not in order:
         _sleep_until(deadline)
-        _undo_act(order["kind"], order["name"], order["asked"])
+        _undo(act, order["name"], order["asked"])
     elif paused is not None and _await_time(paused, deadline):
         paused.resume()
 
@@ -255,9 +260,8 @@ def _await_time(paused: _Paused, deadline: float) -> bool:
     return True
 
 
-def _undo_act(kind: str, name: str, asked: Mapping[str, Any]) -> None:
+def _undo(act: HostAct, name: str, asked: Mapping[str, Any]) -> None:
     """Undoes it again and again while it holds still."""
-    act = act_of(kind, name)
     for _ in range(TRIES):
         with contextlib.suppress(FaultError, OSError):
             act.undo(name, asked)
