@@ -276,6 +276,7 @@ def test_a_heat_map_has_unsound_cells_in_brackets_without_a_colour(tmp_path: Pat
     assert sum(value is not None for row in drawn.data[0].z for value in row) == 3
     (note,) = drawn.layout.annotations
     assert note.text == "(50)" and "disturbed: why" in note.hovertext
+    assert (note.x, note.y) == (1, 1), "the place of 8 MB and 5 s, which plotly would not find by its text"
 
 
 def test_each_recovery_of_a_run_is_a_small_point(tmp_path: Path) -> None:

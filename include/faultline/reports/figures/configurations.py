@@ -76,8 +76,9 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
         unsound = point.unsound_figure(metric.key)
         if not point.valid and unsound.median is not None:
             figure.add_annotation(
-                x=column,
-                y=row,
+                # By number: a text that looks like one would be taken for the number of a place.
+                x=columns.index(column),
+                y=rows.index(row),
                 text=f"({unsound.text(metric)})",
                 hovertext=f"{_told(unsound, metric)}{_beside(point)}",
                 showarrow=False,

@@ -388,4 +388,5 @@ def unsound_text(unsound: Unsound) -> str:
         whose = "Their figures" if not unsound.usable else "With it" if unsound.runs == 1 else "With them"
         return f"{head}. {whose}: {uncapital(trade_text(shown))}."
     decided = sum(effect.verdict is not Verdict.OPEN for effect in unsound.effects)
-    return f"{head}. With them, {decided} of {len(unsound.effects)} effects would be decided."
+    whose = "With it" if unsound.runs == 1 else "With them"
+    return f"{head}. {whose}, {decided} of {len(unsound.effects)} effects would be decided."
