@@ -15,8 +15,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, ValidationError
 
 from faultline.experiment.cell import SweepId
-from faultline.records.environment import Environment
-from faultline.records.part import Part
+from faultline.records.environment import Environment, Part
 
 SCHEMA: Final = 2
 SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-2.schema.json"

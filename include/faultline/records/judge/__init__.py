@@ -1,1 +1,0 @@
-"""From the raw files of one attempt to its record."""

@@ -84,7 +84,7 @@ class Gate:
 class Evidence:
     """Everything that an attempt is judged by. Tuples and counts stay on disk and are streamed.
 
-    `services`: lines on those that were started. `stages`: what a topology's stages said; nothing of other workloads.
+    `services`: lines on those that were started. `stages`: those of a topology's stages.
     `stored`: what was read back from its store; None where nothing was. `recorder_death`: why samples are missing; None
     where none are. `processes`: of all hosts; this one's own are those of the host "". `broker_ahead_ms`: by how much
     the broker's clock was ahead, which latencies end by; None where the engine's own ends them. `clock_jump_ms`: see

@@ -51,7 +51,7 @@ class GeneratorLog:
     """The generator's journal. `death`: why it did not reach its end; None when it did.
 
     `end_offsets`: of the input; None without an end. `schedule_lag`: how late it sent, over the whole run. `unknown`:
-    sends that nobody acknowledged. `latest`: of each second its end and the largest schedule lag in ms. `data`: of the
+    sends without acknowledgement. `latest`: of each second its end and the largest schedule lag in ms. `data`: of the
     user's, as it was replayed.
     """
 
@@ -89,36 +89,36 @@ class ConductorLog:
         return bool(self.bounds)
 
 
-def read_generator(said: Events) -> GeneratorLog:
+def read_generator(events: Events) -> GeneratorLog:
     """What its journal says."""
-    done = said["done"][-1] if said["done"] else None
+    done = events["done"][-1] if events["done"] else None
     lag = {} if done is None else done["schedule_lag_ms"]
     return GeneratorLog(
-        death=_death(said),
+        death=_death(events),
         end_offsets=None if done is None else offsets_by_partition(done["end_offsets"]),
         schedule_lag=ScheduleLagMs(p50=lag.get("p50"), p99=lag.get("p99"), max=lag.get("max")),
         unknown=None if done is None else int(done["unknown"]),
         latest=tuple(
-            (int(line["wall_ns"]), float(line["latest_ms"])) for line in said["progress"] if "latest_ms" in line
+            (int(line["wall_ns"]), float(line["latest_ms"])) for line in events["progress"] if "latest_ms" in line
         ),
-        data=next((line["data"] for line in said["primed"] if line.get("data")), None),
+        data=next((line["data"] for line in events["primed"] if line.get("data")), None),
     )
 
 
-def read_conductor(said: Events, planned: int, warmup_max_s: float | None = None) -> ConductorLog:
+def read_conductor(events: Events, planned: int, warmup_max_s: float | None = None) -> ConductorLog:
     """What its journal says of a run with so many `planned` faults. `warmup_max_s`: when the warm-up is over at last.
 
     Injections that were not made, since the engine did not get back to normal, are left out; a fault of which the
     journal says nothing is not.
     """
     begun, ended, given_up = (
-        said[name][-1] if said[name] else None for name in ("measured_from", "measured_until", "not_normal")
+        events[name][-1] if events[name] else None for name in ("measured_from", "measured_until", "not_normal")
     )
     made = planned if given_up is None else min(planned, int(given_up["fault"]))
     early = None if given_up is None else {name: given_up.get(name) for name in EndedEarlyPart.model_fields}
     return ConductorLog(
-        injected=tuple(_injected(said, index) for index in range(made)),
-        death=_death(said),
+        injected=tuple(_injected(events, index) for index in range(made)),
+        death=_death(events),
         bounds=tuple(line for line in (begun, ended) if line is not None),
         begin_source=_begin_source(begun),
         end_source="conductor.jsonl: the last recovery was over, or the next injection was given up"
@@ -128,8 +128,8 @@ def read_conductor(said: Events, planned: int, warmup_max_s: float | None = None
         warmup=None
         if begun is None
         else WarmupPart(waited_s=begun.get("waited_s"), steady=begun.get("steady"), bound_s=warmup_max_s),
-        clocks=tuple(said["clock"]),
-        signalled=tuple(line.get("victim") for line in said["delivered"]),
+        clocks=tuple(events["clock"]),
+        signalled=tuple(line.get("victim") for line in events["delivered"]),
     )
 
 
@@ -142,27 +142,27 @@ def _begin_source(begun: Line | None) -> str:
     return f"conductor.jsonl: {steady}"
 
 
-def _death(said: Events) -> str | None:
+def _death(events: Events) -> str | None:
     """Why a process that should have ended with `done` did not."""
-    if said["failed"]:
-        return str(said["failed"][-1].get("message", "failed"))
-    return None if said["done"] else "it never reported `done`"
+    if events["failed"]:
+        return str(events["failed"][-1].get("message", "failed"))
+    return None if events["done"] else "it never reported `done`"
 
 
-def _injected(said: Events, index: int) -> Injected:
+def _injected(events: Events, index: int) -> Injected:
     def own(name: str) -> list[Line]:
-        return [line for line in said[name] if line.get("fault", 0) == index]
+        return [line for line in events[name] if line.get("fault", 0) == index]
 
     delivered, settled = own("delivered"), own("settled")
     # An answer that came after the signal holds records that were not there at the signal.
     offsets = [line for line in own("end_offsets") if line.get("before_signal", True)]
-    triggers = [line for line in said["injection"] if line.get("fault") == index]
+    triggers = [line for line in events["injection"] if line.get("fault") == index]
     reason = {name: triggers[-1].get(name) for name in TriggerPart.model_fields} if triggers else None
     outcome = settled[-1] if settled else {"outcome": None}
     return Injected(
         index=index,
         t0_ns=min((int(line["wall_ns"]) for line in delivered), default=None),
-        victims=_victims(said["victims"], index, delivered),
+        victims=_victims(events["victims"], index, delivered),
         end_offsets=offsets_by_partition(offsets[0]["offsets"]) if offsets else None,
         undone=tuple(own("undone")),
         settled=Settled(outcome["outcome"], str(outcome.get("detail") or "")),
@@ -173,7 +173,7 @@ def _injected(said: Events, index: int) -> Injected:
 def _victims(lines: Sequence[Line], index: int, delivered: Sequence[Line]) -> tuple[Line, ...]:
     """The victims that were hit, each once; the role that the delivery names is the real one.
 
-    A victim may be chosen again shortly before the act: what was said of a process last counts.
+    A victim may be chosen again shortly before the act: the last line about a process counts.
     """
     roles = {line.get("victim"): line.get("role") for line in delivered}
     found: dict[tuple[str, int | None], Line] = {}
