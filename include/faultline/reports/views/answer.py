@@ -189,7 +189,7 @@ def advice_text(answer: Answer) -> list[str]:
     if advice.best is None:
         return [f"{miss_text(advice)}."]
     lines = []
-    # Resamples of a few runs are all alike.
+    # Draws from a few runs say too little.
     share = f"; the best in {_often(advice.sure)} of draws" if advice.best.repetitions >= LEAST else ""
     if advice.told:
         lines.append(f"{capital(_wanted(advice))}: {advice.best.name} ({_costs(advice, advice.best)}{share}).")
