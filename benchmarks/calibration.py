@@ -158,8 +158,8 @@ def limit(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
 
 def advice(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
     """Three configurations, five repetitions each that scatter by 7 %; the first is so many percent ahead. It is told
-    when the one with the least median is the best in 80 % of what is drawn: of medians of blocks drawn anew, or of means
-    by Student's t."""
+    when the one with the least median is the best in 80 % of what is drawn: medians of blocks drawn anew, or means by
+    Student's t."""
     found = {}
     normal, free = rng.standard_normal((RESAMPLES, 5)), np.sqrt(4 / rng.chisquare(4, RESAMPLES))
     rows = rng.integers(0, 5, (RESAMPLES, 5))
