@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from faultline.cli.following import Course
-from faultline.cli.progress_line import ProgressLine
+from faultline.cli.following import Course, ProgressLine
 from faultline.engines.batches import read_batches
 from faultline.engines.spark.rest import spark_instant_ns
 from faultline.experiment.attempt import Attempt

@@ -110,7 +110,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     settings = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
     for module in (nightly, night_plan, sweep):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
-    monkeypatch.setattr("faultline.orchestration.notes.write_note", lambda *said: None)
+    monkeypatch.setattr("faultline.orchestration.airflow_api.write_note", lambda *said: None)
     monkeypatch.setenv("FAULTLINE_NIGHTS", str(tmp_path))
     (tmp_path / "nights").mkdir()
     # A revision is looked for where the programs lie.

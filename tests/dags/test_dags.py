@@ -15,7 +15,7 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import plan
 from faultline.experiment.night_file import NIGHTLY, SPEED
-from faultline.orchestration import notes as notes_of
+from faultline.orchestration import airflow_api as notes_of
 from faultline.orchestration import sweep
 from faultline.orchestration.forms import SECTIONS, value_text
 from faultline.orchestration.planning import order_of

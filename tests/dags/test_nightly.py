@@ -18,7 +18,7 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrix import control_of
 from faultline.experiment.night_file import NIGHTLY
 from faultline.lifecycle import environment
-from faultline.orchestration import notes as notes_of
+from faultline.orchestration import airflow_api as notes_of
 from faultline.orchestration import sweep
 from faultline.orchestration.nights import night_plan, nightly
 from faultline.orchestration.nights.night_plan import night_cells, primary_of

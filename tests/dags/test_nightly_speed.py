@@ -52,7 +52,7 @@ def notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     written: list[str] = []
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
     monkeypatch.setattr(
-        "faultline.orchestration.notes.write_note", lambda settings, dag, run, text: written.append(text)
+        "faultline.orchestration.airflow_api.write_note", lambda settings, dag, run, text: written.append(text)
     )
     return written
 

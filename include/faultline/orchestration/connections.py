@@ -50,7 +50,7 @@ def ask(
         write_airflow_home(settings, choose_database(settings, running=Supervisor(settings).running()))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "faultline.orchestration.targets.process"],
+            [sys.executable, "-m", "faultline.orchestration.targets.connections"],
             input=json.dumps({"ids": list(ids), "make": make or {}, "remove": list(remove)}),
             env=clean_environment(airflow_environment(settings)),
             cwd=settings.root,

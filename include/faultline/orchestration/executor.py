@@ -42,7 +42,7 @@ OWN = (
     "faultline.orchestration.experiment",
     "faultline.orchestration.hooks",
     "faultline.orchestration.local_spark",
-    "faultline.orchestration.notes",
+    "faultline.orchestration.airflow_api",
     "faultline.orchestration.sweep",
     "faultline.records.judge.verdict",
     "faultline.records.store",

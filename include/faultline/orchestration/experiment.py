@@ -82,7 +82,7 @@ def tell(record: Record) -> None:
 
 def say_in_note(note: str) -> None:
     """Puts a line into the note of this run."""
-    from faultline.orchestration.notes import note_run
+    from faultline.orchestration.airflow_api import note_run
 
     note_run(load_settings(), get_current_context(), note)
 
@@ -217,7 +217,7 @@ def teardown(attempt_id: str) -> dict[str, Any]:
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.lifecycle.steps import TEARDOWN, perform
-    from faultline.orchestration.notes import note_stopped
+    from faultline.orchestration.airflow_api import note_stopped
     from faultline.records.store import Store
 
     run = run_here(attempt_id)

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from faultline.cli.following import Course, follow, minutes_text
-from faultline.cli.progress_line import ProgressLine
+from faultline.cli.following import Course, ProgressLine, follow, minutes_text
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.store import Store

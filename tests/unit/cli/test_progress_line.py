@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.cli import progress_line
-from faultline.cli.progress_line import CLEAR, Progress, ProgressLine
+from faultline.cli import following as progress_line
+from faultline.cli.following import CLEAR, Progress, ProgressLine
 
 STATE = Progress("experiment 1 of 6: measuring", ", T0 + 33 s", "about 5 min left", "1 of 6 measuring")
 COLUMNS = 60

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from faultline.orchestration.airflow_api import AirflowApi
-from faultline.orchestration.notes import write_note
+from faultline.orchestration.airflow_api import AirflowApi, write_note
 from faultline.records.record import AuditPart
 from faultline.reports.notes import MAX_NOTE, headline, refusal_headline, sweep_headline
 from faultline.system.errors import ConfigError, InfrastructureError

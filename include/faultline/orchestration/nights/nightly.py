@@ -297,7 +297,7 @@ def gate_of(plan: Manifest, entries: Sequence[Entry], promised: Promises) -> tup
 def tell(sweep_id: str, kept: Mapping[str, Any], note: str) -> None:
     """Keeps a verdict in `results/nights/`, prints it, and puts it into the note of the run."""
     from faultline.experiment.attempt import write_json
-    from faultline.orchestration.notes import note_run
+    from faultline.orchestration.airflow_api import note_run
 
     context, settings = get_current_context(), load_settings()
     folder = settings.results / "nights"

@@ -124,7 +124,7 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     from benchmarks.own_speed import as_json, judge_speed, read_nights
     from faultline.experiment.attempt import write_json
     from faultline.lifecycle.environment import git_commit, installed_build
-    from faultline.orchestration.notes import write_note
+    from faultline.orchestration.airflow_api import write_note
     from faultline.reports.notes import plain
 
     context, settings = get_current_context(), load_settings()
