@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from faultline.comparison.cells import Axis, Step
 from faultline.comparison.question import FIGURES, compared, steps_of
-from faultline.comparison.statistics.estimate import Interval, share_of
+from faultline.comparison.statistics.estimate import Interval, logarithm_of, share_of
 from faultline.comparison.statistics.sequential import Judged, Method, Outcome, Pair, judge
 from faultline.records.catalogue import Metric, bounds_of
 from faultline.records.manifest import Manifest, Question
@@ -142,7 +142,7 @@ def tally(decisions: Sequence[Decision]) -> str:
 
 def log_ratio(before: Pair, after: Pair) -> Pair:
     """From where to where the logarithm of after ÷ before may lie; 0 where neither is more than nothing."""
-    return _log(after[0], before[1]), _log(after[1], before[0])
+    return logarithm_of(after[0], before[1]), logarithm_of(after[1], before[0])
 
 
 def change_of(judged: Judged) -> Interval:
@@ -211,11 +211,3 @@ def _more(judged: Judged, pairs: int, margin: float) -> int | None:
     room = max(off, math.log1p(margin) - off)
     needed = pairs * (judged.half / room) ** 2 - pairs
     return max(1, math.ceil(needed)) if needed < _FARTHEST * pairs else None
-
-
-def _log(above: float, below: float) -> float:
-    if above == below:
-        return 0.0
-    if not above or math.isinf(below):
-        return -math.inf
-    return math.inf if not below or math.isinf(above) else math.log(above / below)

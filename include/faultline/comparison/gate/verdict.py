@@ -21,7 +21,14 @@ from enum import StrEnum
 import numpy as np
 from scipy import stats
 
-from faultline.comparison.statistics.estimate import CONFIDENCE, Between, Interval, false_discoveries, visible
+from faultline.comparison.statistics.estimate import (
+    CONFIDENCE,
+    Between,
+    Interval,
+    false_discoveries,
+    logarithm_of,
+    visible,
+)
 from faultline.comparison.statistics.estimate import share_of as share_of_ratio
 from faultline.records.catalogue import MORE, Metric
 
@@ -67,7 +74,7 @@ class Pairs:
     ) -> Pairs:
         """From (baseline, tonight) of each pair, in the figure's units. Values of 0 or less have no ratio: left out."""
         usable = [(a, b) for a, b in values if a.high > 0 and b.high > 0]
-        ends = [(_ratio(b.low, a.high), _ratio(b.high, a.low)) for a, b in usable]
+        ends = [(logarithm_of(b.low, a.high), logarithm_of(b.high, a.low)) for a, b in usable]
         if metric.better == MORE:
             ends = [(-high, -low) for low, high in ends]
         return cls(config_id, name, metric, tuple(low for low, _ in ends), tuple(high for _, high in ends), planned)
@@ -293,13 +300,6 @@ def _problems(night: Paired, cells: Sequence[CellVerdict]) -> list[str]:
         for cell in cells
         if cell.finding is Finding.CANNOT_TELL and cell.config_id
     ]
-
-
-def _ratio(above: float, below: float) -> float:
-    """The logarithm; of two without an end the one that says nothing is chosen by whoever asks."""
-    if math.isinf(below) or above <= 0:
-        return -math.inf
-    return math.inf if math.isinf(above) or below <= 0 else math.log(above / below)
 
 
 def _size(cell: Pairs) -> float:

@@ -228,6 +228,15 @@ def share_of(logarithm: float) -> float:
     return math.expm1(logarithm) if logarithm < 700 else math.inf
 
 
+def logarithm_of(above: float, below: float) -> float:
+    """Of their ratio: infinite where one is nothing or has no end; 0 of equal ones."""
+    if above == below:
+        return 0.0
+    if above <= 0 or math.isinf(below):
+        return -math.inf
+    return math.inf if below <= 0 or math.isinf(above) else math.log(above / below)
+
+
 def p_text(p: float) -> str:
     """A p behind its name: `= 0.031`, `< 0.0001`."""
     return f"= {p:.2g}" if p >= LEAST_P else f"< {LEAST_P:.4f}"
