@@ -374,7 +374,7 @@ def _from_before(attempt: Attempt, said: Mapping[str, Any]) -> AttemptPlan:
     named = {one.name: said[one.name] for one in fields(Ordered) if one.name in said}
     unnamed = {"config_id": config.config_id, "repetition": 0, "series": "", "build": ""}
     kafka, services = said.get("kafka") or {}, said.get("services") or {}
-    topics, partitions = said.get("topics") or {}, topic_partitions(config)
+    faults, topics, partitions = config.planned_faults(), said.get("topics") or {}, topic_partitions(config)
     return AttemptPlan(
         order=Ordered(**{**unnamed, **named, "config": config.model_dump(mode="json")}),
         engine=PlannedEngine("", programs=str(said.get("programs", ""))),
@@ -382,7 +382,7 @@ def _from_before(attempt: Attempt, said: Mapping[str, Any]) -> AttemptPlan:
         places=Places(instance=services.get("instance"), holds=services.get("holds") or {}),
         topics={role: Topic(name, partitions.get(role, config.partitions)) for role, name in topics.items()},
         seed=config.plan().seed,
-        faults=config.planned_faults(),
+        faults=faults,
         aim=None,
         generator=None,
         program={},

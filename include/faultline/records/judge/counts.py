@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from faultline.engines.base import behind
 from faultline.experiment.config import Configuration
 from faultline.records.judge.evidence import Evidence
 from faultline.records.judge.signals import Signals
@@ -61,9 +60,8 @@ class Counts:
 
 def counts_of(evidence: Evidence, signals: Signals) -> Counts:
     """Raises InfrastructureError when the table of counts cannot be read."""
-    config, traces, generator, path = evidence.config, evidence.traces, evidence.generator, evidence.counts_path
-    ends = signals.schedule.end_offsets if generator.end_offsets is None else generator.end_offsets
-    totals, offenders = audit(path, generator.unknown, behind(traces.reached, ends))
+    config, traces, path = evidence.config, evidence.traces, evidence.counts_path
+    totals, offenders = audit(path, evidence.generator.unknown, signals.undrained)
     sent, dropped = int(evidence.records["late"].sum()), traces.late_rows
     # Only rows of words are known to the byte.
     logical = logical_state_bytes(traces.state_rows, path) if config.kind.can("preloaded_state") else None

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.engines.base import ROW, Commit
+from faultline.engines.base import ROW, Commit, behind
 from faultline.experiment.common import baseline_commits
 from faultline.records.judge.evidence import RECORD_COLUMNS, Evidence
 from faultline.records.judge.steady import Drift, Floats, drifts_of, slope_interval, steady_stretch
@@ -36,7 +36,7 @@ class Signals:
     without any. `deaths`: by process, why it did not reach its end; None when it did. `growth`: the 95 % interval of
     the slope of the lag over the baseline, in records/s; None for an engine that makes its events itself, and with too
     few bins. `offered_rps`: what the source put out meanwhile, by its schedule. `drifts`: how latency and lag moved.
-    `t0_backlog`: offsets of the primer that were not committed at T0.
+    `t0_backlog`: offsets of the primer that were not committed at T0; `undrained`: of the input, at the end.
     """
 
     window: Window
@@ -50,6 +50,7 @@ class Signals:
     offered_rps: float
     drifts: Mapping[str, Drift | None]
     t0_backlog: int
+    undrained: int
 
 
 def signals_of(evidence: Evidence) -> Signals:
@@ -65,7 +66,6 @@ def signals_of(evidence: Evidence) -> Signals:
     until = min([window.end_ns, *(fault.t0_ns for fault in conductor.injected if fault.t0_ns is not None)])
     reference = between(bins, window.start_ns, until)
     at_t0 = [commit for commit in traces.commits if commit.committed_ns <= window.t0_ns]
-    backlog = schedule.primer_backlog(at_t0[-1] if at_t0 else None)
     watched, fewest = reference, 0
     if conductor.adaptive and len(reference):
         # The same as the conductor asked: over as few of the last commits as can tell, perhaps back into the warm-up.
@@ -74,6 +74,9 @@ def signals_of(evidence: Evidence) -> Signals:
         fewest = baseline_commits(config.checkpoint_interval_s) * each
     interval_s, offered_rps = config.checkpoint_interval_s, offered(schedule, reference)
     course, growing = columns(watched, window), columns(reference, window)
+    backlog = schedule.primer_backlog(at_t0[-1] if at_t0 else None)
+    ends = evidence.generator.end_offsets
+    undrained = behind(traces.reached, schedule.end_offsets if ends is None else ends)
     return Signals(
         window=window,
         schedule=schedule,
@@ -92,6 +95,7 @@ def signals_of(evidence: Evidence) -> Signals:
         if fewest
         else drifts_of(*course, checkpoint_interval_s=interval_s, offered_rps=offered_rps),
         t0_backlog=backlog,
+        undrained=undrained,
     )
 
 
@@ -163,8 +167,7 @@ class Schedule:
 
     def primer_backlog(self, commit: Commit | None) -> int:
         """Offsets up to the primer's end that the commit does not cover."""
-        ends = {} if commit is None else commit.ends
-        return sum(max(0, end - ends.get(partition, 0)) for partition, end in self._primer_ends.items())
+        return behind({} if commit is None else commit.ends, self._primer_ends)
 
 
 class Numbering(Schedule):

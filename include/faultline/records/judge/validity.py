@@ -122,7 +122,7 @@ def findings_of(
         spans_s=signals.reference["span_s"].to_numpy(dtype=np.float64),
         outcomes=[one.settled for one in faults],
         losses=_losses(evidence, window),
-        undrained=counts.totals.undrained or 0,
+        undrained=signals.undrained,
         chain_problems=[
             f"fault {number}: {problem}" if len(faults) > 1 else problem
             for number, one in enumerate(faults, start=1)
