@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 import resource
 import statistics
 import subprocess
@@ -12,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from benchmarks.figure import Figure, summarise
+from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
+from faultline.engines.supervised import last_words
 from faultline.installation.class_data import archive_here
 from faultline.installation.java import find_java
 from faultline.installation.spark import spark_submit
@@ -25,7 +26,6 @@ from faultline.system.settings import Settings
 
 TIMEOUT_S = 1800.0
 _POLL_S = 0.5
-_THROWN = re.compile(r"(Caused by: )?[\w.$]+(Error|Exception)\b")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def run_job(settings: Settings, command: Sequence[str], folder: Path) -> Cost:
         _end(process)
     seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode != 0:
-        raise InfrastructureError(f"{command[0]}: ended with status {process.returncode}: {_last_words(log)}")
+        raise InfrastructureError(
+            f"{command[0]}: ended with status {process.returncode}: {last_words(log, ENGINE.error_line)}"
+        )
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Cost(seconds, cpu, peak / 1e6)
 
@@ -109,13 +111,6 @@ def _end(process: psutil.Popen) -> None:
     process.wait()
 
 
-def _last_words(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    # What was thrown begins a line, or stands behind `Caused by`; frames of a stack name classes of errors, too.
-    errors = [line for line in lines if _THROWN.match(line)]
-    return (errors or lines or ["(no output)"])[-1][:300]
-
-
 # How the time of a job grows with the number of tuples: the slope of log time over log n.
 
 
@@ -137,10 +132,8 @@ class Size:
 
 def exponent(times: Mapping[int, float]) -> float:
     """Least-squares slope of ln(time) over ln(n), for times by n; at least two different n, all positive."""
-    logs = [(math.log(n), math.log(time)) for n, time in times.items()]
-    mean_n, mean_time = (sum(values) / len(logs) for values in zip(*logs, strict=True))
-    spread = math.fsum((n - mean_n) ** 2 for n, _ in logs)
-    return math.fsum((n - mean_n) * (time - mean_time) for n, time in logs) / spread
+    slope, _ = np.polyfit(np.log(list(times)), np.log(list(times.values())), 1)
+    return float(slope)
 
 
 def growth_figures(sizes: Sequence[Size]) -> dict[str, Figure]:

@@ -28,6 +28,13 @@ class Planted:
     over_ns: int | None
     seconds: Mapping[str, float | None]
 
+    def unit_s(self, bin_s: float) -> float:
+        """The length of a bin, at least that of the one in which this recovery ended.
+
+        A bin holds tens of tuples, so one that is lost may move the end by the bin that it lies in, whatever its length.
+        """
+        return max(bin_s, self.seconds["resolution_s"] or 0.0)
+
 
 @dataclass(frozen=True)
 class Truth:
@@ -129,8 +136,9 @@ def compare(truth: Truth, record: Record) -> list[Comparison]:
         measured = metrics.recoveries[number - 1] if number <= len(metrics.recoveries) else RecoveryPart.empty()
         place = f"{number}." if len(truth.recoveries) > 1 else ""
         found.append(_count(f"{place}recovered", _flag(one.recovered), _flag(measured.recovered)))
+        unit_s = one.unit_s(truth.resolution_s)
         for name, value in one.seconds.items():
-            found.append(_time(f"{place}{name}", value, getattr(measured, name), truth.resolution_s))
+            found.append(_time(f"{place}{name}", value, getattr(measured, name), unit_s))
     for name, value in truth.latency_ms.items():
         latency = getattr(metrics.latency_ms, name)
         found.append(_time(f"latency_{name}_ms", value, latency, truth.resolution_s * 1000))

@@ -88,7 +88,7 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
             value, found = planted.seconds[part], getattr(recovery, part)
             assert (value is None) is (found is None), (seed, part, value, found)
             if value is not None:
-                worst = max(worst, abs(found - value) / made.resolution_s)
+                worst = max(worst, abs(found - value) / planted.unit_s(made.resolution_s))
     tuples = made.folded()
     latency = summarise(tuples, made.method, None)
     if made.t0_ns is not None:
