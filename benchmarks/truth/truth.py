@@ -31,7 +31,7 @@ class Planted:
     def unit_s(self, bin_s: float) -> float:
         """The length of a bin, at least that of the one in which this recovery ended.
 
-        A bin holds tens of tuples, so one that is lost may move the end by the bin that it lies in, whatever its length.
+        A bin holds tens of tuples: one that is lost may move the end by the bin that it lies in, however long.
         """
         return max(bin_s, self.seconds["resolution_s"] or 0.0)
 
