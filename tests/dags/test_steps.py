@@ -13,7 +13,6 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.config import parse_configuration
 from faultline.lifecycle import steps
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.steps import STEPS, Step, perform
@@ -21,13 +20,11 @@ from faultline.orchestration import experiment as subject
 from faultline.orchestration.experiment import experiment_dag, judge, run_here, submit_workload
 from faultline.orchestration.hooks import ALONE
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import write_json
 from faultline.system.journal import read_journal
 from faultline.system.processes import Entry, append_entry
 from faultline.system.waiting import wait_until
+from tests.support.attempts import ID, prepared
 from tests.unit.sample_records import sample
-
-ID = "20261121T061500Z-3fa9c1"
 
 
 @pytest.fixture
@@ -35,10 +32,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
     context = {"params": {}, "run_id": "r", "ti": SimpleNamespace()}
     monkeypatch.setattr(subject, "get_current_context", lambda: context)
-    made = Attempt(tmp_path / "attempts" / ID)
-    made.folder.mkdir(parents=True)
-    write_json(made.folder / "attempt.json", {"config": parse_configuration({}).model_dump(mode="json")})
-    return made
+    return prepared(tmp_path / "attempts" / ID)
 
 
 def noted(attempt: Attempt) -> list[tuple[str, str, str]]:

@@ -36,13 +36,13 @@ class Checked:
 
 def check_job(file: str, given: Sequence[str], say: Say) -> Checked:
     """Runs the job and returns what came of it. Raises ConfigError, before anything is started, for what cannot run."""
-    from faultline.cli.run_one import parse_parameters, run_single
+    from faultline.cli.run_one import parse_order, run_order
 
     workload, words = asked(file, given)
-    parse_parameters(workload, words)
+    order = parse_order(workload, words)
     for line in declared(file) if workload == QUERY else []:
         say(line)
-    record = run_single(workload, words, say, keep_topics=False)
+    record = run_order(order, say)
     return Checked(words_of(record), record.sound)
 
 

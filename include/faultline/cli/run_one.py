@@ -41,22 +41,23 @@ BOOKKEEPING = ("repetition", "series", "build", "build_spec")
 POLL_S = 1.0
 
 
-def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
-    """`key=value` words as the conf of a run. Raises ConfigError naming the key, before anything is started."""
-    values = {"workload": workload, **{key: from_here(key, text) for key, text in _words(given).items()}}
-    bookkeeping: dict[str, Any] = {key: values.pop(key) for key in BOOKKEEPING if key in values}
+def parse_order(workload: str, given: Sequence[str], *, keep_topics: bool = False) -> Order:
+    """`key=value` words as what is to be measured. Raises ConfigError naming the key, before anything is started."""
+    values: dict[str, Any] = {
+        "workload": workload,
+        **{key: from_here(key, text) for key, text in _words(given).items()},
+    }
+    told = {key: values.pop(key) for key in BOOKKEEPING if key in values}
     config = parse_configuration({key: None if text == "" else text for key, text in values.items()})
-    if "repetition" in bookkeeping:
-        if not bookkeeping["repetition"].isdigit():
-            raise ConfigError(f"repetition: {bookkeeping['repetition']!r} is not a whole number; use 0 or more")
-        bookkeeping["repetition"] = int(bookkeeping["repetition"])
+    if "repetition" in told:
+        if not told["repetition"].isdigit():
+            raise ConfigError(f"repetition: {told['repetition']!r} is not a whole number; use 0 or more")
+        told["repetition"] = int(told["repetition"])
     check_here(config)
-    if "build_spec" in bookkeeping:
-        bookkeeping["build_spec"] = parse_build(bookkeeping["build_spec"], "build_spec")
-    Order(config, **bookkeeping)
-    if "build_spec" in bookkeeping:
-        bookkeeping["build_spec"] = bookkeeping["build_spec"].as_mapping()
-    return {**config.model_dump(mode="json"), **bookkeeping}
+    if "build_spec" in told:
+        told["build_spec"] = parse_build(told["build_spec"], "build_spec")
+    sweep_id = f"single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    return Order(config, sweep_id=sweep_id, keep_topics=keep_topics, **told)
 
 
 def _words(given: Sequence[str]) -> dict[str, str]:
@@ -73,8 +74,7 @@ def _words(given: Sequence[str]) -> dict[str, str]:
 
 def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
     """The dry run: a line for each planned fault. Who the victims are is chosen by seed among those alive then."""
-    conf = parse_parameters(workload, given)
-    config = parse_configuration({key: conf[key] for key in Configuration.model_fields})
+    config = parse_order(workload, given).config
     look_ahead(load_settings(), [config.target])
     seed = config.plan().seed
     lines = []
@@ -96,24 +96,38 @@ def _whom(victim: str, count: int) -> str:
 
 def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bool) -> Record:
     """Runs one experiment and returns its record, whatever its status."""
-    conf = parse_parameters(workload, given)
+    return run_order(parse_order(workload, given, keep_topics=keep_topics), say)
+
+
+def run_order(order: Order, say: Say) -> Record:
+    """The same of an order that was parsed."""
     settings = load_settings()
     require(settings)
-    require_targets(settings, [conf["target"]], say)
-    sweep_id = f"single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    config = parse_configuration({key: conf[key] for key in Configuration.model_fields})
-    say(describe(config))
-    if (pause := pause_in(config)) is not None:
+    require_targets(settings, [order.config.target], say)
+    say(describe(order.config))
+    if (pause := pause_in(order.config)) is not None:
         say(pause)
     if not _answers(settings, "scheduler"):
-        bookkeeping = {key: conf[key] for key in BOOKKEEPING if key in conf}
-        bookkeeping["build_spec"] = parse_build(bookkeeping.get("build_spec"), "build_spec")
-        return _here(Order(config, sweep_id=sweep_id, keep_topics=keep_topics, **bookkeeping), say)
-    _through_scheduler(settings, {**conf, "sweep_id": sweep_id, "keep_topics": keep_topics}, say)
-    records = Store(settings.results).query(sweep=sweep_id)
+        return _here(order, say)
+    _through_scheduler(settings, conf_of(order), say)
+    records = Store(settings.results).query(sweep=order.sweep_id)
     if not records:
         raise InfrastructureError("run: the experiment left no record; see the logs of its first failed task")
     return records[-1]
+
+
+def conf_of(order: Order) -> dict[str, Any]:
+    """An order as the conf of a run of Airflow: what is not said there is decided there."""
+    named = {key: getattr(order, key) for key in ("series", "build") if getattr(order, key) is not None}
+    spec = {} if order.build_spec.installed else {"build_spec": order.build_spec.as_mapping()}
+    return {
+        **order.config.model_dump(mode="json"),
+        **named,
+        **spec,
+        "repetition": order.repetition,
+        "sweep_id": order.sweep_id,
+        "keep_topics": order.keep_topics,
+    }
 
 
 def page_of(attempt: str) -> str | None:

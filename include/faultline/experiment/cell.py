@@ -13,6 +13,9 @@ from faultline.system.errors import ConfigError
 
 # The DAG that measures one.
 EXPERIMENT = "experiment"
+# How often a step or task that gives the same when it is done again is tried again, and after how long.
+TRIED_AGAIN = 2
+AGAIN_AFTER_S = 5.0
 
 
 class Placed(Protocol):

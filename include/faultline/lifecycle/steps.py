@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.experiment.cell import Cell
-from faultline.experiment.plan import read_plan
+from faultline.experiment.cell import AGAIN_AFTER_S, TRIED_AGAIN, Cell
+from faultline.experiment.plan import AttemptPlan, read_plan
 from faultline.installation.java import find_java
 from faultline.installation.kafka import delete_topics
 from faultline.installation.targets.look import require_well
 from faultline.lifecycle import finish, start
 from faultline.lifecycle.context import Hooks, RunContext, open_run
+from faultline.lifecycle.ending.drain import LONGEST_S
 from faultline.lifecycle.orphans import sweep_orphans, unclosed
 from faultline.lifecycle.prepare import Order, make_attempt, record_refusal
 from faultline.lifecycle.start import CANCELLED_CHECK_S, TURN_S
@@ -42,33 +43,40 @@ from faultline.system.waiting import seldom, wait_until
 
 # Between two looks at another run that measures the same cell.
 TWIN_CHECK_S = 2.0
-# How often a repeatable step that failed is tried again, and after how long; Airflow's tasks do the same.
-RETRIES = 2
-RETRY_DELAY_S = 5.0
+MINUTE_S, HOUR_S = 60.0, 3600.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step. `repeatable`: it may be begun twice on one attempt, also on one that is closed."""
+    """One step. `repeatable`: it may be begun twice on one attempt, also on one that is closed.
+
+    `timeout_s`: by the plan, after how long it is given up. A last resort: what a step waits for has limits of its own.
+    """
 
     name: str
     do: Callable[[RunContext], Any]
     repeatable: bool = False
+    timeout_s: Callable[[AttemptPlan], float] = lambda plan: 2 * MINUTE_S
 
 
-TEARDOWN = Step("teardown", finish.teardown, repeatable=True)
+def filling_s(plan: AttemptPlan) -> float:
+    """How long the state may take to be filled before the gate."""
+    return 0.0 if plan.filling is None else plan.filling.longest_s
+
+
+TEARDOWN = Step("teardown", finish.teardown, repeatable=True, timeout_s=lambda plan: 15 * MINUTE_S)
 # In order; the last one is performed whatever became of the others.
 STEPS = {
     step.name: step
     for step in (
         Step("provision_topics", start.provision_topics),
-        Step("start_recorder", start.start_recorder),
+        Step("start_recorder", start.start_recorder, timeout_s=lambda plan: TURN_S + 15 * MINUTE_S),
         Step("start_generator", start.start_generator),
-        Step("submit_workload", start.submit_workload),
-        Step("inject_fault", start.inject_fault),
-        Step("await_end", start.await_end),
-        Step("harvest", finish.harvest, repeatable=True),
-        Step("judge", finish.judge, repeatable=True),
+        Step("submit_workload", start.submit_workload, timeout_s=lambda plan: 15 * MINUTE_S + filling_s(plan)),
+        Step("inject_fault", start.inject_fault, timeout_s=lambda plan: plan.window_s + 20 * MINUTE_S),
+        Step("await_end", start.await_end, timeout_s=lambda plan: plan.window_s + LONGEST_S + 10 * MINUTE_S),
+        Step("harvest", finish.harvest, repeatable=True, timeout_s=lambda plan: 2 * HOUR_S),
+        Step("judge", finish.judge, repeatable=True, timeout_s=lambda plan: 2 * HOUR_S),
         TEARDOWN,
     )
 }
@@ -136,8 +144,8 @@ def await_twin(cell: Cell, hooks: Hooks, settings: Settings) -> None:
 def perform(step: Step, run: RunContext) -> Any:
     """Performs a step, and notes why it failed. Returns what the step returns.
 
-    Raises ConfigError for a closed attempt, InfrastructureError for one whose machine went down, and what the step
-    raises.
+    Raises ConfigError for a closed attempt, InfrastructureError for one whose machine went down and for a step that
+    takes too long, and what the step raises.
     """
     attempt = run.attempt
     if not step.repeatable:
@@ -145,12 +153,32 @@ def perform(step: Step, run: RunContext) -> Any:
     try:
         if step.name != TEARDOWN.name and not (step.name == "judge" and has_record(attempt, run.settings)):
             refuse_unfinished(attempt)
-        return step.do(run)
+        with _within(step, step.timeout_s(run.plan)):
+            return step.do(run)
     except Exception as error:
         if step.name != TEARDOWN.name:
             cause = error if isinstance(error, FaultlineError) else run.hooks.cause_of(error)
             note_failure(attempt.folder, step.name, cause)
         raise
+
+
+@contextlib.contextmanager
+def _within(step: Step, limit_s: float) -> Iterator[None]:
+    """Gives a step up that takes longer; in a thread that takes no signals it has as long as it takes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def give_up(*_: object) -> None:
+        raise InfrastructureError(f"{step.name}: not done within {limit_s:g} s; clear the whole run")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
 def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
@@ -187,7 +215,7 @@ def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
 
 def _perform(step: Step, run: RunContext) -> None:
     """Performs a step, and again where that may help."""
-    for left in reversed(range(RETRIES + 1 if step.repeatable else 1)):
+    for left in reversed(range(TRIED_AGAIN + 1 if step.repeatable else 1)):
         try:
             perform(step, run)
             return
@@ -196,8 +224,8 @@ def _perform(step: Step, run: RunContext) -> None:
         except Exception as error:
             if not left:
                 raise
-            print(f"{step.name}: {type(error).__name__}: {error}; tried again in {RETRY_DELAY_S:g} s")
-            time.sleep(RETRY_DELAY_S)
+            print(f"{step.name}: {type(error).__name__}: {error}; tried again in {AGAIN_AFTER_S:g} s")
+            time.sleep(AGAIN_AFTER_S)
 
 
 def _tear_down(run: RunContext) -> None:

@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.sdk import DagRunState, ExceptionRetryPolicy, RetryAction, RetryRule
 
-from faultline.experiment.cell import EXPERIMENT
+from faultline.experiment.cell import AGAIN_AFTER_S, EXPERIMENT, TRIED_AGAIN
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.settings import load_settings
@@ -25,7 +25,7 @@ POLL_S = 5
 # Tries of the task; measurements are bounded by `max_measurements`, this bounds the infrastructure's failures.
 RETRIES = 9
 # For tasks that give the same when they are done again: one that died is tried again.
-AGAIN: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
+AGAIN: dict[str, Any] = {"retries": TRIED_AGAIN, "retry_delay": timedelta(seconds=AGAIN_AFTER_S)}
 ENDED = [DagRunState.SUCCESS, DagRunState.FAILED]
 # Under which a try leaves the attempts that its sweep had measured of the cell before.
 KNOWN = "known"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from faultline.cli.job_check import asked, declared, words_of
-from faultline.cli.run_one import parse_parameters
+from faultline.cli.run_one import parse_order
 from faultline.records.record import AuditPart, LatencyMs, Record
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
@@ -29,7 +29,7 @@ def test_a_query_and_a_program_are_told_apart_by_what_they_define() -> None:
     workload, words = asked(str(EXAMPLES / "word_count.py"), ["rate=100"])
     assert workload == "query" and words[:2] == [f"job={EXAMPLES / 'word_count.py'}", "rate=100"]
     assert "fault=none" in words and "duration_s=20" in words
-    assert parse_parameters(workload, words)["series"] == "job-check"
+    assert parse_order(workload, words).series == "job-check"
     workload, words = asked(str(EXAMPLES / "kafka_word_count.py"), ["duration_s=30"])
     assert workload == "program" and words[0].startswith("application=") and "duration_s=20" not in words
     told = ["application_arguments={input} {output}"]

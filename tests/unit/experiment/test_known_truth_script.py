@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.truth.known_truth import figures
 from benchmarks.truth.scenarios import QUICK, SCENARIOS, Scenario
 from benchmarks.truth.truth import planted
-from faultline.cli.run_one import parse_parameters
+from faultline.cli.run_one import parse_order
 from faultline.engines.known_truth.course import GUARD_NS, NS, Outage, lay_out
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.known_truth_script import Script, parse_script, require_fit
@@ -132,8 +132,7 @@ def test_scenarios_are_sound(scenario: Scenario) -> None:
     """They are accepted, recover as scripted, and chance moves no planted value to another bin."""
     config, script, run = scenario.configuration, scenario.script, scenario.run
     require_fit(script, config)
-    parsed = parse_parameters("known_truth", scenario.parameters())
-    assert parse_configuration({key: parsed[key] for key in config.model_dump()}).config_id == config.config_id
+    assert parse_order("known_truth", scenario.parameters()).config.config_id == config.config_id
     truth = planted(script, run, primer=2)
     assert truth.counts["lost"] == script.lost
     assert [one.recovered for one in truth.recoveries] == [script.recovers] * (run.fault_at_ns is not None)

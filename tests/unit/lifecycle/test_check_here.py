@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from faultline.cli.run_one import parse_parameters
+from faultline.cli.run_one import parse_order
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.lifecycle import prepare
@@ -62,13 +62,13 @@ def test_the_room_that_is_named_is_enough(monkeypatch: pytest.MonkeyPatch) -> No
 )  # fmt: skip
 def test_bad_words_of_one_experiment_are_refused_in_one_line(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        parse_parameters("word_count", words)
+        parse_order("word_count", words)
     assert str(refused.value).startswith(said) and "\n" not in str(refused.value)
 
 
 def test_mechanisms_that_stand_alone_are_not_joined() -> None:
     with pytest.raises(ConfigError, match=r"mechanisms: all stands alone, and 'all\+none' joins it to others; use all"):
-        parse_parameters("topology", ["mechanisms=all+none"])
+        parse_order("topology", ["mechanisms=all+none"])
 
 
 def test_points_that_are_refused_are_told_together() -> None:

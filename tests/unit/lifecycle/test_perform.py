@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
+from faultline.experiment.preparations import Filling
 from faultline.lifecycle import steps as subject
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.prepare import Order
@@ -78,6 +80,22 @@ def test_what_a_machine_left_that_went_down_is_refused(run: RunContext, monkeypa
     # It had its record by then.
     monkeypatch.setattr(subject, "has_record", lambda attempt, settings: True)
     assert perform(replace(STEPS["judge"], do=lambda run: 7), run) == 7
+
+
+def test_a_step_that_takes_too_long_is_given_up(run: RunContext) -> None:
+    slow = Step("start_something", lambda run: time.sleep(60), timeout_s=lambda plan: 0.05)
+    with pytest.raises(InfrastructureError, match="start_something: not done within 0.05 s"):
+        perform(slow, run)
+    assert perform(Step("quick", lambda run: 7), run) == 7, "the limit is taken back"
+
+
+def test_limits_follow_the_plan(run: RunContext) -> None:
+    limits = {name: step.timeout_s(run.plan) for name, step in STEPS.items()}
+    assert limits["inject_fault"] == limits["await_end"] == run.plan.window_s + 1200
+    filling = Filling({}, runs=1, what="it", events=1, typical_s=1.0, longest_s=500.0)
+    longer = replace(run.plan, filling=filling)
+    assert STEPS["submit_workload"].timeout_s(longer) == limits["submit_workload"] + 500
+    assert limits["start_recorder"] > subject.TURN_S and limits["harvest"] == limits["judge"] == 7200
 
 
 def test_a_run_waits_for_the_one_that_measures_its_cell(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +166,7 @@ def test_a_harvest_that_fails_is_tried_again(life: list[str], run: RunContext, m
         if error := next(tries):
             raise error
 
-    monkeypatch.setattr(subject, "RETRY_DELAY_S", 0.0)
+    monkeypatch.setattr(subject, "AGAIN_AFTER_S", 0.0)
     subject.STEPS["harvest"] = replace(STEPS["harvest"], do=harvest)
     assert subject.run(ORDER, run.hooks, run.settings).attempt == ID
     assert life[-2:] == ["judge", "teardown"]
