@@ -10,10 +10,19 @@ import pytest
 from faultline.engines.spark.collect import copy_executor_logs, discard, keep_logs
 from faultline.engines.spark.hdfs import HdfsFolder
 from faultline.engines.spark.settings import workload_settings
-from faultline.engines.spark.shared import EXECUTORS, find_hdfs, find_shared, make_shared, place_of
-from faultline.experiment.attempt import Attempt
+from faultline.engines.spark.shared import (
+    EXECUTORS,
+    find_hdfs,
+    find_shared,
+    lies_on_disk,
+    make_on_disk,
+    make_shared,
+    place_of,
+)
+from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import parse_configuration
 from faultline.system.endpoints import Endpoints
+from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
 
 
@@ -93,3 +102,43 @@ def test_executors_of_a_target_are_told_nothing_of_this_machine_alone(
     assert str(settings.spark_logging) in driver and str(settings.spark_logging) not in executors
     assert f"-Dfaultline.run={attempt.id}" in executors and f"-Dfaultline.run={attempt.id}" in driver
     assert str(there.logins / "workload.jaas") in executors and str(settings.secrets) not in executors
+
+
+# ---- A checkpoint on a disk of its own: where it lies, that the alone leads there, and that nothing of it ----
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Attempt:
+    made = Attempt(tmp_path / "20261126T061500Z-3fa9c1")
+    made.folder.mkdir()
+    write_json(made.folder / "alone.json", {"alone": made.id})
+    return made
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "checkpoints"
+    made.mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == made)
+    return made
+
+
+def test_a_checkpoint_lies_there_from_start_to_teardown_and_then_no_more(
+    alone: Attempt, disk: Path, tmp_path: Path
+) -> None:
+    folder = make_on_disk(alone, disk)
+    assert folder.parent == disk and make_on_disk(alone, disk) == folder, "the same for each life of the driver"
+    (folder / "offsets").mkdir()
+    (folder / "offsets" / "0").write_text("v1")
+    keep_logs(alone)
+    assert (alone.checkpoint / "offsets" / "0").read_text() == "v1" and lies_on_disk(alone)
+    for _ in range(2):
+        discard(alone, Settings(tmp_path, tmp_path / "home", tmp_path / "results"))
+    assert list(disk.iterdir()) == [] and not lies_on_disk(alone)
+    assert not alone.checkpoint.is_symlink()
+
+
+def test_a_disk_that_is_not_mounted_is_said_before_anything_is_written(alone: Attempt, tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="checkpoints: is not mounted; ./faultline down, then up --hosts 3"):
+        make_on_disk(alone, tmp_path / "checkpoints")
+    assert [one.name for one in alone.folder.iterdir()] == ["alone.json"]

@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import socket
+import stat
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from faultline.cli import main as cli
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.installation import doctor, supervision
 from faultline.installation import kafka as kafka
-from faultline.installation import supervision
+from faultline.installation.hosts import layout
+from faultline.installation.hosts.layout import choose_hosts
 from faultline.installation.kafka import prepare_kafka
-from faultline.installation.supervision import _start_daemon, down, provision_airflow
-from faultline.installation.users import using
-from faultline.system.errors import InfrastructureError
+from faultline.installation.start import lay_hold, wait_out
+from faultline.installation.supervision import _start_daemon, down, provision_airflow, tell_state, up, write_instance
+from faultline.installation.users import (
+    ENVIRONMENT,
+    FILE,
+    OWNER,
+    foreground_of,
+    keep_environment,
+    only_foreground,
+    owner_of,
+    take_environment,
+    using,
+)
+from faultline.system.background import Means
+from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private
-from faultline.system.settings import ROOT, Settings
+from faultline.system.journal import read_journal
+from faultline.system.settings import INSTANCE, OPEN_TEXT, ROOT, Settings, load_settings
+from faultline.system.waiting import wait_until
 from tests.support.installation import within
 
 
@@ -89,3 +111,256 @@ def test_down_ends_a_run_that_has_no_attempt_yet(settings: Settings) -> None:
     assert said == ["stopping what is measured without Airflow"] and supervision._owners(settings) == []
     with using(settings, run=True), using(settings):
         assert supervision._owners(settings) == [], "not the process that asks"
+
+
+# ---- Who holds the services in the foreground: one process, Airflow stays away from it, and `down` ends it ----
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(tmp_path, tmp_path, tmp_path / "results")
+
+
+@pytest.fixture
+def holder(settings: Settings) -> Iterator[subprocess.Popen[str]]:
+    with within(settings, "only_foreground(settings)") as process:
+        yield process
+
+
+def test_there_is_one_holder_and_it_is_known(settings: Settings) -> None:
+    assert foreground_of(settings) is None
+    with only_foreground(settings):
+        with pytest.raises(ConfigError, match="another process holds the services"), only_foreground(settings):
+            pass
+        known = foreground_of(settings)
+        assert known is not None and known.pid == os.getpid()
+    assert foreground_of(settings) is None
+    with only_foreground(settings):
+        pass
+
+
+def test_whoever_has_the_number_of_a_dead_holder_is_none(settings: Settings) -> None:
+    with only_foreground(settings):
+        told = json.loads((settings.home / FILE).read_text())
+    for change in ({"start_ticks": told["start_ticks"] - 1}, {"boot": "another"}, {"pid": None}, {"who": 1}):
+        (settings.home / FILE).write_text(json.dumps({**told, **change}))
+        assert foreground_of(settings) is None, change
+    (settings.home / FILE).write_text(json.dumps(told)[:-9])
+    assert foreground_of(settings) is None
+
+
+def test_airflow_does_not_come_up_beside_a_holder(settings: Settings, holder: subprocess.Popen[str]) -> None:
+    before = {path.name for path in settings.home.iterdir()}
+    with pytest.raises(ConfigError, match=rf"process {holder.pid} holds the services"):
+        up(settings, Path("/nowhere/java"), Path("/nowhere"))
+    assert {path.name for path in settings.home.iterdir()} == before | {"up.lock"}
+
+
+def test_down_ends_the_holder_and_not_the_one_that_calls_it(settings: Settings, holder: subprocess.Popen[str]) -> None:
+    said: list[str] = []
+    down(settings, said.append)
+    wait_until(lambda: holder.poll() is not None, timeout_s=120, what="the end of the holder")
+    assert said == ["stopping `up --foreground`"]
+    assert holder.returncode in (-signal.SIGTERM, 0)  # 0: `down` itself waited for its child
+    with only_foreground(settings):
+        down(settings, said.append)
+    assert len(said) == 1
+
+
+def test_airflow_does_not_come_up_beside_an_experiment_of_an_external_one(settings: Settings) -> None:
+    attempt = Attempt(settings.attempts / "20261126T010000Z-abcdef")
+    (attempt.folder / OWNER).parent.mkdir(parents=True)
+    told = {"attempt": attempt.id, "home": str(settings.home), "environment": {"host": socket.gethostname()}}
+    write_json(attempt.folder / "attempt.json", told)
+    write_json(settings.home / INSTANCE, {"instance": "i"})
+    write_json(attempt.folder / OWNER, {"place": "/dags", "prefix": "theirs_", "instance": "i"})
+    assert owner_of(attempt, settings) == ("/dags", "theirs_")
+    with pytest.raises(ConfigError, match=f"{attempt.id}, an experiment of an external Airflow, goes on"):
+        up(settings, Path("/nowhere/java"), Path("/nowhere"))
+    write_json(settings.home / INSTANCE, {"instance": "of the next start"})
+    assert owner_of(attempt, settings) is None
+    write_json(settings.home / INSTANCE, {"instance": "i"})
+    write_json(attempt.closed, {"ended": [], "topics": []})
+    assert owner_of(attempt, settings) is None
+
+
+def test_steps_of_an_external_airflow_get_the_environment_of_the_services(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"FAULTLINE_MACHINE": "m", "FAULTLINE_PASS": "TOKEN", "TOKEN": "of mine"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in told.items():
+            patch.setenv(name, value)
+        keep_environment(settings)
+    assert stat.S_IMODE((settings.home / ENVIRONMENT).stat().st_mode) == 0o600
+    for name in told:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")
+    take_environment(settings)
+    assert {name: os.environ[name] for name in told} == told
+
+
+# ---- `./faultline doctor` where something is missing ----
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory in which nothing is installed yet."""
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
+    (tmp_path / "home").mkdir()
+    return tmp_path
+
+
+def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["doctor"])
+    lines = {line.split(": ")[0].strip(): line for line in done.output.splitlines()}
+    assert done.exit_code == 1
+    assert lines["MISSING jars"] and lines["ok      python"]
+    assert "GB of memory" in lines["machine"] and "GB of disk free" in lines["machine"]
+    assert "down (./faultline up starts them)" in lines["services"]
+    assert "UI" not in lines, "there is none"
+    done = CliRunner().invoke(cli.app, ["doctor", "--json"])
+    found = json.loads(done.output)
+    assert done.exit_code == 1 and found["ok"] is False
+    assert {"java", "jars", "folders"} <= {check["name"] for check in found["checks"]}
+    assert found["services"]["processes"] == {} and found["ui"].startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("ways", "counted", "expected"),
+    [
+        (Means(idle=True, groups=True), True, ("give way", "run delay)")),
+        (Means(idle=False, groups=False), False, ("RLIMIT_NICE", "CONFIG_SCHEDSTATS")),
+    ],
+)
+def test_whether_this_machine_lets_services_give_way_and_tells_delays_is_named(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, ways: Means, counted: bool, expected: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(doctor, "means", lambda: ways)
+    monkeypatch.setattr(doctor, "counts_delay", lambda: counted)
+    output = CliRunner().invoke(cli.app, ["doctor"]).output
+    assert all(words in output for words in expected)
+
+
+def test_a_list_of_builds_that_is_broken_is_named(empty: Path) -> None:
+    (empty / "home" / "spark-builds.json").write_text("{")
+    done = CliRunner().invoke(cli.app, ["doctor"])
+    (line,) = (one for one in done.output.splitlines() if one.startswith("MISSING spark builds: "))
+    assert str(empty / "home" / "spark-builds.json") in line and "delete it, and add them anew" in line
+
+
+def test_an_attempt_that_is_not_healed_is_named(empty: Path) -> None:
+    settings = load_settings()
+    attempt = Attempt(settings.attempts / "20261121T061500Z-3fa9c1")
+    attempt.folder.mkdir(parents=True)
+    said = {"attempt": attempt.id, "home": str(settings.home), "environment": {"host": socket.gethostname()}}
+    write_json(attempt.folder / "attempt.json", said)
+    write_json(attempt.unhealed, {"why": "healing: node9 is away"})
+    line = f"attempt {attempt.id} is not healed: healing: node9 is away; the next experiment tries again"
+    assert line in CliRunner().invoke(cli.app, ["doctor"]).output
+    told: list[str] = []
+    tell_state(settings, told.append)
+    assert told == [line]
+
+
+def test_an_installation_that_lets_everybody_in_is_told(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "OPEN" not in CliRunner().invoke(cli.app, ["doctor"]).output
+    settings = load_settings()
+    monkeypatch.setenv("FAULTLINE_OPEN", "1")
+    write_instance(settings)
+    monkeypatch.delenv("FAULTLINE_OPEN")
+    assert "OPEN: everybody on this machine is let in" in CliRunner().invoke(cli.app, ["doctor"]).output
+    assert json.loads(CliRunner().invoke(cli.app, ["doctor", "--json"]).output)["open"] is True
+    told: list[str] = []
+    tell_state(settings, told.append)
+    assert told == [OPEN_TEXT]
+
+
+# ---- A hold keeps a service down until its instant, and ends by its own clock ----
+
+
+def test_a_hold_lasts_until_its_instant_and_no_longer_than_has_sense(tmp_path: Path) -> None:
+    hold = tmp_path / "holds" / "kafka.json"
+    assert wait_out(hold) < 60, "there is none"
+    until = time.monotonic_ns() + 300_000_000
+    lay_hold(hold, until)
+    wait_out(hold)
+    assert time.monotonic_ns() >= until
+    assert wait_out(hold) < 60, "its instant is over"
+    lay_hold(hold, time.monotonic_ns() + 10**13)
+    assert 0.1 <= wait_out(hold, longest_s=0.1) < 60
+    hold.write_text("{half a")
+    assert wait_out(hold) < 60
+
+
+def start(folder: Path, journal: Path) -> int:
+    """Starts a service that ends at once; the pid of its start."""
+    specification = {
+        "service": "kafka",
+        "command": [sys.executable, "-c", "import os; print(os.getpid())"],
+        "hold": str(folder / "hold.json"),
+        "journal": str(journal),
+    }
+    (folder / "kafka.json").write_text(json.dumps(specification))
+    command = [sys.executable, "-P", "-m", "faultline.installation.start", "held", str(folder / "kafka.json")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and int(output) == process.pid, "supervisord watches the service itself"
+    return process.pid
+
+
+def test_the_service_takes_the_place_of_its_start_and_the_start_is_journalled(tmp_path: Path) -> None:
+    pid = start(tmp_path, tmp_path / "services.jsonl")
+    (line,) = read_journal(tmp_path / "services.jsonl")
+    assert (line["event"], line["service"], line["pid"]) == ("started", "kafka", pid)
+    start(tmp_path, Path("/dev/full"))  # there is no room to journal it
+
+
+# ---- Hosts get a network that nobody has ----
+
+
+def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, addresses: Sequence[str], routes: Sequence[str]) -> str:
+    """The address of this machine in the network that is chosen, where it has these addresses and routes."""
+    told = {
+        "address": [
+            {"addr_info": [{"family": "inet", "local": one} for one in addresses]},
+            {"addr_info": [{"family": "inet6", "local": "fe80::1"}]},
+            {},
+        ],
+        "route": [{"dst": one} for one in ["default", "192.0.2.0/24", *routes]],
+    }
+    for what, answer in told.items():
+        (folder / what).write_text(json.dumps(answer))
+    ip = folder / "ip"
+    ip.write_text(f'#!/bin/sh\n[ "$1" = -j ] && cat {folder}/"$2"\n')
+    ip.chmod(0o700)
+    monkeypatch.setattr(layout, "found", lambda _: str(ip))
+    monkeypatch.setattr(layout, "require_means", lambda: None)
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    settings: Settings = load_settings()
+    return choose_hosts(Settings(settings.root, home, home), 3).conductor
+
+
+@pytest.mark.parametrize(
+    ("addresses", "routes", "conductor"),
+    [
+        ([], [], "10.77.0.1"),
+        (["10.77.0.9"], [], "10.77.1.1"),
+        (["10.77.0.9"], ["10.77.1.0/24", "10.77.2.7"], "10.77.3.1"),
+        ([], ["10.77.0.0/17", "10.78.0.0/16", "10.7.0.0/16"], "10.77.128.1"),
+        ([], ["0.0.0.0/1", "128.0.0.0/1"], "10.77.0.1"),
+    ],
+)
+def test_a_network_that_is_used_or_reached_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: list[str], routes: list[str], conductor: str
+) -> None:
+    assert chosen(tmp_path, monkeypatch, addresses, routes) == conductor
+
+
+def test_where_a_way_leads_to_all_of_them_there_are_no_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^--hosts: all networks from 10\.77\.0 to 10\.77\.255 are in use; .*ip route"
+    ):
+        chosen(tmp_path, monkeypatch, [], ["10.0.0.0/8"])
