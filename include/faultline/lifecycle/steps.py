@@ -31,6 +31,7 @@ from faultline.lifecycle.teardown import (
     has_record,
     note_failure,
     refuse_closed,
+    refuse_restarted,
     refuse_unfinished,
 )
 from faultline.records.record import Record
@@ -144,8 +145,8 @@ def await_twin(cell: Cell, hooks: Hooks, settings: Settings) -> None:
 def perform(step: Step, run: RunContext) -> Any:
     """Performs a step, and notes why it failed. Returns what the step returns.
 
-    Raises ConfigError for a closed attempt, InfrastructureError for one whose machine went down and for a step that
-    takes too long, and what the step raises.
+    Raises ConfigError for a closed attempt, InfrastructureError for one whose machine went down or whose services were
+    restarted and for a step that takes too long, and what the step raises.
     """
     attempt = run.attempt
     if not step.repeatable:
@@ -153,6 +154,8 @@ def perform(step: Step, run: RunContext) -> Any:
     try:
         if step.name != TEARDOWN.name and not (step.name == "judge" and has_record(attempt, run.settings)):
             refuse_unfinished(attempt)
+        if not step.repeatable:
+            refuse_restarted(run)
         with _within(step, step.timeout_s(run.plan)):
             return step.do(run)
     except Exception as error:

@@ -65,6 +65,16 @@ def refuse_unfinished(attempt: Attempt) -> None:
         )
 
 
+def refuse_restarted(run: Run) -> None:
+    """Raises InfrastructureError for an attempt whose services were started anew since, or ended: its processes ended
+    with them."""
+    began = run.plan.places.background
+    if began is not None and began != instance(run.settings).get("instance"):
+        raise InfrastructureError(
+            f"{run.attempt.id}: the services were ended since it began; what it measured is lost; clear the whole run"
+        )
+
+
 def close(run: Run, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
     """Ends the attempt's processes, removes working data and topics, writes the record that is still missing.
 

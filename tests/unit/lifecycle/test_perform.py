@@ -19,9 +19,10 @@ from faultline.lifecycle.prepare import Order
 from faultline.lifecycle.steps import STEPS, TEARDOWN, RefusedError, Step, await_twin, perform
 from faultline.lifecycle.teardown import UnfinishedError
 from faultline.system.errors import Cancelled, ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.system.files import write_json
 from faultline.system.journal import read_journal
 from faultline.system.processes import Entry, append_entry
-from faultline.system.settings import ROOT, Settings
+from faultline.system.settings import INSTANCE, ROOT, Settings
 from tests.support.attempts import ID, prepared
 from tests.support.plain_hooks import TestHooks, context_of
 from tests.unit.sample_records import sample
@@ -80,6 +81,26 @@ def test_what_a_machine_left_that_went_down_is_refused(run: RunContext, monkeypa
     # It had its record by then.
     monkeypatch.setattr(subject, "has_record", lambda attempt, settings: True)
     assert perform(replace(STEPS["judge"], do=lambda run: 7), run) == 7
+
+
+@pytest.mark.parametrize("now", [{"instance": "of the next start"}, {}])
+def test_what_began_before_the_services_were_started_anew_is_lost_and_noted(
+    run: RunContext, now: dict[str, str]
+) -> None:
+    began = replace(run, plan=replace(run.plan, places=replace(run.plan.places, background="of its start")))
+    run.settings.home.mkdir()
+    write_json(run.settings.home / INSTANCE, {"instance": "of its start"})
+    assert perform(replace(STEPS["inject_fault"], do=lambda run: 7), began) == 7
+    write_json(run.settings.home / INSTANCE, now)
+    for name, step in STEPS.items():
+        tried = replace(step, do=lambda run: 7)
+        if step.repeatable:
+            assert perform(tried, began) == 7, f"{name} judges and closes what is there"
+        else:
+            with pytest.raises(InfrastructureError, match="the services were ended since it began"):
+                perform(tried, began)
+    assert [name for name, _, _ in noted(run)] == [name for name, step in STEPS.items() if not step.repeatable]
+    assert {kind for _, kind, _ in noted(run)} == {"InfrastructureError"}
 
 
 def test_a_step_that_takes_too_long_is_given_up(run: RunContext) -> None:
