@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,15 @@ from fault.connection import RemoteHost, SshChannel
 from fault.identity import ProcessIdentity, Tokens
 from fault.injector import Injector
 from fault.shipping import boot_command
+from faultline.system.waiting import wait_until
 from tests.unit.sleepers import run as run
 from tests.unit.sleepers import spawn as spawn
 
 KEY = paramiko.RSAKey.generate(1024)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    wait_until(condition, timeout_s=120, every_s=0.002, what=what)
 
 
 class Host:

@@ -6,10 +6,8 @@ import json
 import socket
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +23,12 @@ from fault.proxy_control import ProxyControl
 from fault.registry import ACTIONS
 from fault.victims import Guard
 from faultline.system.settings import free_port
+from tests.support.fake_clock import Moment
+from tests.unit.fault.conftest import until
 
 # Those on processes are in test_signals.py, those on hosts in test_on_hosts.py.
 ON_CONNECTIONS = sorted(name for name, action in ACTIONS.items() if action.detours)
 SECONDS = 120.0
-
-
-@dataclass(frozen=True)
-class Clock:
-    """A moment."""
-
-    wall_ns: int = field(default_factory=time.time_ns)
-    mono_ns: int = field(default_factory=time.monotonic_ns)
 
 
 class Bench:
@@ -49,7 +41,7 @@ class Bench:
         self._sockets: list[socket.socket] = []
 
     def context(self) -> Context:
-        return Context(self.folder, Injector(), self.tokens, Guard(self.tokens), Clock)
+        return Context(self.folder, Injector(), self.tokens, Guard(self.tokens), Moment)
 
     def daemons(self, action: Action) -> tuple[socket.socket, socket.socket]:
         """Starts what the action asks for, and gives both ends of a connection that takes the detour."""
@@ -81,22 +73,10 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.end()
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.002)
-
-
 def act_of(name: str, context: Context) -> Act:
     fault = Fault("kafka", name, at_s=1.0, **ACTIONS[name].short_form)
     (planned,) = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
     return planned.fault.how.hands.act(planned, context)
-
-
-def replayed(undo: UndoSpec) -> UndoSpec:
-    """The undo as another process reads it."""
-    return UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))
 
 
 @pytest.mark.parametrize("name", sorted(ACTIONS))
@@ -124,14 +104,15 @@ def test_an_act_on_connections_from_find_to_undo(name: str, bench: Bench) -> Non
     assert line.startswith(f"would {name} the workload's connections to Kafka")
     undos = act.undo()
     assert bool(undos) == action.lasts
-    act.arm(Clock())
+    act.arm(Moment())
     (sent,) = act.perform()
     assert (sent.victim, sent.role, sent.delivery) == (None, "kafka_connection", Delivery.SENT)
     assert act.settle([sent]).outcome is Outcome.EFFECTIVE
     assert act.settle([sent]).detail == f"{name}: 1 connections"
     assert mode(bench)["mode"] == (name if action.lasts else "plain")
     assert mode(bench)["delay_ms"] == action.short_form.get("delay_ms", mode(bench)["delay_ms"])
-    for undo in map(replayed, undos):
+    for undo in undos:
+        undo = UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))  # as another process reads it
         assert (undo.action, undo.fields) == (name, {})
         assert action.hands.holds(undo, context)
         action.hands.undo(undo, context)

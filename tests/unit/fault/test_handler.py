@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -40,9 +39,10 @@ from fault.identity import (
 )
 from fault.injector import Injector, Outcome, settle
 from fault.procfs import read_process
+from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.support.processes import words_of
-from tests.unit.fault.conftest import only
+from tests.unit.fault.conftest import only, until
 from tests.unit.sleepers import Spawn
 
 OTHER_RUN = "20261121T061500Z-000000"
@@ -136,7 +136,7 @@ def test_a_paused_python_worker_is_healed_also_when_its_executor_has_died(
     assert stopped.outcome is Outcome.EFFECTIVE
     for pid in (executor, daemon):
         os.kill(pid, signal.SIGKILL)
-    await_orphan(victim)
+    until(lambda: orphaned(victim), "the worker loses its parent")
     assert injector.find("python_worker", Tokens(run)) == ()
     with pytest.raises(IdentityMismatch, match="^role"):
         injector.signal(victim, signal.SIGKILL)
@@ -145,15 +145,10 @@ def test_a_paused_python_worker_is_healed_also_when_its_executor_has_died(
     assert injector.probe(victim) is Presence.ALIVE
 
 
-def await_orphan(victim: ProcessIdentity) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        live = read_process(victim.pid)
-        parent = None if live is None else read_process(live.parent_pid)
-        if parent is None or PYTHON_WORKER.main not in parent.command:
-            return
-        time.sleep(0.01)
-    pytest.fail("the worker kept its parent")
+def orphaned(victim: ProcessIdentity) -> bool:
+    live = read_process(victim.pid)
+    parent = None if live is None else read_process(live.parent_pid)
+    return parent is None or PYTHON_WORKER.main not in parent.command
 
 
 @pytest.mark.parametrize("error", [None, OSError(38, "Function not implemented"), AttributeError("pidfd_open")])
@@ -189,22 +184,25 @@ STRANGERS: list[tuple[str, Callable[[ProcessIdentity], ProcessIdentity]]] = [
 ]
 
 
+def refused_every_act(injector: Injector, stranger: ProcessIdentity, part: str, words: str = ".") -> None:
+    assert injector.probe(stranger) is Presence.OTHER
+    for act in (
+        lambda: injector.signal(stranger, signal.SIGKILL),
+        lambda: injector.arm(stranger),
+        lambda: injector.start_watchdog(stranger, 5.0),
+    ):
+        with pytest.raises(IdentityMismatch, match=words) as caught:
+            act()
+        assert caught.value.part == part
+
+
 def test_a_stranger_under_the_pid_is_refused_by_what_differs_and_lives(
     injector: Injector, spawn: Spawn, run: str
 ) -> None:
     process = spawn()
     victim = only(injector, run)
     for part, change in STRANGERS:
-        stranger = change(victim)
-        assert injector.probe(stranger) is Presence.OTHER
-        for act in (
-            lambda one=stranger: injector.signal(one, signal.SIGKILL),
-            lambda one=stranger: injector.arm(one),
-            lambda one=stranger: injector.start_watchdog(one, 5.0),
-        ):
-            with pytest.raises(IdentityMismatch) as caught:
-                act()
-            assert caught.value.part == part
+        refused_every_act(injector, change(victim), part)
     # What the kernel's clocks differ by is no other process.
     near = [replace(victim, create_time=victim.create_time + 1.9), replace(victim, start_ticks=None)]
     assert [injector.probe(other) for other in near] == [Presence.ALIVE] * 2
@@ -217,9 +215,7 @@ def test_what_is_gone_already_has_no_effect(injector: Injector, spawn: Spawn, ru
     process.kill()
     # Not yet waited for, it is a zombie; afterwards its pid is free.
     for _ in range(2):
-        deadline = time.monotonic() + 120
-        while injector.probe(victim) is not Presence.GONE and time.monotonic() < deadline:
-            time.sleep(0.005)
+        until(lambda: injector.probe(victim) is Presence.GONE, "its end")
         injector.arm(victim)
         delivery = injector.signal(victim, signal.SIGKILL)
         assert delivery is Delivery.GONE
@@ -298,24 +294,14 @@ def test_another_users_look_alike_is_never_found_nor_hit_and_shields_nobody(
         victim = only(injector, run)
         assert victim.pid == ours.pid
         assert [one.pid for one in injector.find("worker", Tokens(run, instance))] == [worker.pid]
-        foreign = claimed(victim, planted.pid)
-        assert injector.probe(foreign) is Presence.OTHER
-        for act in (
-            lambda: injector.signal(foreign, signal.SIGKILL),
-            lambda: injector.arm(foreign),
-            lambda: injector.start_watchdog(foreign, 5.0),
-        ):
-            with pytest.raises(IdentityMismatch, match="^user: .*belongs to another user"):
-                act()
+        refused_every_act(injector, claimed(victim, planted.pid), "user", "belongs to another user")
 
 
 def test_one_that_works_is_told_from_one_that_sleeps(spawn: Spawn, run: str) -> None:
     spawn(number=1)
     spinning = spawn(program="print('up', flush=True)\nwhile True: pass", number=2)
     candidates = Injector().find("executor", Tokens(run))
-    until = time.monotonic() + 120
-    while not (busy := Handler().ask("busy", candidates=candidates)) and time.monotonic() < until:
-        pass
+    busy = wait_until(lambda: Handler().ask("busy", candidates=candidates), timeout_s=120, every_s=0, what="work")
     assert [one.pid for one in busy] == [spinning.pid]
     assert Handler().ask("busy", candidates=[replace(one, start_ticks=1) for one in candidates]) == []
 

@@ -87,11 +87,20 @@ def test_an_unknown_host_is_refused() -> None:
 # --- settling and resuming
 
 
+class Clock:
+    """A clock that only sleeping moves."""
+
+    now = 100.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    clock = [100.0]
-    monkeypatch.setattr(injector_module.time, "monotonic", lambda: clock[0])
-    return clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(injector_module.time, "monotonic", lambda: made.now)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -106,63 +115,42 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ],
 )
 def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
-    now: list[float], answers: list[Presence | RemoteError], wanted: Presence, outcome: Outcome
+    clock: Clock, answers: list[Presence | RemoteError], wanted: Presence, outcome: Outcome
 ) -> None:
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
     for delivery in (Delivery.SENT, Delivery.UNKNOWN):
         there = answering(answers)
-        found = settle(Injector({"": there}), VICTIM, wanted, delivery, within_s=0.1, sleep=sleep)
+        found = settle(Injector({"": there}), VICTIM, wanted, delivery, within_s=0.1, sleep=clock.sleep)
         assert found.outcome is outcome and not there.sent
         hinted = delivery is Delivery.UNKNOWN and outcome is not Outcome.UNKNOWN
         assert ("not acknowledged" in found.detail) is hinted
 
 
-def test_the_last_probe_lies_at_the_end_of_the_time(now: list[float]) -> None:
-    asked = Injector({"": answering([Presence.ALIVE, Presence.GONE])})
-    assert settle(asked, VICTIM, Presence.GONE, Delivery.SENT, within_s=0.0).outcome is Outcome.NO_EFFECT
-
-
 @pytest.mark.parametrize(("action", "within_s"), [("kill", 5.0), ("pause", 5.0), ("term", 15.0)])
-def test_how_long_an_act_may_take_hangs_on_the_action(now: list[float], action: str, within_s: float) -> None:
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    hands = ACTIONS[action].hands
+def test_how_long_an_act_may_take_hangs_on_the_action(clock: Clock, action: str, within_s: float) -> None:
+    hands, alive = ACTIONS[action].hands, Injector({"": answering([Presence.ALIVE])})
     assert isinstance(hands, Signals)
-    settlement = settle(
-        Injector({"": answering([Presence.ALIVE])}),
-        VICTIM,
-        hands.shows,
-        Delivery.SENT,
-        within_s=hands.within_s,
-        sleep=sleep,
-    )
-    assert settlement.outcome is Outcome.NO_EFFECT
-    assert within_s <= now[0] - 100.0 < within_s + 0.1
+    given: dict[str, Any] = {"within_s": hands.within_s, "sleep": clock.sleep}
+    assert settle(alive, VICTIM, hands.shows, Delivery.SENT, **given).outcome is Outcome.NO_EFFECT
+    assert within_s <= clock.now - 100.0 < within_s + 0.1
+    late = Injector({"": answering([Presence.ALIVE, hands.shows])})
+    at_once = settle(late, VICTIM, hands.shows, Delivery.SENT, within_s=0.0)
+    assert at_once.outcome is Outcome.NO_EFFECT, "the last probe lies at the end of the time"
 
 
-def test_resuming_goes_on_until_it_runs_or_time_is_up(now: list[float]) -> None:
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
+def test_resuming_goes_on_until_it_runs_or_time_is_up(clock: Clock) -> None:
     stopped = Presence.STOPPED
     for answers, continued in (
         ((Presence.ALIVE,), 0), ((Presence.GONE,), 0), ((stopped, Presence.ALIVE), 1),
         ((LOST, stopped, stopped, stopped, Presence.ALIVE), 2), ((LOST, LOST, Presence.ALIVE), 0),
     ):  # fmt: skip
         there = answering(answers)
-        resume(Injector({"": there}), VICTIM, sleep=sleep)
+        resume(Injector({"": there}), VICTIM, sleep=clock.sleep)
         assert len(there.sent) == continued
-    for answer, error, words in (
-        (stopped, SignalRefused, "still stopped 5 s after SIGCONT"),
-        (LOST, RemoteError, "gone"),
-    ):
-        began = now[0]
-        with pytest.raises(error, match=words):
-            resume(Injector({"": answering((answer,))}), VICTIM, sleep=sleep)
-        assert 5 <= now[0] - began < 5.2
+    for answer, error in ((stopped, SignalRefused), (LOST, RemoteError)):
+        began = clock.now
+        with pytest.raises(error):
+            resume(Injector({"": answering((answer,))}), VICTIM, sleep=clock.sleep)
+        assert 5 <= clock.now - began < 5.2
 
 
 def test_undoing_runs_newest_first_and_past_a_failing_step() -> None:
@@ -175,13 +163,8 @@ def test_undoing_runs_newest_first_and_past_a_failing_step() -> None:
     undo.register("first", lambda: seen.append("first"))
     undo.register("broken", fail)
     undo.register("last", lambda: seen.append("last"))
-    results = undo.run()
-    assert seen == ["last", "first"]
-    assert [(name, str(error) if error else None) for name, error in results] == [
-        ("last", None),
-        ("broken", "no such file"),
-        ("first", None),
-    ]
+    told = [(name, error and str(error)) for name, error in undo.run()]
+    assert told == [("last", None), ("broken", "no such file"), ("first", None)]
     assert len(undo) == 1, "what failed is tried again"
     assert [name for name, _ in undo.run()] == ["broken"]
     assert seen == ["last", "first"]

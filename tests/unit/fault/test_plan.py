@@ -75,13 +75,10 @@ def test_a_plan_survives_json_and_mapping(plan: FaultPlan) -> None:
 
 
 def test_equal_plans_have_one_text() -> None:
-    spelled = [
-        '{"victim": "executor", "action": "kill", "at_s": 0}',
-        '{"victim": "executor", "action": "kill", "at_s": -0.0}',
-    ]
-    texts = {FaultPlan.from_json(f'{{"faults": [{fault}], "seed": 0}}').to_json() for fault in spelled}
-    assert texts == {FaultPlan((kill(0.0),)).to_json()}
-    assert "-0" not in texts.pop()
+    for at_s in ("0", "-0.0"):
+        spelled = f'{{"faults": [{{"victim": "executor", "action": "kill", "at_s": {at_s}}}], "seed": 0}}'
+        assert FaultPlan.from_json(spelled).to_json() == FaultPlan((kill(0.0),)).to_json()
+    assert "-0" not in FaultPlan((kill(-0.0),)).to_json()
 
 
 @given(plans)
@@ -159,16 +156,14 @@ def test_the_window_lets_through_exactly_what_lies_in_it(plan: FaultPlan, low: f
 def test_the_window_names_the_key_of_the_fault_that_leaves_it() -> None:
     planned = resolve(FaultPlan((kill(20.0), Fault("executor", "pause", at_s=40.0, duration_s=30.0))))
     require_window(planned, 20.0, 40.0, 70.1)
-    for low, high, end, key in (
-        (21, 40, 75, "faults.0.at_s"),
-        (0, 39, 75, "faults.1.at_s"),
-        (0, 40, 70, "faults.1.duration_s"),
-    ):
-        with pytest.raises(PlanError, match=f"^{key}: "):
-            require_window(planned, low, high, end)
+    for window, key in (((21, 40, 75), "0.at_s"), ((0, 39, 75), "1.at_s"), ((0, 40, 70), "1.duration_s")):
+        with pytest.raises(PlanError, match=rf"^faults\.{key}: "):
+            require_window(planned, *window)
     recurring = resolve(FaultPlan((kill(20.0, every_s=10.0, times=4),)))
     with pytest.raises(PlanError, match=r"^faults\.0\.at_s: .* 50 s"):
         require_window(recurring, 0.0, 45.0, 90.0)
+    with pytest.raises(PlanError, match=r"^faults\.0\.at_s: occurrence 3 is refused: at_s: "):
+        resolve(FaultPlan((kill(10.0, times=3, every_s=5e6),)))
 
 
 @pytest.mark.parametrize(
@@ -186,16 +181,11 @@ def test_a_fault_comes_at_its_record_in_its_cycle_and_again(
     assert [(one.earliest_s, one.latest_s, one.end_s) for one in resolve(FaultPlan((fault,)))] == instants
 
 
-@pytest.mark.parametrize("change", [{"rate": 0.0}, {"checkpoint_interval_s": 0.0}])
-def test_what_the_plan_is_resolved_with_is_checked(change: dict[str, float]) -> None:
+@pytest.mark.parametrize("name", ["rate", "checkpoint_interval_s"])
+def test_what_the_plan_is_resolved_with_is_checked(name: str) -> None:
     plan = FaultPlan((kill(1.0, cycle="checkpoint", phase=0.0),))
-    with pytest.raises(PlanError, match=f"^{next(iter(change))}: "):
-        plan.resolve(**{"rate": 1.0, "checkpoint_interval_s": 1.0, "snapshot_interval_s": 1.0, **change})
-
-
-def test_a_fault_touches_as_many_processes_as_it_has_victims_and_none_on_connections() -> None:
-    assert kill(count=3).most_processes == 3
-    assert Fault("kafka", "cut", at_s=1, duration_s=1).most_processes == 0
+    with pytest.raises(PlanError, match=f"^{name}: "):
+        plan.resolve(**{"rate": 1.0, "checkpoint_interval_s": 1.0, "snapshot_interval_s": 1.0, name: 0.0})
 
 
 def test_plans_cannot_be_changed() -> None:
@@ -311,9 +301,3 @@ def test_limits_are_where_they_are_said_to_be(
     for value in refused:
         with pytest.raises(PlanError, match=f"^{key}: "):
             make(value)
-
-
-def test_an_occurrence_that_comes_too_late_is_named() -> None:
-    plan = FaultPlan((Fault("executor", "kill", at_s=10.0, times=3, every_s=5e6),))
-    with pytest.raises(PlanError, match=r"^faults\.0\.at_s: occurrence 3 is refused: at_s: "):
-        plan.resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)

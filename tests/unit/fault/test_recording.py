@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,6 +19,7 @@ import pytest
 from fault import recording
 from fault.errors import VictimRefused
 from fault.recording import group_usage
+from tests.unit.fault.conftest import until
 
 MARK = f"of-{uuid.uuid4().hex}"
 RULES = [{"role": "executors", "main": "Main", "mark": MARK}]
@@ -29,8 +27,9 @@ RULES = [{"role": "executors", "main": "Main", "mark": MARK}]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where recordings lie."""
+    """Where recordings lie, which look ten times a second here."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(recording, "PERIOD_S", 0.1)
     return tmp_path
 
 
@@ -48,23 +47,16 @@ def lines(folder: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_recording_goes_on_by_itself_until_it_is_told_to_end(
-    place: Path, spinning: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recording, "PERIOD_S", 0.2)
+def test_a_recording_goes_on_by_itself_until_it_is_told_to_end(place: Path, spinning: subprocess.Popen[bytes]) -> None:
     own = psutil.Process()
     before = own.children()
     folder = recording.begin(RULES, {}, 60.0, 60.0)
     assert own.children() == before, "it is nobody's child"
     assert Path(folder).stat().st_mode & 0o777 == 0o700
-    until = time.monotonic() + 120
-    while not any(float(str(line.get("cpu_s", 0))) > 0.2 and "pid" in line for line in lines(folder)):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    until(lambda: any(float(str(line.get("cpu_s", 0))) > 0.2 and "pid" in line for line in lines(folder)), "work")
     spinning.kill()
     spinning.wait()
-    while not any(line.get("final") for line in lines(folder)) and time.monotonic() < until:
-        time.sleep(0.05)
+    until(lambda: any(line.get("final") for line in lines(folder)), "the last of it")
     assert recording.end(folder)
     found = lines(folder)
     assert found[0]["kind"] == "start" and found[-1]["kind"] == "stop"
@@ -80,29 +72,18 @@ def test_a_recording_goes_on_by_itself_until_it_is_told_to_end(
     recording.drop(folder)
 
 
-def test_a_recording_that_nobody_ends_ends_by_itself(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "PERIOD_S", 0.1)
+def test_a_recording_that_nobody_ends_ends_by_itself(place: Path) -> None:
     folder = recording.begin(RULES, {}, 60.0, 0.3)
-    until = time.monotonic() + 120
-    while lines(folder)[-1]["kind"] != "stop" and time.monotonic() < until:
-        time.sleep(0.05)
-    assert lines(folder)[-1]["kind"] == "stop"
+    until(lambda: lines(folder)[-1]["kind"] == "stop", "its end")
     recording.drop(folder)
 
 
-def test_a_recording_whose_folder_was_removed_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "PERIOD_S", 0.1)
+def test_a_recording_whose_folder_was_removed_ends(place: Path) -> None:
     folder = recording.begin(RULES, {}, 60.0, 60.0)
-    own = [one for one in psutil.process_iter() if any(folder in file.path for file in opened(one))]
+    open_files = [(one, one.info["open_files"] or ()) for one in psutil.process_iter(["open_files"])]
+    (own,) = [one for one, files in open_files if any(folder in file.path for file in files)]
     shutil.rmtree(folder)
-    assert len(own) == 1
-    own[0].wait(120)
-
-
-def opened(process: psutil.Process) -> list[Any]:
-    with contextlib.suppress(psutil.Error):
-        return list(process.open_files())
-    return []
+    own.wait(120)
 
 
 def test_only_recordings_are_read_or_removed(place: Path) -> None:

@@ -84,9 +84,7 @@ def test_a_sound_file_is_found(package: Packages) -> None:
     [
         ("ACTION = Action(", "ACTION = dict(", "ACTION: missing or no Action"),
         ('name="fill"', 'name="Fill it"', "name: 'Fill it' is refused"),
-        ('name="fill"', 'name=""', "name: '' is refused"),
-        ('name="fill"', 'name="Fill"', "name: 'Fill' is refused"),
-        ('name="fill"', 'name="fill it"', "name: 'fill it' is refused"),
+        *(('name="fill"', f'name="{name}"', f"name: '{name}' is refused") for name in ("", "Fill", "fill it")),
         ('does="fills the attempt\'s folder"', 'does=" "', "does: empty"),
         ('past="filled the folder"', 'past=""', "past: empty"),
         ('when="with the folder filled for {duration_s:g} s"', 'when=""', "when: empty"),
@@ -95,11 +93,7 @@ def test_a_sound_file_is_found(package: Packages) -> None:
         ('("executor",)', '("kafka", "kafka")', "targets: kafka is named twice"),
         ('("executor",)', "()", "targets: empty"),
         ("Parameter(DURATION,", 'Parameter("durations",', "parameters: 'durations' is not known; did you mean"),
-        (
-            "(Parameter(DURATION, short=3.0),)",
-            "2 * (Parameter(DURATION, short=3.0),)",
-            "parameters: duration_s is named",
-        ),
+        ("(Parameter(DURATION, short", "2 * (Parameter(DURATION, short", "parameters: duration_s is named"),
         ("short=3.0", "short=None", "parameters: duration_s is required, but the short form has no value"),
         ("short=3.0", "short=0.0", "parameters: duration_s: '0.0' is refused"),
         ("short=3.0", "short=3.0, required=False", "parameters: what has a duration_s is undone after it"),
@@ -157,5 +151,7 @@ def test_no_generic_code_asks_for_an_action_by_its_name() -> None:
     assert guilty == []
 
 
-def test_a_fault_knows_its_action() -> None:
-    assert Fault("kafka", "cut", at_s=1, duration_s=1).how is ACTIONS["cut"]
+def test_a_fault_knows_its_action_and_how_many_processes_it_touches() -> None:
+    cut = Fault("kafka", "cut", at_s=1, duration_s=1)
+    assert cut.how is ACTIONS["cut"] and cut.most_processes == 0
+    assert Fault("executor", "kill", at_s=1, count=3).most_processes == 3

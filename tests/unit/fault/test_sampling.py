@@ -36,8 +36,9 @@ child.wait()
 
 
 @contextmanager
-def worker(*prefix: str) -> Iterator[subprocess.Popen[str]]:
-    command = [*prefix, sys.executable, "-c", WORK, "Main", "mark-of-run"]
+def worker(*prefix: str, program: str = WORK, told: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A process that is up, and ends when it is told a line."""
+    command = [*prefix, sys.executable, "-c", program, told, "Main", "mark-of-run"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
         try:
@@ -62,12 +63,10 @@ def test_a_process_and_what_it_starts_are_counted_as_psutil_counts_them() -> Non
         (child,) = ours.children()
         found = seen(table, {ours.pid, child.pid})
         assert {pid: one.role for pid, one in found.items()} == {ours.pid: "executors", child.pid: "python_workers"}
-        assert found[ours.pid].create_time == pytest.approx(ours.create_time(), abs=0.02)
-        assert (
-            found[ours.pid].cpu_s == pytest.approx(sum(ours.cpu_times()[:2]), abs=0.03) and found[ours.pid].cpu_s > 0.25
-        )
-        assert found[ours.pid].rss_bytes == pytest.approx(ours.memory_info().rss, rel=0.05)
-        before = found[child.pid].cpu_s
+        one, before = found[ours.pid], found[child.pid].cpu_s
+        assert one.create_time == pytest.approx(ours.create_time(), abs=0.02)
+        assert one.cpu_s == pytest.approx(sum(ours.cpu_times()[:2]), abs=0.03) and one.cpu_s > 0.25
+        assert one.rss_bytes == pytest.approx(ours.memory_info().rss, rel=0.05)
         wait_until(lambda: seen(table, {child.pid})[child.pid].cpu_s > before, timeout_s=120, what="more of its work")
     assert not seen_now(table, {ours.pid, child.pid})
 
@@ -111,9 +110,9 @@ sys.stdin.readline()
 
 
 def test_programs_too_short_lived_to_be_looked_at_count_to_whoever_ran_them() -> None:
-    table, command = Table([RULE], {}), [sys.executable, "-c", SHORT_LIVED, "Main", "mark-of-run"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None and process.stdout.readline() == "up\n"
+    table = Table([RULE], {})
+    with worker(program=SHORT_LIVED) as process:
+        assert process.stdin is not None and process.stdout is not None
         before = seen(table, {process.pid})[process.pid].cpu_s
         process.stdin.write("go\n")
         process.stdin.flush()
@@ -121,7 +120,6 @@ def test_programs_too_short_lived_to_be_looked_at_count_to_whoever_ran_them() ->
         after = seen(table, {process.pid})[process.pid].cpu_s
         own = psutil.Process(process.pid).cpu_times()
         assert dead_s > 0.5 and after == pytest.approx(own.user + own.system + dead_s, abs=0.05) and after > before
-        process.communicate("end\n")
 
 
 class Tree:
@@ -249,35 +247,24 @@ while True: pass
 """
 
 
-@contextmanager
-def burner(processor: int) -> Iterator[int]:
-    """A process that computes all the time on one processor; gives its pid."""
-    command = [sys.executable, "-S", "-c", BURN, str(processor), "Main", "mark-of-run"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "up\n"
-        try:
-            yield process.pid
-        finally:
-            process.communicate("end\n")
-
-
 needs_delay = pytest.mark.skipif(not counts_delay(), reason="this kernel does not count run delay")
 
 
 @needs_delay
 def test_two_that_compute_on_one_processor_wait_for_each_other() -> None:
     """What both used and what each waited for fills the time that passed, however busy the machine is."""
-    processor = min(os.sched_getaffinity(0))
+    on = {"program": BURN, "told": str(min(os.sched_getaffinity(0)))}
     table = Table([RULE], {}, waiting=("executors",))
-    with burner(processor) as first, burner(processor) as second:
-        before, began = seen(table, {first, second}), time.monotonic()
+    with worker(**on) as first, worker(**on) as second:
+        pids = {first.pid, second.pid}
+        before, began = seen(table, pids), time.monotonic()
         while time.monotonic() - began < 2.0:
             time.sleep(0.1)
-        after, passed_s = seen(table, {first, second}), time.monotonic() - began
-    for pid in (first, second):
+        after, passed_s = seen(table, pids), time.monotonic() - began
+    for pid in pids:
         waited_s, used_s = after[pid].waited_s - before[pid].waited_s, after[pid].cpu_s - before[pid].cpu_s  # type: ignore[operator]
         assert waited_s > 0.1 and waited_s + used_s == pytest.approx(passed_s, rel=0.2)
-    assert after[first].line()["waited_s"] == after[first].waited_s
+        assert after[pid].line()["waited_s"] == after[pid].waited_s
 
 
 def test_roles_that_are_not_asked_for_have_no_delay_nor_a_key_for_it() -> None:

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -52,7 +53,7 @@ def worker_command(node: str, instance: str = INSTANCE) -> tuple[str, ...]:
     return ("java", f"-Dfaultline.instance={instance}", WORKER.main, "--host", host, "--port", port, "--cores", "2")
 
 
-def live(pid: int = 4000, created: float = 1000.0, ticks: int | None = 55, run: str = RUN) -> LiveProcess:
+def live(pid: int = 4000, *, created: float = 1000.0, ticks: int | None = 55, run: str = RUN) -> LiveProcess:
     return LiveProcess(pid, 1, created, ticks, executor_command(run))
 
 
@@ -86,11 +87,6 @@ def pids(word: str, seen: Snapshot, tokens: Tokens = TOKENS) -> list[int]:
 # --- identities
 
 
-def test_the_same_process_matches() -> None:
-    require_match(victim(), live())
-    require_match(victim(ticks=None), live())
-
-
 @pytest.mark.parametrize(
     ("process", "part"),
     [
@@ -115,10 +111,11 @@ def test_what_does_not_match_is_named(process: LiveProcess, part: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_known_ticks_decide_when_the_wall_clock_was_set() -> None:
-    require_match(victim(created=1000.0), live(created=1001.0))
+def test_the_same_process_matches_and_known_ticks_decide_when_the_wall_clock_was_set() -> None:
+    require_match(victim(ticks=None), live())
+    require_match(victim(), live(created=1001.0))
     with pytest.raises(IdentityMismatch, match="create_time"):
-        require_match(victim(created=1000.0, ticks=None), live(created=1001.0))
+        require_match(victim(ticks=None), live(created=1001.0))
 
 
 def test_a_python_worker_is_traced_to_its_executor_each_time() -> None:
@@ -175,23 +172,16 @@ def test_each_role_has_the_token_of_its_scope(name: str, services: bool) -> None
         assert tokens.of(role) == (RUN if role.scope == "run" else INSTANCE)
 
 
-def test_the_executor_id_orders() -> None:
+def test_the_executor_id_orders_and_the_node_is_the_spark_worker() -> None:
     assert order_of(EXECUTOR, executor_command(executor_id="12")) == 12
     assert order_of(EXECUTOR, executor_command(executor_id="driver")) is None
     assert order_of(EXECUTOR, ("java", "--executor-id")) is None
     assert [v.pid for v in sort_candidates([victim(4002, number=10), victim(4003, number=9)])] == [4003, 4002]
-
-
-def test_the_node_is_the_spark_worker() -> None:
     assert node_of(EXECUTOR, executor_command(node="10.0.0.7:41000")) == "10.0.0.7:41000"
     assert node_of(EXECUTOR, ("java", EXECUTOR.main)) is None
     assert node_of(WORKER, worker_command("spark-worker-1:17081")) == "spark-worker-1:17081"
     assert node_of(WORKER, ("java", WORKER.main, "--host", "h")) is None
     assert node_of(DRIVER, ("java", DRIVER.main, "--host", "h", "--port", "1")) is None
-
-
-def test_every_victim_word_of_a_plan_means_roles() -> None:
-    assert set(ROLES_OF) == set(ALLOWED)
 
 
 # --- candidates
@@ -227,6 +217,7 @@ OF_THE_OTHER_RUN = ((58, 22, DAEMON), (59, 58, DAEMON))
 
 def test_each_word_finds_its_processes_and_no_strangers() -> None:
     seen = snapshot(*CLUSTER)
+    assert set(ROLES_OF) == set(ALLOWED)
     assert pids("executor", seen) == [21, 20]
     assert pids("worker", seen) == [10, 11]
     assert pids("driver", seen) == [30, 33]
@@ -262,32 +253,22 @@ def test_without_the_services_token_no_service_is_found() -> None:
 
 def test_the_executors_of_a_worker_are_known() -> None:
     executors = select("executor", TOKENS, snapshot(*CLUSTER))
-    assert executor_ids(executors, A) == [1]
-    assert executor_ids(executors, C) == []
-    assert executor_ids(executors, None) == []
+    assert [executor_ids(executors, node) for node in (A, C, None)] == [[1], [], []]
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(2, 40), st.integers(0, 40), st.sampled_from(CLUSTER)),
-        max_size=25,
-        unique_by=lambda p: p[0],
-    )
-)
-def test_whatever_runs_only_marked_processes_are_found(
-    made: list[tuple[int, int, tuple[int, int, Iterable[str]]]],
-) -> None:
+TREES = st.tuples(st.integers(2, 40), st.integers(0, 40), st.sampled_from(CLUSTER))
+
+
+@given(st.lists(TREES, max_size=25, unique_by=lambda process: process[0]))
+def test_whatever_runs_only_marked_processes_are_found(made: list[tuple[int, int, Any]]) -> None:
     """Any shape of process tree, loops included, as a snapshot taken over time may show."""
     commands = {pid: tuple(like[2]) for pid, _, like in made}
     seen = snapshot(*((pid, parent, like[2]) for pid, parent, like in made))
     for word in ALLOWED:
         for one in select(word, TOKENS, seen):
-            marked = [carries_token(commands[pid], one.token, one.role) for pid in line_of(one.pid, seen)]
+            line = [one.pid, *(above.pid for above in seen.ancestors(one.pid) if above.command)]
+            marked = [carries_token(commands[pid], one.token, one.role) for pid in line]
             assert marked[0] or (one.role is PYTHON_WORKER and any(marked))
-
-
-def line_of(pid: int, seen: Snapshot) -> list[int]:
-    return [pid, *(one.pid for one in seen.ancestors(pid) if one.command)]
 
 
 # --- choice
@@ -325,28 +306,20 @@ def test_the_choice_is_the_same_in_every_process_and_differs_over_repetitions() 
     assert set(chosen) == {0, 1, 2, 3}
 
 
-def test_every_candidate_is_chosen_about_equally_often() -> None:
-    candidates = [victim(4000 + number, number=number) for number in range(2)]
-    hits = sum(choose(candidates, 1, seed=seed, repetition=1)[0].pid == 4000 for seed in range(1000))
+@pytest.mark.parametrize(("by_node", "count"), [(False, 2), (True, 4)], ids=["each process", "each node"])
+def test_all_are_chosen_about_equally_often(by_node: bool, count: int) -> None:
+    """Of `any` the node is drawn before the process: three are on the one and one on the other."""
+    candidates = [victim(4000 + number, node=B if number == count - 1 else A) for number in range(count)]
+    hits = sum(choose(candidates, 1, seed=seed, repetition=1, by_node=by_node)[0].node == B for seed in range(1000))
     assert 400 < hits < 600
 
 
-def test_any_chooses_the_node_before_the_process() -> None:
-    """Three processes on one node and one on another: each node is hit half of the time."""
-    candidates = [victim(4000 + number, number=number, node=B if number == 3 else A) for number in range(4)]
-    hits = sum(choose(candidates, 1, seed=seed, repetition=1, by_node=True)[0].node == B for seed in range(1000))
-    assert 400 < hits < 600
-
-
-def test_the_same_node_name_on_two_hosts_is_two_nodes() -> None:
-    candidates = [victim(4000, host="a"), victim(4000, host="b")]
-    assert {one.host for one in choose(candidates, 2, seed=1, repetition=1, by_node=True)} == {"a", "b"}
-
-
-def test_too_few_candidates_are_refused() -> None:
-    for by_node in (False, True):
-        with pytest.raises(TooFewVictims, match="^count: 2 victims .* only 1"):
-            choose([victim()], 2, seed=1, repetition=1, by_node=by_node)
+@pytest.mark.parametrize("by_node", [False, True])
+def test_too_few_are_refused_and_the_same_node_name_on_two_hosts_is_two_nodes(by_node: bool) -> None:
+    with pytest.raises(TooFewVictims, match="^count: 2 victims .* only 1"):
+        choose([victim()], 2, seed=1, repetition=1, by_node=by_node)
+    both = [victim(4000, host="a"), victim(4000, host="b")]
+    assert {one.host for one in choose(both, 2, seed=1, repetition=1, by_node=by_node)} == {"a", "b"}
 
 
 # --- guard
@@ -357,6 +330,7 @@ def planned(*faults: Fault) -> list[object]:
 
 
 def test_the_guard_lets_the_runs_own_processes_through_and_names_them() -> None:
+    Guard(TOKENS, protected=frozenset([4000])).check(replace(KILL, count=2), [victim(host="a"), victim(host="b")])
     guard = Guard(TOKENS)
     guard.check(KILL, [victim()])
     seen = snapshot(*CLUSTER)
@@ -393,11 +367,6 @@ def test_the_guard_refuses() -> None:
     ):
         with pytest.raises(VictimRefused, match=said):
             guard.check(fault, victims)
-
-
-def test_pids_of_another_host_are_other_processes() -> None:
-    guard = Guard(TOKENS, protected=frozenset([4000]))
-    guard.check(replace(KILL, count=2), [victim(host="a"), victim(host="b")])
 
 
 @pytest.mark.parametrize("pid", [1, 0, -1])
