@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fault import procfs
 from fault.busy import BUSY_NS, RECENT_NS, BusyWatch, Reading, await_busy, read_local
+from fault.errors import VictimRefused
 from fault.identity import PYTHON_WORKER, ProcessIdentity, Tokens
+from fault.procfs import all_pids, command_of, line_of, read_process, start_ticks
 from fault.victims import find_victims
+from tests.support.processes import shown
+from tests.unit.fault.conftest import until
 from tests.unit.sleepers import Spawn
 
 RUN = "20261121T061500Z-3fa9c1"
@@ -102,44 +110,32 @@ class Clock:
         self.now_ns += round(seconds * 1e9)
 
 
-def wait(script: Script, count: int, until_ms: int, **options: object) -> tuple[ProcessIdentity, ...]:
-    clock = Clock()
-    found = await_busy(
-        options.pop("candidates", (ONE, TWO)),  # type: ignore[arg-type]
-        count,
-        until_ms * MS,
-        look=script,
-        clock=clock,
-        sleep=clock.sleep,
-        **options,  # type: ignore[arg-type]
-    )
+def wait(script: Script, count: int, until_ms: int, **options: Any) -> tuple[ProcessIdentity, ...]:
+    clock, candidates = Clock(), options.pop("candidates", (ONE, TWO))
+    found = await_busy(candidates, count, until_ms * MS, look=script, clock=clock, sleep=clock.sleep, **options)
     assert clock.now_ns <= (until_ms + 1) * MS
     return found
 
 
-def test_waiting_ends_as_soon_as_enough_are_busy() -> None:
-    script = Script(p4001=10, p4002=20)
-    assert wait(script, 1, 1000) == (ONE,)
-    assert script.looked == 11
-    script = Script(p4001=10, p4002=20)
-    assert wait(script, 2, 1000) == (ONE, TWO)
-    assert script.looked == 21
-
-
-def test_at_the_deadline_it_gives_what_was_busy() -> None:
-    assert wait(Script(p4001=10), 2, 50) == (ONE,)
-    script = Script(p4001=1000)
-    assert wait(script, 1, 50) == ()
-    assert script.looked == 51, "the last look lies at the deadline"
-    assert wait(Script(), 1, 5, candidates=()) == ()
-
-
-def test_the_order_of_the_candidates_decides_among_the_busy() -> None:
-    assert wait(Script(p4001=3, p4002=3), 1, 50, candidates=(TWO, ONE)) == (TWO,)
-
-
-def test_new_workers_are_seen_through_the_refresh() -> None:
-    assert wait(Script(p4001=9999, p4002=0), 1, 1000, candidates=(ONE,), refresh=lambda: (ONE, TWO)) == (TWO,)
+@pytest.mark.parametrize(
+    ("starts", "asked", "found", "looked"),
+    [
+        pytest.param({"p4001": 10, "p4002": 20}, {"count": 1}, (ONE,), 11, id="one is enough"),
+        pytest.param({"p4001": 10, "p4002": 20}, {"count": 2}, (ONE, TWO), 21, id="both are needed"),
+        pytest.param({"p4001": 10}, {"count": 2}, (ONE,), 51, id="what was busy at the deadline"),
+        pytest.param({"p4001": 1000}, {"count": 1}, (), 51, id="the last look lies at the deadline"),
+        pytest.param({}, {"count": 1, "candidates": ()}, (), 51, id="nobody"),
+        pytest.param({"p4001": 3, "p4002": 3}, {"count": 1, "candidates": (TWO, ONE)}, (TWO,), 4, id="in their order"),
+        pytest.param({"p4002": 0}, {"count": 1, "until_ms": 1000, "candidates": (ONE,), "refresh": lambda: (ONE, TWO)},
+                     (TWO,), None, id="new ones by the refresh"),
+    ],
+)  # fmt: skip
+def test_waiting_ends_as_soon_as_enough_are_busy_or_at_the_deadline(
+    starts: dict[str, int], asked: dict[str, Any], found: tuple[ProcessIdentity, ...], looked: int | None
+) -> None:
+    script = Script(**starts)
+    assert wait(script, **{"until_ms": 50, **asked}) == found
+    assert looked in (None, script.looked)
 
 
 def test_candidates_of_other_hosts_are_asked_about_there() -> None:
@@ -179,31 +175,79 @@ def test_what_is_gone_or_another_process_or_elsewhere_has_no_reading(processes: 
     assert read_local([replace(busy, start_ticks=1), replace(busy, host="node1"), candidate(2**22 + 1)]) == {}
 
 
-@pytest.mark.parametrize("schedstat", ["0 0 0\n", "\n", None])
-def test_where_the_kernel_keeps_no_nanoseconds_its_ticks_count(
-    schedstat: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(procfs, "PROC", tmp_path)
-    folder = tmp_path / "4001"
-    folder.mkdir()
-    (folder / "stat").write_text("4001 (a) b) S 1 2 3 4 5 6 7 8 9 10 30 12 13 14 15 16 17 18 900 20\n")
-    if schedstat is not None:
-        (folder / "schedstat").write_text(schedstat)
-    ns = (30 + 12) * 10**9 // os.sysconf("SC_CLK_TCK")
-    assert read_local([ONE]) == {ONE: Reading(ns, False)}
-    known = replace(ONE, start_ticks=900)
-    assert read_local([known]) == {known: Reading(ns, False)}
-    assert read_local([replace(ONE, start_ticks=901)]) == {}
-    (folder / "schedstat").write_text("7 1 2\n")
-    assert read_local([ONE]) == {ONE: Reading(7, False)}
+TICKS_NS = (30 + 12) * 10**9 // os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize(("state", "found"), [("R", True), ("S", False), ("D", False), ("Z", None), ("X", None)])
-def test_who_waits_for_a_core_is_runnable_and_who_has_ended_has_no_reading(
-    state: str, found: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("state", "schedstat", "reading"),
+    [
+        *((state, "7 1 2\n", Reading(7, state == "R")) for state in "RSD"),
+        *((state, "7 1 2\n", None) for state in "ZX"),
+        *(("S", schedstat, Reading(TICKS_NS, False)) for schedstat in ("0 0 0\n", "\n", None)),
+    ],
+)
+def test_who_waits_for_a_core_is_runnable_and_where_the_kernel_keeps_no_nanoseconds_its_ticks_count(
+    state: str, schedstat: str | None, reading: Reading | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Who has ended, or is another process, has no reading."""
     monkeypatch.setattr(procfs, "PROC", tmp_path)
     (tmp_path / "4001").mkdir()
-    (tmp_path / "4001" / "stat").write_text(f"4001 (a) {state} 1 2 3 4 5 6 7 8 9 10 0 0 13 14 15 16 17 18 900 20\n")
-    (tmp_path / "4001" / "schedstat").write_text("7 1 2\n")
-    assert read_local([ONE]) == ({} if found is None else {ONE: Reading(7, found)})
+    (tmp_path / "4001" / "stat").write_text(
+        f"4001 (a) b) {state} 1 2 3 4 5 6 7 8 9 10 30 12 13 14 15 16 17 18 900 20\n"
+    )
+    if schedstat is not None:
+        (tmp_path / "4001" / "schedstat").write_text(schedstat)
+    for known in (ONE, replace(ONE, start_ticks=900)):
+        assert read_local([known]) == ({known: reading} if reading else {})
+    assert read_local([replace(ONE, start_ticks=901)]) == {}
+
+
+# --- what Linux says of processes, held against real ones
+
+
+def test_a_process_is_read_as_psutil_reads_it() -> None:
+    arguments = ["-Dfaultline.instance=0123456789abcdef", "two\nlines", "é", "", "-x y"]
+    with subprocess.Popen(["sh", "-c", "read x", *arguments], stdin=subprocess.PIPE) as process:
+        try:
+            known = psutil.Process(process.pid)
+            # It has its name before it has its arguments.
+            words = shown(process.pid, lambda words: words[:1] == ["sh"])
+            live = read_process(process.pid)
+            assert live is not None
+            assert list(live.command) == words == ["sh", "-c", "read x", *arguments]
+            assert (live.parent_pid, live.stopped, live.foreign) == (os.getpid(), False, False)
+            assert live.create_time == pytest.approx(known.create_time(), abs=0.02)
+            assert live.start_ticks == start_ticks(process.pid)
+            assert process.pid in all_pids()
+            assert {process.pid, os.getpid(), os.getppid()} <= line_of(process.pid)
+            process.send_signal(signal.SIGSTOP)
+            until(lambda: known.status() == psutil.STATUS_STOPPED, "the stop")
+            seen = read_process(process.pid)
+            assert seen is not None and seen.stopped
+        finally:
+            process.kill()
+        until(lambda: known.status() == psutil.STATUS_ZOMBIE, "the end")
+        assert read_process(process.pid) is None, "nobody has buried it yet"
+    assert read_process(process.pid) is None
+    assert line_of(process.pid) == {process.pid}
+
+
+def test_a_title_that_a_process_gave_itself_is_read_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, words in ((b"a b\0", ("a b",)), (b"a b", ("a", "b")), (b"a\0\0", ("a", "")), (b"", ())):
+        monkeypatch.setattr("pathlib.Path.read_bytes", lambda path, text=text: text)
+        assert command_of(1) == words
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(), ProcessLookupError(), PermissionError()], ids=repr)
+def test_what_ended_meanwhile_is_gone_and_what_may_not_be_read_is_refused(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stat_of(pid: int) -> None:
+        raise error
+
+    monkeypatch.setattr("fault.procfs.stat_of", stat_of)
+    if isinstance(error, PermissionError):
+        with pytest.raises(VictimRefused, match="^pid: process 4000 belongs to another user and cannot be read"):
+            read_process(4000)
+    else:
+        assert read_process(4000) is None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import json
 import math
 import random
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault.actions import connections
-from fault.errors import ActRefused, KernelLacks, PlanError, VictimRefused
+from fault.errors import ActRefused, KernelLacks, PlanError
 from fault.injector import Outcome
 from fault.plan import Fault, FaultPlan
 from fault.registry import ACTIONS
 from fault.relay import MOST_RESENT, RESENT_S, SEGMENT_BYTES, Hold
+from fault.relay import Relay as Links
 from tests.support.fake_clock import MadeUpHost as Agent
 from tests.support.fake_clock import Moment
-from tests.unit.fault.test_on_hosts import broker, context, planned, refusing, untouched, worker
+from tests.unit.fault.test_on_hosts import act_on, broker, context, planned, refusing, untouched, worker
+
+SECONDS = 120.0
 
 
 @dataclass
@@ -69,8 +73,8 @@ def agents(*, netem: bool = True) -> dict[str, Agent]:
 
 
 def test_where_the_kernel_can_it_holds_what_the_host_sends_for_both_directions(relay: Relay) -> None:
-    hosts, one = agents(), planned("delay", jitter_ms=20.0)
-    act = one.fault.how.hands.act(one, context(hosts))
+    hosts, hands = agents(), ACTIONS["delay"].hands
+    act = act_on(context(hosts), "delay", jitter_ms=20.0)
     act.find()
     (named,) = act.victims()
     (undo,) = act.undo()
@@ -79,15 +83,15 @@ def test_where_the_kernel_can_it_holds_what_the_host_sends_for_both_directions(r
     assert settled.outcome is Outcome.EFFECTIVE and settled.detail.endswith(", by the host's kernel")
     asked = next(what["asked"] for do, what in hosts[named["host"]].asked if do == "do")
     assert (asked["delay_ms"], asked["jitter_ms"]) == (400.0, 40.0)
-    hands, here = one.fault.how.hands, context(hosts)
+    here = context(hosts)
     assert undo.fields["host"] == named["host"] and hands.holds(undo, here)
     hands.undo(undo, here)
     assert not hands.holds(undo, here) and relay.told == []
 
 
 def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(relay: Relay) -> None:
-    hosts, one = agents(netem=False), planned("delay", jitter_ms=20.0)
-    act = one.fault.how.hands.act(one, context(hosts))
+    hosts, hands = agents(netem=False), ACTIONS["delay"].hands
+    act = act_on(context(hosts), "delay", jitter_ms=20.0)
     assert act.find()
     assert not act.find(), "it is found out once"
     (undo,) = act.undo()
@@ -101,7 +105,7 @@ def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(rela
     ((told, (ms, jitter_ms, only)),) = relay.told
     assert (told, ms, jitter_ms) == ("delay", 200.0, 20.0) and only in (["10.0.0.3"], ["10.0.0.4"])
     assert not any(do in ("do", "watch") for host in hosts.values() for do, _ in host.asked)
-    hands, here = one.fault.how.hands, context(hosts)
+    here = context(hosts)
     assert "host" not in json.loads(json.dumps(dict(undo.fields))) and hands.holds(undo, here)
     hands.undo(undo, here)
     assert not hands.holds(undo, here)
@@ -109,8 +113,7 @@ def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(rela
 
 def test_a_victim_that_came_back_elsewhere_has_its_new_hosts_connections_held(relay: Relay) -> None:
     hosts = agents(netem=False)
-    one = planned("delay", jitter_ms=20.0)
-    act = one.fault.how.hands.act(one, context(hosts))
+    act = act_on(context(hosts), "delay", jitter_ms=20.0)
     act.find()
     (named,) = act.victims()
     gone, other = named["host"], next(name for name in hosts if name not in ("kafka", named["host"]))
@@ -128,15 +131,14 @@ def test_what_a_host_refuses_for_another_reason_is_refused(relay: Relay, action:
     hosts = agents()
     for host in hosts.values():
         host.before = refusing("check", ActRefused("nft: not on this host"))
-    one = planned(action)
     with pytest.raises(ActRefused, match="not on this host"):
-        one.fault.how.hands.act(one, context(hosts)).find()
+        act_on(context(hosts), action).find()
     assert relay.told == []
 
 
 def test_packets_of_a_host_are_lost_by_its_kernel(relay: Relay) -> None:
-    hosts, one = agents(netem=False), planned("loss", loss_percent=2.0)
-    act = one.fault.how.hands.act(one, context(hosts))
+    hosts = agents(netem=False)
+    act = act_on(context(hosts), "loss", loss_percent=2.0)
     act.find()
     act.arm(Moment())
     assert act.settle(act.perform()).detail.endswith(", by the host's kernel")
@@ -151,19 +153,11 @@ def test_of_the_broker_it_is_the_workloads_connections_on_any_kernel(
     hosts, one = agents(), planned(action, "kafka")
     assert one.fault.most_processes == 0 and not one.fault.needs_hosts
     assert one.what().startswith(f"{action} the workload's connections to Kafka")
-    act = one.fault.how.hands.act(one, context(hosts))
+    assert planned(action).fault.needs_hosts
+    act = act_on(context(hosts), action, "kafka")
     act.find()
     assert act.settle(act.perform()).detail == f"{action}: 3 connections"
     assert relay.told == [(action, told)] and all(map(untouched, hosts.values()))
-
-
-@pytest.mark.parametrize("action", ["delay", "loss"])
-def test_a_worker_of_this_host_has_no_host_to_be_slowed(relay: Relay, action: str) -> None:
-    one = planned(action)
-    assert one.fault.needs_hosts
-    here = context({"": Agent.of(worker(1)), "kafka": Agent.of(broker())})
-    with pytest.raises(VictimRefused, match="runs on this host"):
-        one.fault.how.hands.act(one, here).find()
 
 
 def test_they_are_told_by_what_they_are_done_to() -> None:
@@ -224,11 +218,51 @@ def test_as_many_are_lost_as_it_says_and_again_by_the_same_chance(size: int, pac
     chance, hold, tries = random.Random(7), Hold(loss=loss), 40_000
     held = [hold.seconds(size, (chance.random(), chance.random())) for _ in range(tries)]
     lost = [one for one in held if one > 0]
-    expected = 1 - (1 - loss) ** packets
 
     def near(count: int, of: int, share: float) -> bool:
         return abs(count - of * share) <= 5 * math.sqrt(of * share * (1 - share)) + 1
 
-    assert near(len(lost), tries, expected)
+    assert near(len(lost), tries, 1 - (1 - loss) ** packets)
     assert near(sum(one > 1.5 * RESENT_S for one in lost), len(lost), loss)
-    assert sorted(set(lost)) == [one for one, _ in itertools.groupby(sorted(lost))]
+
+
+# --- links that end at instants which no real connection meets on purpose
+
+
+def test_a_link_that_ends_while_it_is_being_opened_is_reset_on_both_sides() -> None:
+    """The upstream end comes to stand when the link is over already."""
+    with socket.create_server(("127.0.0.1", 0)) as upstream, socket.socket() as client:
+        upstream.settimeout(SECONDS)
+        asyncio.run(_broken_off_while_opening(upstream, client))
+        server, _ = upstream.accept()
+        with server:
+            server.settimeout(SECONDS)
+            for end in (client, server):
+                with pytest.raises(ConnectionResetError):
+                    end.recv(1)
+
+
+async def _broken_off_while_opening(upstream: socket.socket, client: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    links, over, connect = Links(upstream.getsockname()), asyncio.Event(), loop.create_connection
+
+    async def connect_late(protocol: Callable[[], asyncio.Protocol], *address: object) -> object:
+        # The socket stands when its protocol is made, and the protocol learns of it a moment later.
+        return await connect(lambda: ended_before(protocol()), *address)  # type: ignore[call-overload]
+
+    def ended_before(protocol: asyncio.Protocol) -> asyncio.Protocol:
+        for link in links.links:
+            link.abort()
+        over.set()
+        return protocol
+
+    loop.create_connection = connect_late  # type: ignore[method-assign, assignment]
+    listening = await loop.create_server(links.accept, "127.0.0.1", 0)
+    client.setblocking(False)
+    async with asyncio.timeout(SECONDS):
+        await loop.sock_connect(client, listening.sockets[0].getsockname())
+        await over.wait()
+        while links.links:
+            await asyncio.sleep(0)
+    client.settimeout(SECONDS)
+    listening.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fault.action import Context, HalfDone
+from fault.action import Act, Context, HalfDone
 from fault.actions.hosts import LATE_S, others
 from fault.errors import ActRefused, ConnectionLost, TooFewVictims, VictimRefused
 from fault.identity import DRIVER, KAFKA, WORKER, Delivery, ProcessIdentity, Tokens
@@ -67,13 +67,17 @@ def planned(action: str, victim: str = "worker", **more: Any) -> PlannedFault:
     return PlannedFault(0, fault, 1.0, 1.0, 11.0, "faults.0.at_s")
 
 
+def act_on(known: Context, action: str, victim: str = "worker", **more: Any) -> Act:
+    one = planned(action, victim, **more)
+    return one.fault.how.hands.act(one, known)
+
+
 @pytest.mark.parametrize("action", ON_HOSTS)
 @pytest.mark.parametrize("victim", ["worker", "kafka"])
 def test_the_host_of_the_victim_is_told_after_a_watchdog_was_started_there(
     agents: dict[str, Agent], action: str, victim: str
 ) -> None:
-    one = planned(action, victim)
-    act = one.fault.how.hands.act(one, context(agents))
+    act, hands = act_on(context(agents), action, victim), ACTIONS[action].hands
     act.find()
     act.find()
     (named,) = act.victims()
@@ -89,7 +93,6 @@ def test_the_host_of_the_victim_is_told_after_a_watchdog_was_started_there(
     later = next(what for do, what in agents[host].asked if do == "watch")
     assert later["seconds"] == 10.0 + LATE_S
     assert all(untouched(agent) for name, agent in agents.items() if name != host), "no other host is touched"
-    hands = one.fault.how.hands
     assert all(hands.holds(step, context(agents)) for step in undo)
     for step in undo:
         hands.undo(step, context(agents))
@@ -103,8 +106,7 @@ def test_the_host_of_the_victim_is_told_after_a_watchdog_was_started_there(
 def test_what_was_done_to_one_host_is_told_when_the_next_refuses_and_a_lost_word_is_asked_for(
     agents: dict[str, Agent],
 ) -> None:
-    one = planned("partition", count=2)
-    act = one.fault.how.hands.act(one, context(agents))
+    act = act_on(context(agents), "partition", count=2)
     act.find()
     first, second = (named["host"] for named in act.victims())
 
@@ -124,8 +126,7 @@ def test_what_was_done_to_one_host_is_told_when_the_next_refuses_and_a_lost_word
 
 def test_an_act_that_did_not_take_hold_had_no_effect(agents: dict[str, Agent]) -> None:
     agents["kafka"].effective = False
-    one = planned("partition", "kafka")
-    act = one.fault.how.hands.act(one, context(agents))
+    act = act_on(context(agents), "partition", "kafka")
     act.find()
     assert act.settle(act.perform()).outcome is Outcome.NO_EFFECT
 
@@ -133,15 +134,13 @@ def test_an_act_that_did_not_take_hold_had_no_effect(agents: dict[str, Agent]) -
 def test_a_host_that_cannot_do_it_says_so_before_the_gate(agents: dict[str, Agent]) -> None:
     for agent in agents.values():
         agent.before = refusing("check", ActRefused("nft: not on this host"))
-    one = planned("partition")
     with pytest.raises(ActRefused, match="not on this host"):
-        one.fault.how.hands.act(one, context(agents)).find()
+        act_on(context(agents), "partition").find()
 
 
 def test_the_seed_chooses_among_hosts_and_two_are_hit_where_two_are_asked_for(agents: dict[str, Agent]) -> None:
     def chosen(seed: int, count: int = 1) -> list[str]:
-        one = planned("partition", count=count)
-        act = one.fault.how.hands.act(one, context(agents, seed))
+        act = act_on(context(agents, seed), "partition", count=count)
         act.find()
         return sorted(each["host"] for each in act.victims())
 
@@ -154,8 +153,7 @@ def test_the_seed_chooses_among_hosts_and_two_are_hit_where_two_are_asked_for(ag
 def test_a_victim_that_was_replaced_on_its_host_is_named_anew_and_one_that_lives_stays(
     agents: dict[str, Agent],
 ) -> None:
-    one = planned("partition", count=2)
-    act = one.fault.how.hands.act(one, context(agents))
+    act = act_on(context(agents), "partition", count=2)
     act.find()
     first, second = act.victims()
     agent = agents[first["host"]]
@@ -169,55 +167,46 @@ def test_a_victim_that_was_replaced_on_its_host_is_named_anew_and_one_that_lives
     assert not act.find()
 
 
-def test_a_host_of_which_no_disk_is_known_is_refused(agents: dict[str, Agent]) -> None:
-    one = planned("disk_full")
-    here = replace(context(agents), disks={})
-    with pytest.raises(VictimRefused, match=r'names no disk of worker-[12] that may be filled; add "disk": FOLDER'):
-        one.fault.how.hands.act(one, here).find()
-    assert all(map(untouched, agents.values()))
-
-
 def driver() -> ProcessIdentity:
     return ProcessIdentity(700, 1.0, DRIVER, RUN, (DRIVER.main, f"faultline-run={RUN}"), 5)
 
 
-def test_of_the_driver_the_disk_of_checkpoints_on_this_host_is_filled_and_emptied(
-    agents: dict[str, Agent],
-) -> None:
-    here, disk = Agent.of(driver()), {"": "/checkpoints"}
+def test_of_the_driver_the_disk_of_checkpoints_on_this_host_is_filled_and_emptied(agents: dict[str, Agent]) -> None:
+    here = Agent.of(driver())
     known = context({"": here, **agents})
-    known = replace(known, disks={**known.disks, **disk})
-    one = planned("disk_full", "driver")
-    act = one.fault.how.hands.act(one, known)
+    known = replace(known, disks={**known.disks, "": "/checkpoints"})
+    act = act_on(known, "disk_full", "driver")
     act.find()
     (undo,) = act.undo()
     act.arm(Moment())
     assert act.settle(act.perform()).detail == "disk_full: holds on this host"
     assert {what["asked"]["folder"] for do, what in here.asked if do != "find"} == {"/checkpoints"}
-    one.fault.how.hands.undo(undo, known)
-    assert not one.fault.how.hands.holds(undo, known)
+    hands = ACTIONS["disk_full"].hands
+    hands.undo(undo, known)
+    assert not hands.holds(undo, known)
     assert all(map(untouched, agents.values()))
 
 
-@pytest.mark.parametrize(("victim", "disks"), [("driver", {}), ("worker", {"": "/checkpoints"})])
-def test_a_disk_of_this_host_is_never_filled_but_that_of_checkpoints(
-    agents: dict[str, Agent], victim: str, disks: dict[str, str]
+OWN_DISK = "lies on the disk of this machine, which is not filled; .*up --hosts 3"
+
+
+@pytest.mark.parametrize(
+    ("action", "victim", "local", "disks", "said"),
+    [
+        ("disk_full", "worker", False, {}, r'names no disk of worker-[12] that may be filled; add "disk": FOLDER'),
+        ("disk_full", "driver", True, {}, OWN_DISK),
+        ("disk_full", "worker", True, {"": "/checkpoints"}, OWN_DISK),
+        *((action, "worker", True, {}, "runs on this host.*up --hosts 3") for action in ("partition", "delay", "loss")),
+    ],
+)
+def test_a_disk_that_nobody_named_and_a_victim_on_this_host_are_refused(
+    agents: dict[str, Agent], action: str, victim: str, local: bool, disks: dict[str, str], said: str
 ) -> None:
-    here = Agent.of(driver(), worker(1))
-    hosts = Injector({"": here})
-    one = planned("disk_full", victim)
-    with pytest.raises(VictimRefused, match="lies on the disk of this machine, which is not filled; .*up --hosts 3"):
-        one.fault.how.hands.act(one, replace(context(agents), injector=hosts, disks=disks)).find()
-    assert untouched(here)
-
-
-def test_a_victim_on_this_host_is_refused(agents: dict[str, Agent]) -> None:
-    here = context(agents)
-    local = Injector({"": Agent.of(worker(1))})
-    one = planned("partition")
-    act = one.fault.how.hands.act(one, Context(here.folder, local, here.tokens, here.guard, here.now))
-    with pytest.raises(VictimRefused, match="runs on this host.*up --hosts 3"):
+    agents = {"": Agent.of(driver(), worker(1))} if local else agents
+    act = act_on(replace(context(agents), injector=Injector(agents), disks=disks), action, victim)
+    with pytest.raises(VictimRefused, match=said):
         act.find()
+    assert all(map(untouched, agents.values()))
 
 
 @pytest.mark.parametrize(
@@ -234,9 +223,6 @@ def test_peers_are_the_addresses_of_a_kind_of_host(
     agents: dict[str, Agent], peer: str, host: str, expected: Sequence[str]
 ) -> None:
     assert others(peer, host, context(agents)) == list(expected)
-
-
-def test_a_host_is_not_cut_off_from_itself(agents: dict[str, Agent]) -> None:
     with pytest.raises(VictimRefused, match="^peer: kafka has no host beside kafka"):
         others("kafka", "kafka", context(agents))
 
