@@ -166,12 +166,12 @@ def _own_baseline(
     if over_ns is None or fault.t0_ns is None:
         return replace(first, note="baseline-too-short: when the engine was back is not known, the first one stands in")
     interval_s, bins = evidence.config.checkpoint_interval_s, between(signals.bins, over_ns, fault.t0_ns)
-    course, offered_rps = columns(bins, signals.window), offered(signals.schedule, bins)
     limits, needed = limits_between(evidence, signals, over_ns, fault.t0_ns), baseline_bins(interval_s)
     if limits is None:
         return replace(first, note="baseline-too-short: nothing was put out since, the first one stands in")
     if len(bins) < needed:
         return Baseline(bins, limits, f"baseline-too-short: {len(bins)} bins since the last recovery, {needed} needed")
+    course, offered_rps = columns(bins, signals.window), offered(signals.schedule, bins)
     moved = unsteady(drifts_of(*course, checkpoint_interval_s=interval_s, offered_rps=offered_rps))
     return Baseline(bins, limits, None if moved is None else f"not-steady: {moved}")
 

@@ -13,6 +13,7 @@ import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.plan import read_plan
+from faultline.records.judge import recoveries
 from faultline.records.judge.judge import judge
 from faultline.records.record import Record, committed_schema
 from faultline.system.journal import Line, read_ended
@@ -169,6 +170,16 @@ def test_a_baseline_of_its_own_that_is_too_short_is_noted_and_counts(tmp_path: P
     assert first.recovered is False
     assert (second.note or "").startswith("baseline-too-short: 3 bins") and second.recovered is not None
     assert third.note is None and record.metrics.recovery.recovered is not None
+
+
+def test_two_state_epochs_that_commit_at_one_instant_are_too_short_a_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only bin since the last recovery has no length: nothing is divided by it."""
+    monkeypatch.setattr(recoveries, "between", lambda bins, *_: bins.tail(1).assign(start_ns=bins["end_ns"].iloc[-1]))
+    _, second, third = repeated(tmp_path).judged().metrics.recoveries
+    for found in (second, third):
+        assert (found.note or "").startswith("baseline-too-short: 1 bins") and found.recovered
 
 
 def test_the_window_begins_and_ends_where_the_conductor_says(tmp_path: Path) -> None:
