@@ -334,12 +334,8 @@ def side_text(metric: Metric, values: Values) -> str:
 
 
 def _remark(one: Comparison) -> str:
-    if one.why:
+    if one.why or one.verdict is not Verdict.CANNOT_TELL or one.detectable is None:
         return one.why
-    if one.verdict is not Verdict.CANNOT_TELL:
-        return ""
-    if one.detectable is None:
-        return "no difference would show with so few repetitions"
     return f"{one.detectable:.0%} or more would have shown"
 
 
