@@ -1,13 +1,14 @@
 """Which statistical method keeps its error, and what it sees: those of the product beside those that were tried.
 
-Six questions, each of which draws many studies at once with numpy and judges them by several methods:
+Seven questions, each of which draws many studies at once with numpy and judges them by several methods:
 
 - two sides: runs with recoveries that resemble each other, all seen to end or the longest tenth not;
 - uneven sides: a night of five runs against many runs before it, which scatter less;
 - direction: whether a figure rises over three values of a parameter;
 - same: whether a figure stays within 5 %;
 - limit: whether a figure lies above a limit;
-- advice: which of three configurations is the best.
+- advice: which of three configurations is the best;
+- blocks: two sides whose runs share half their scatter with the run that they are paired with.
 
 Pure computing: the same figures on each machine.
 """
@@ -24,7 +25,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.figure import Figure, share
-from benchmarks.two_sides import ALPHA, RESAMPLES, Floats, standard, two_sides
+from benchmarks.two_sides import ALPHA, RESAMPLES, Floats, blocks, standard, two_sides
 from faultline.system.text import Say
 
 DRAWS, QUICK_DRAWS = 1000, 40
@@ -41,7 +42,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     """
     draws = QUICK_DRAWS if quick else DRAWS
     found: dict[str, Figure] = {}
-    for question in (two_sides, uneven_sides, direction, same, limit, advice):
+    for question in (two_sides, uneven_sides, direction, same, limit, advice, blocks):
         figures = question(draws, np.random.default_rng([SEED, len(found)]))
         say("\n".join(f"{name}: {figure.value:.1%}" for name, figure in figures.items()))
         found |= figures

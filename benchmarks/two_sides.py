@@ -23,6 +23,10 @@ RUNS, RECOVERIES, CORRELATIONS = (2, 3, 5, 10), (1, 3, 5), (0.0, 0.4, 0.8)
 NOISES, OPEN = ("normal", "heavy"), (0.0, 0.1)
 # In standard deviations of one recovery.
 PLANTED = 1.0
+# Share of the variance that is the block's, which both runs of a pair have in common.
+BLOCK = 0.5
+# Five pairs cannot get below p = 0.06 by signed ranks.
+LEAST_SIGNED = 6
 # What is drawn anew takes so much longer that only every tenth study is judged by it.
 EVERY, RESAMPLES, ORDERS = 10, 400, 999
 ALPHA = 0.05
@@ -41,24 +45,45 @@ def two_sides(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
     """Both sides with equally many runs; a run's recoveries share a part of their scatter."""
     found: dict[str, Figure] = {}
     for noise, open_share, runs in itertools.product(NOISES, OPEN, RUNS):
-        said: dict[str, list[tuple[float, float, float]]] = {}
-        for correlation, recoveries in itertools.product(CORRELATIONS, RECOVERIES):
-            between = standard(noise, (draws, 2, runs, 1), rng)
-            within = standard(noise, (draws, 2, runs, recoveries), rng)
-            values = math.sqrt(correlation) * between + math.sqrt(1 - correlation) * within
-            watched = float(np.quantile(values, 1 - open_share)) if open_share else math.inf
-            equal, other = _watched(values, watched, 0.0), _watched(values, watched, PLANTED)
-            for name, (method, every) in TWO_SIDES.items():
-                none, one = (method(low[::every], high[::every], rng) for low, high in (equal, other))
-                said.setdefault(name, []).append(_shares(none, one))
-        case = f"{noise}{'_open' if open_share else ''}_{runs}"
-        for name, shares in said.items():
-            for column, what in enumerate(("error", "covers", "sees")):
-                each = [one[column] for one in shares]
-                if not math.isnan(each[0]):
-                    count = draws * len(each) // TWO_SIDES[name][1]
-                    mean = float(np.mean(each))
-                    found[f"two_sides_{name}_{what}_{case}"] = Figure(mean, "share", min(each), max(each), count)
+        found |= _studies("two_sides", noise, open_share, runs, 0.0, draws, rng)
+    return found
+
+
+def blocks(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
+    """The same of ten runs a side, where half the variance is that of the block that the runs of a pair share."""
+    found: dict[str, Figure] = {}
+    for open_share in OPEN:
+        found |= _studies("blocks", "normal", open_share, max(RUNS), BLOCK, draws, rng)
+    return found
+
+
+def _studies(
+    question: str, noise: str, open_share: float, runs: int, block: float, draws: int, rng: np.random.Generator
+) -> dict[str, Figure]:
+    """Over all correlations and numbers of recoveries; `block`: share of the variance that both runs of a pair have in
+    common."""
+    found: dict[str, Figure] = {}
+    said: dict[str, list[tuple[float, float, float]]] = {}
+    for correlation, recoveries in itertools.product(CORRELATIONS, RECOVERIES):
+        between = standard(noise, (draws, 2, runs, 1), rng)
+        within = standard(noise, (draws, 2, runs, recoveries), rng)
+        values = math.sqrt(correlation) * between + math.sqrt(1 - correlation) * within
+        if block:
+            shared = standard(noise, (draws, 1, runs, 1), rng)
+            values = math.sqrt(1 - block) * values + math.sqrt(block) * shared
+        watched = float(np.quantile(values, 1 - open_share)) if open_share else math.inf
+        equal, other = _watched(values, watched, 0.0), _watched(values, watched, PLANTED)
+        for name, (method, every) in TWO_SIDES.items():
+            none, one = (method(low[::every], high[::every], rng) for low, high in (equal, other))
+            said.setdefault(name, []).append(_shares(none, one))
+    case = f"{noise}{'_open' if open_share else ''}_{runs}"
+    for name, shares in said.items():
+        for column, what in enumerate(("error", "covers", "sees")):
+            each = [one[column] for one in shares]
+            if not math.isnan(each[0]):
+                count = draws * len(each) // TWO_SIDES[name][1]
+                mean = float(np.mean(each))
+                found[f"{question}_{name}_{what}_{case}"] = Figure(mean, "share", min(each), max(each), count)
     return found
 
 
@@ -86,13 +111,12 @@ def of_runs(low: Floats, high: Floats) -> tuple[Floats, Floats]:
 
 
 def paired(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Student's t of the differences between run values; where one has no end, rank sums of both sides."""
+    """Student's t of the differences between run values; where one has no end, signed ranks of six pairs or more, else
+    rank sums of both sides."""
     low, high = of_runs(low, high)
-    differences = low[:, 1] - low[:, 0]
-    mean, deviation, runs = differences.mean(axis=1), differences.std(axis=1, ddof=1), low.shape[2]
-    found = _around(mean, deviation / math.sqrt(runs), np.full(len(mean), runs - 1.0))
-    is_open = np.isinf(high).any(axis=(1, 2))
-    found[is_open] = rank_sums(low[is_open], high[is_open])
+    found, is_open = _student_of_pairs(low), np.isinf(high).any(axis=(1, 2))
+    ranks = rank_sums if low.shape[2] < LEAST_SIGNED else _signed
+    found[is_open] = ranks(low[is_open], high[is_open])
     return found
 
 
@@ -132,23 +156,38 @@ def rank_sums(low: Floats, high: Floats) -> Floats:
 
 
 def signed_ranks(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Student's t of the differences between run values; where one has no end, Wilcoxon's signed ranks, for what holds
-    with all values at their lower ends and with all at their upper ends."""
-    found = paired(low, high, rng)
+    """Student's t of the differences between run values; where one has no end, Wilcoxon's signed ranks of however few
+    pairs."""
     low, high = of_runs(low, high)
-    is_open = np.isinf(high).any(axis=(1, 2))
+    found, is_open = _student_of_pairs(low), np.isinf(high).any(axis=(1, 2))
+    found[is_open] = _signed(low[is_open], high[is_open])
+    return found
+
+
+def _student_of_pairs(low: Floats) -> Floats:
+    differences, runs = low[:, 1] - low[:, 0], low.shape[2]
+    error = differences.std(axis=1, ddof=1) / math.sqrt(runs)
+    return _around(differences.mean(axis=1), error, np.full(len(low), runs - 1.0))
+
+
+def _signed(low: Floats, high: Floats) -> Floats:
+    """Wilcoxon's interval, for what holds with all values at their lower ends and with all at their upper ends; a pair
+    without an end counts as one without a difference, whatever the shift."""
     first, second = np.triu_indices(low.shape[2])
     k = int((np.cumsum(_rank_chances(low.shape[2])) <= ALPHA / 2 + 1e-12).sum())
     ends = []
-    for values in (low[is_open], high[is_open]):
+    for values in (low, high):
         with np.errstate(invalid="ignore"):
             pairs = values[:, 1] - values[:, 0]
-            averages = (pairs[:, first] + pairs[:, second]) / 2
+            one, other = pairs[:, first], pairs[:, second]
+            averages = np.where(np.isnan(one), other, np.where(np.isnan(other), one, (one + other) / 2))
+        unknown = np.isnan(averages)
+        place = np.floor(k - unknown.sum(axis=1) / 2).astype(int)
         for sign in (1, -1):
-            ordered = np.sort(np.where(np.isnan(averages), -math.inf, sign * averages), axis=1)
-            ends.append(sign * (ordered[:, k - 1] if k else np.full(len(ordered), -math.inf)))
-    found[is_open] = _interval(np.minimum(ends[0], ends[2]), np.maximum(ends[1], ends[3]))
-    return found
+            ordered = np.sort(np.where(unknown, math.inf, sign * averages), axis=1)
+            at = np.take_along_axis(ordered, np.maximum(place - 1, 0)[:, None], axis=1)[:, 0]
+            ends.append(sign * np.where(place < 1, -math.inf, at))
+    return _interval(np.minimum(ends[0], ends[2]), np.maximum(ends[1], ends[3]))
 
 
 def signs(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:

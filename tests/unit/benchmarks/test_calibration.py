@@ -71,7 +71,7 @@ def test_every_question_is_answered_and_the_methods_of_the_product_keep_their_er
     monkeypatch.setattr(two_sides, "RUNS", (2, 5))
     monkeypatch.setattr(two_sides, "CORRELATIONS", (0.4,))
     figures = run(said.append, True)
-    assert len(said) == 6
+    assert len(said) == 7
     assert {f"two_sides_{name}_error_normal_5" for name in TWO_SIDES} <= figures.keys()
     for name in ("paired", "apart"):
         errors = [one["value"] for key, one in figures.items() if key.startswith(f"two_sides_{name}_error")]

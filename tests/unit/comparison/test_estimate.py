@@ -22,6 +22,7 @@ from faultline.comparison.statistics.estimate import (
     p_beyond,
     spread_of,
 )
+from faultline.comparison.statistics.ranks import signed_interval, signed_tail
 
 VALUES = st.floats(-50, 50, allow_nan=False)
 
@@ -128,6 +129,49 @@ def test_five_runs_of_which_one_never_ended_are_told_apart_by_their_ranks() -> N
     assert 0 < found.change.low < 20 < found.change.high == math.inf
     three = [{n: side[n] for n in range(3)} for side in (before, after)]
     assert estimate([Row(*three)]).p > 0.05 > estimate([Row(*three)] * 2).p
+
+
+def test_six_pairs_of_which_one_never_ended_are_told_apart_by_their_signed_ranks() -> None:
+    before = exact(10.0, 11.0, 9.0, 10.5, 9.5, 10.2)
+    after = {n: Between(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
+    found = estimate([Row(before, after)])
+    assert (found.p, found.direction) == (pytest.approx(2 / 2**6), 1)
+    assert 0 < found.change.low < 20.1 and found.change.high == math.inf
+    assert estimate([Row(after, before)]).direction == -1
+    assert estimate([Row(*({n: side[n] for n in part} for side in (before, after))) for part in ((0, 1, 2), (3, 4, 5))]
+                    ).p == found.p, "pairs of all rows"  # fmt: skip
+
+
+def test_an_open_end_leaves_pairs_what_blocks_tell() -> None:
+    """Levels of the blocks scatter more than tenfold what separates the sides."""
+    before = exact(*(5.0 + 10 * n for n in range(8)))
+    after = {n: Between(one.low + 6 + n % 4 / 5, math.inf if n == 7 else one.high + 6 + n % 4 / 5)
+             for n, one in before.items()}  # fmt: skip
+    found = estimate([Row(before, after)])
+    assert found.p == pytest.approx(2 / 2**8)
+    assert 6.0 <= found.change.low < 6.6 and found.change.high == math.inf
+    shifted = {n + 8: one for n, one in after.items()}
+    assert estimate([Row(before, shifted)]).p > 0.5
+
+
+def test_a_pair_without_an_end_speaks_for_neither_side_and_against_equality() -> None:
+    before = exact(*(10.0 * n for n in range(8))) | {8: Between(90.0, math.inf)}
+    after = {n: Between(one.low + 6 + n / 10, one.high + 6 + n / 10) for n, one in before.items()}
+    whole, known = Row(before, after), Row(*({n: side[n] for n in range(8)} for side in (before, after)))
+    found = estimate([whole])
+    assert found.p == pytest.approx(4 / 2**9), "its rank is the least, its sign unknown"
+    assert 6.0 <= found.change.low < found.change.high <= 7.0
+    assert p_beyond([known], 8.0) < 0.05 < p_beyond([whole], 8.0)
+
+
+@given(st.lists(VALUES.map(lambda one: round(one, 6)).filter(bool), min_size=6, max_size=12, unique_by=abs))
+def test_signed_ranks_are_wilcoxons_and_their_interval_is_what_they_do_not_refuse(values: list[float]) -> None:
+    pairs = np.array(values)
+    asked = stats.wilcoxon(pairs, alternative="greater", method="exact").pvalue
+    assert signed_tail(pairs) == pytest.approx(asked)
+    low, high = signed_interval(pairs, 0.95)
+    for end, towards in ((low, pairs), (-high, -pairs)):
+        assert signed_tail(towards - end + 1e-6) <= 0.025 < signed_tail(towards - end - 1e-6)
 
 
 def test_of_two_without_an_end_nobody_knows_which_is_more() -> None:

@@ -11,9 +11,9 @@ Where in its interval a value lies nobody knows, and the share of the way is tak
 faults come at all phases of a cycle. So everything is computed with all values at their lower ends and with all at
 their upper ends, and the answer is what holds at both: its interval covers both intervals, its p is the larger one.
 
-Where all ends are finite this is Student's t. Where some are not, as of a recovery that was not seen to end, it is the
-rank sum of Mann, Whitney and Wilcoxon within rows, for which an infinite value is just the largest. How often both err
-and what they see: `./faultline bench calibration`.
+Where all ends are finite this is Student's t. Where some are not, as of a recovery that was not seen to end, it is
+Wilcoxon's signed ranks of six pairs or more, else Mann and Whitney's rank sums within rows, for which an infinite value
+is just the largest. How often these err and what they see: `./faultline bench calibration`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
+
+from faultline.comparison.statistics import ranks
+from faultline.comparison.statistics.ranks import Sides
 
 ALPHA, CONFIDENCE, POWER = 0.05, 0.95, 0.8
 # A difference smaller than this share of a figure is none that anybody minds.
@@ -152,8 +155,9 @@ class Estimate:
 
     `change`: with its 95 % interval, whose ends may be infinite. `n`: pairs, or repetitions of the smaller side of
     each row where they do not pair. `freedom`: repetitions beyond the first of each row. `spread`: standard deviation
-    of one difference; None where it is not known. `blur`: how far from its middle the difference may lie, as the values
-    are known. `p`: two-sided, of no difference. `rows`: the middle of each.
+    of one difference, and `error` of the mean difference; None where they are not known. `error_freedom`: degrees of
+    freedom of `error`. `blur`: how far from its middle the difference may lie, as the values are known. `p`: two-sided,
+    of no difference. `direction`: 1 for more, -1 for less, 0 for neither. `rows`: the middle of each.
     """
 
     change: Interval
@@ -161,8 +165,11 @@ class Estimate:
     paired: bool
     freedom: int
     spread: float | None
+    error: float | None
+    error_freedom: float
     blur: float
     p: float
+    direction: int
     rows: tuple[float, ...]
 
 
@@ -175,7 +182,8 @@ def estimate(rows: Sequence[Row]) -> Estimate:
     middle = _Sides.of(rows, lambda value: value.middle)
     value = middle.mean
     if not math.isfinite(value):  # what is known of all, which infinite ends do not move far
-        value = float(np.median(ends[0].differences))
+        value = ends[0].central
+    spread, error, error_freedom = middle.scatter or (None, None, 0.0)
     blur = abs(ends[1].mean - ends[0].mean) / 2
     low, high = (min(one.interval[0] for one in ends), max(one.interval[1] for one in ends))
     tails = [max(one.tail(0.0, below=below) for one in ends) for below in (True, False)]
@@ -184,9 +192,12 @@ def estimate(rows: Sequence[Row]) -> Estimate:
         n=sum(min(len(row.before), len(row.after)) for row in rows),
         paired=all(row.paired for row in rows),
         freedom=sum(min(len(row.before), len(row.after)) - 1 for row in rows),
-        spread=middle.spread,
+        spread=spread,
+        error=error,
+        error_freedom=error_freedom,
         blur=math.inf if math.isnan(blur) else blur,
         p=min(1.0, 2 * min(tails)),
+        direction=(tails[0] < tails[1]) - (tails[0] > tails[1]),
         rows=tuple(_Sides.of([row], lambda value: value.middle).mean for row in rows),
     )
 
@@ -269,7 +280,8 @@ def _ends(rows: Sequence[Row]) -> list[_Sides]:
 
 
 def _low(value: Between) -> float:
-    return value.low
+    """One that was not seen to end is longer than whatever ended when it was last watched."""
+    return value.low if math.isfinite(value.high) else math.nextafter(value.low, math.inf)
 
 
 def _high(value: Between) -> float:
@@ -286,7 +298,7 @@ class _Sides:
     """All rows with each value at one place of its interval: the numbers before and after, in the same order where all
     rows are `paired`. `ranked`: whether they are compared by ranks."""
 
-    rows: tuple[tuple[Floats, Floats], ...]
+    rows: tuple[Sides, ...]
     paired: bool
     ranked: bool
 
@@ -308,17 +320,27 @@ class _Sides:
             return float(np.mean([after.mean() - before.mean() for before, after in self.rows]))
 
     @property
-    def differences(self) -> Floats:
-        """Of each two values of a row; of two without an end not a number."""
+    def pairs(self) -> list[Floats]:
+        """By row the differences of its pairs; of two without an end not a number."""
         with np.errstate(invalid="ignore"):
-            return np.concatenate([(after[:, None] - before).ravel() for before, after in self.rows])
+            return [after - before for before, after in self.rows]
 
     @property
-    def _scatter(self) -> tuple[float, float, float] | None:
+    def signed(self) -> bool:
+        """Whether there are pairs enough to be compared by signed ranks."""
+        return self.paired and sum(len(before) for before, _ in self.rows) >= ranks.LEAST_PAIRS
+
+    @property
+    def central(self) -> float:
+        """The shift that ranks estimate (Hodges and Lehmann 1963), of values that are finite."""
+        votes = ranks.walsh_averages(np.concatenate(self.pairs)) if self.signed else ranks.differences(self.rows)
+        return float(np.median(votes))
+
+    @property
+    def scatter(self) -> tuple[float, float, float] | None:
         """Standard deviation of one difference, error of the mean, and degrees of freedom; None where unknown."""
         if self.paired:
-            with np.errstate(invalid="ignore"):
-                pairs = [after - before for before, after in self.rows]
+            pairs = self.pairs
             variance, freedom = _pooled(pairs)
             if not freedom:
                 return None
@@ -338,46 +360,27 @@ class _Sides:
         return math.sqrt(2 * pooled), math.sqrt(sum(parts)) / len(self.rows), freedom
 
     @property
-    def spread(self) -> float | None:
-        found = self._scatter
-        return None if found is None else found[0]
-
-    @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the mean difference, or of a common shift where an end is open."""
-        if not self.ranked:
-            found = self._scatter
-            return (-math.inf, math.inf) if found is None else _around(self.mean, found[1], found[2])
-        differences, variance = self.differences, 0.0
-        for before, after in self.rows:
-            variance += len(before) * len(after) * (len(before) + len(after) + 1) / 12
-        unknown = np.isnan(differences)
-        reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * math.sqrt(variance) + 0.5
-        k = math.ceil(len(differences) / 2 - reach - unknown.sum() / 2)
-        if k < 1:
-            return -math.inf, math.inf
-        # Those of which nothing is known count half on each side, and are the last.
-        low = np.sort(np.where(unknown, math.inf, differences))[k - 1]
-        return float(low), -float(np.sort(np.where(unknown, math.inf, -differences))[k - 1])
+        if self.ranked and self.signed:
+            return ranks.signed_interval(np.concatenate(self.pairs), CONFIDENCE)
+        if self.ranked:
+            return ranks.sums_interval(self.rows, CONFIDENCE)
+        found = self.scatter
+        return (-math.inf, math.inf) if found is None else _around(self.mean, found[1], found[2])
 
     def tail(self, at: float, *, below: bool, unknown: float = 0.5) -> float:
         """One-sided p of the true difference being `at` or less (`below`), or `at` or more. `unknown`: what two values
         without an end count as a vote against that."""
-        if not self.ranked:
-            found = self._scatter
-            if found is None:
-                return 1.0
-            away = self.mean - at if below else at - self.mean
-            return float(stats.t.sf(away / found[1], found[2])) if found[1] > 0 else float(away <= 0)
-        votes, variance = 0.0, 0.0
-        for before, after in self.rows:
-            with np.errstate(invalid="ignore"):
-                off = (after[:, None] - before - at) * (1 if below else -1)
-            votes += (off > 0).sum() + (off == 0).sum() / 2 + unknown * np.isnan(off).sum() - off.size / 2
-            n = len(before) + len(after)
-            ties = np.unique(np.concatenate((before + at, after)), return_counts=True)[1].astype(np.float64)
-            variance += off.size / 12 * (n + 1 - (ties**3 - ties).sum() / (n * (n - 1)))
-        return float(stats.norm.sf((votes - 0.5) / math.sqrt(variance))) if variance > 0 else 1.0
+        sign = 1 if below else -1
+        if self.ranked and self.signed:
+            return ranks.signed_tail(sign * (np.concatenate(self.pairs) - at), unknown)
+        if self.ranked:
+            return ranks.sums_tail([(sign * (before + at), sign * after) for before, after in self.rows], unknown)
+        found, away = self.scatter, sign * (self.mean - at)
+        if found is None:
+            return 1.0
+        return float(stats.t.sf(away / found[1], found[2])) if found[1] > 0 else float(away <= 0)
 
 
 def _pooled(samples: Sequence[Floats]) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from functools import lru_cache
 import numpy as np
 
 from faultline.comparison.statistics.estimate import Bools, Floats
+from faultline.comparison.statistics.ranks import walsh_averages
 
 # Share of the error that is kept for a budget that is raised later.
 RESERVED = 0.2
@@ -188,15 +189,6 @@ def middle(pairs: Sequence[Pair], method: Method) -> float:
     if method is Method.T:
         return float(np.mean(known))
     return float(np.median(walsh_averages(np.array(known))))
-
-
-def walsh_averages(values: Floats, unknown: float = 0.0) -> Floats:
-    """The averages of each two of the values, and of each with itself, ascending; `unknown`: that of −∞ and ∞."""
-    first, second = np.triu_indices(len(values))
-    with np.errstate(invalid="ignore"):
-        averages: Floats = (values[first] + values[second]) / 2
-    averages[np.isnan(averages)] = unknown
-    return np.sort(averages)
 
 
 def _middle(pair: Pair) -> float:

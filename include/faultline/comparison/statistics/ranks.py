@@ -1,0 +1,95 @@
+"""Tests by ranks, for values of which some have no end: signed ranks of pairs (Wilcoxon), rank sums of rows (Mann and
+Whitney). Both count votes: averages of two differences, or differences of two values, that lie above a shift.
+
+A difference of two values without an end is not a number: it casts `unknown` of its votes. Of a pair this is what a
+difference of nothing casts, whatever the shift.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Floats = npt.NDArray[np.float64]
+# Values before and after, of one configuration.
+Sides = tuple[Floats, Floats]
+# Five pairs cannot get below p = 0.06.
+LEAST_PAIRS = 6
+
+
+def walsh_averages(values: Floats, unknown: float = 0.0) -> Floats:
+    """The averages of each two of the values, and of each with itself, ascending; `unknown`: that of −∞ and ∞."""
+    averages = _averages(values)
+    averages[np.isnan(averages)] = unknown
+    return np.sort(averages)
+
+
+def signed_tail(pairs: Floats, unknown: float = 0.5) -> float:
+    """One-sided p of differences that are 0 or less; those of 0 count half. `unknown`: 0 counts what is not known as
+    the least."""
+    averages = _averages(pairs if unknown else np.where(np.isnan(pairs), -math.inf, pairs))
+    votes = (averages > 0).sum() + (averages == 0).sum() / 2 + unknown * np.isnan(averages).sum()
+    return float(_chances(len(pairs))[math.floor(votes) :].sum())
+
+
+def signed_interval(pairs: Floats, confidence: float) -> tuple[float, float]:
+    """The shifts that signed ranks do not refuse."""
+    averages = _averages(pairs)
+    known = np.sort(averages[~np.isnan(averages)])
+    # The k-th smallest average: a sum of ranks below k has at most the chance of one tail.
+    k = int((np.cumsum(_chances(len(pairs))) <= (1 - confidence) / 2 + 1e-12).sum())
+    k = math.floor(k - (len(averages) - len(known)) / 2)
+    return (float(known[k - 1]), float(known[-k])) if k > 0 else (-math.inf, math.inf)
+
+
+def sums_tail(rows: Sequence[Sides], unknown: float) -> float:
+    """One-sided p of values after that are no larger than those before, by the normal distribution; equal ones count
+    half."""
+    votes, variance = 0.0, 0.0
+    for before, after in rows:
+        off, n = differences([(before, after)]), len(before) + len(after)
+        votes += (off > 0).sum() + (off == 0).sum() / 2 + unknown * np.isnan(off).sum() - off.size / 2
+        ties = np.unique(np.concatenate((before, after)), return_counts=True)[1].astype(np.float64)
+        variance += off.size / 12 * (n + 1 - (ties**3 - ties).sum() / (n * (n - 1)))
+    return float(stats.norm.sf((votes - 0.5) / math.sqrt(variance))) if variance > 0 else 1.0
+
+
+def sums_interval(rows: Sequence[Sides], confidence: float) -> tuple[float, float]:
+    """The common shifts that rank sums do not refuse."""
+    found = differences(rows)
+    variance = sum(len(a) * len(b) * (len(a) + len(b) + 1) / 12 for a, b in rows)
+    unknown = np.isnan(found)
+    reach = float(stats.norm.ppf((1 + confidence) / 2)) * math.sqrt(variance) + 0.5
+    k = math.ceil(len(found) / 2 - reach - unknown.sum() / 2)
+    if k < 1:
+        return -math.inf, math.inf
+    # Those of which nothing is known count half on each side, and are the last.
+    low, high = (float(np.sort(np.where(unknown, math.inf, one))[k - 1]) for one in (found, -found))
+    return low, -high
+
+
+def differences(rows: Sequence[Sides]) -> Floats:
+    """Of each two values of a row; of two without an end not a number."""
+    with np.errstate(invalid="ignore"):
+        return np.concatenate([(after[:, None] - before).ravel() for before, after in rows])
+
+
+def _averages(values: Floats) -> Floats:
+    """Of each two values, and of each with itself; of a value and what is not a number the value."""
+    first, second = (values[chosen] for chosen in np.triu_indices(len(values)))
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isnan(first), second, np.where(np.isnan(second), first, (first + second) / 2))
+
+
+@cache
+def _chances(n: int) -> Floats:
+    """Of each sum of ranks of the positive ones among n differences whose signs are chance."""
+    chances = np.ones(1)
+    for rank in range(1, n + 1):
+        chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
+    return chances
