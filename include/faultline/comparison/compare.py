@@ -230,10 +230,10 @@ class _Draft:
         # However much nights differ: what they hide nobody can tell, and it is not the same.
         if p_same <= ALPHA:
             return Verdict.SAME
-        change, larger = self.change, self.found.change.value
-        if p > ALPHA or not larger or (change is not None and abs(change.value) <= max(NEGLIGIBLE, floor)):
+        change, direction = self.change, self.found.direction
+        if p > ALPHA or not direction or (change is not None and abs(change.value) <= max(NEGLIGIBLE, floor)):
             return Verdict.CANNOT_TELL
-        return Verdict.BETTER if (larger < 0) == lower_is_better else Verdict.WORSE
+        return Verdict.BETTER if (direction < 0) == lower_is_better else Verdict.WORSE
 
     def why(self, p: float, floor: float) -> str:
         """What keeps it from a verdict besides scatter."""
@@ -246,11 +246,10 @@ class _Draft:
 
     def detectable(self, alpha: float) -> float | None:
         """The smallest change, as a share, that sides like these show in four cases of five."""
-        median, sizes = median_of(self.before), (len(self.before), len(self.after))
-        if self.found.spread is None or not median or not math.isfinite(median):
+        median, error = median_of(self.before), self.found.error
+        if error is None or not median or not math.isfinite(median):
             return None
-        error = math.sqrt((1 / sizes[0] + 1 / sizes[1]) / 2)
-        seen = visible(self.found.spread, error, sum(sizes) - 2, alpha)
+        seen = visible(error, 1.0, self.found.error_freedom, alpha)
         return share_of(seen) if self.ratio else seen / abs(median)
 
 

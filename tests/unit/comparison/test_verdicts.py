@@ -70,11 +70,14 @@ def test_what_cannot_be_told_says_why(before: Values, after: Values, floor: floa
 
 
 def test_a_change_as_large_as_the_floor_is_not_believed() -> None:
-    before, after = exactly([100.0] * 5), exactly([125.0] * 5)
-    assert [compared(before, after, floor=floor).verdict for floor in (0.24, 0.26)] == [
+    # With a 0 before, the change is a share of the median: exactly a quarter.
+    before, after = exactly([0.0, 100.0, 100.0, 100.0, 100.0]), exactly([25.0, 125.0, 125.0, 125.0, 125.0])
+    before, after = [*before, *before[1:] * 40], [*after, *after[1:] * 40]
+    change = compared(before, after).change
+    assert change is not None and change.value == 0.25
+    assert [compared(before, after, floor=floor).verdict for floor in (0.2499, 0.25)] == [
         Verdict.WORSE, Verdict.CANNOT_TELL
     ]  # fmt: skip
-    assert compared(FIVE, scaled(FIVE, 1.5)).change == pytest.approx(compared(FIVE, scaled(FIVE, 1.5)).change)
     low = exactly([1.0, 1.01, 1.02, 1.03, 1.04])
     assert compared(low, low, floor=0.2).verdict is Verdict.SAME, "however much nights differ"
 
@@ -99,9 +102,25 @@ def test_many_cells_make_a_verdict_rarer_and_what_shows_larger() -> None:
     assert (many[9].p, many[9].why) == (1.0, "1 of 5 repetitions"), "it is not among them"
 
 
-def test_what_is_said_to_show_does_show() -> None:
+def test_recoveries_that_end_more_often_are_better_also_where_most_do_not() -> None:
+    none, some = open_ended(*[80.0] * 12), [*exactly([30.0] * 5), *open_ended(*[80.0] * 7)]
+    assert compared(none, some).verdict is Verdict.BETTER
+    assert compared(some, none).verdict is Verdict.WORSE
+
+
+def test_what_was_not_seen_to_end_is_longer_than_what_ended_when_it_was_last_watched() -> None:
+    """A recovery lies in (last late, first on time]: of 30 s at most, it is shorter than one of more than 30 s."""
+    some = [*exactly([30.0] * 4), *open_ended(30.0)]
+    assert compared(some, open_ended(*[30.0] * 5)).verdict is Verdict.WORSE
+    assert compared(open_ended(*[30.0] * 5), some).verdict is Verdict.BETTER
+    assert compared(exactly([30.0] * 5), some).verdict is Verdict.CANNOT_TELL
+
+
+@pytest.mark.parametrize(("before", "after"), [((8, 0.1), (8, 0.1)), ((5, 0.1), (8, 0.1)), ((35, 0.02), (5, 0.06))])
+def test_what_is_said_to_show_does_show(before: tuple[int, float], after: tuple[int, float]) -> None:
+    """Also of sides of unequal number and scatter: a night beside those before it."""
     rng = np.random.default_rng(5)
-    sides = [[exactly(rng.lognormal(0, 0.1, 8).tolist()) for _ in range(2)] for _ in range(300)]
+    sides = [[exactly(rng.lognormal(0, spread, n).tolist()) for n, spread in (before, after)] for _ in range(300)]
     shares = [one.detectable for one in (compared(*pair) for pair in sides)]
     usual = float(np.median([one for one in shares if one is not None]))
     seen = [compared(a, scaled(b, 1 + usual)).verdict is Verdict.WORSE for a, b in sides]
