@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from faultline.engines.spark.submission import SparkSubmission
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
+from faultline.experiment.plan import Places
 from faultline.installation import supervision
 from faultline.installation.users import OWNER
 from faultline.lifecycle import steps as life
@@ -32,6 +33,7 @@ from faultline.system.files import write_json
 from faultline.system.processes import process_of, read_ledger
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
+from tests.support.attempts import prepared
 from tests.support.external_work import ATTEMPT, make_command, use_work
 from tests.support.processes import words_of
 
@@ -45,9 +47,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("FAULTLINE_HOME", str(made.home))
     monkeypatch.setenv("FAULTLINE_RESULTS", str(made.results))
     made.home.mkdir()
-    folder = made.attempts / ATTEMPT
-    folder.mkdir(parents=True)
-    (folder / "attempt.json").write_text(json.dumps({"attempt": ATTEMPT, "home": str(made.home), "run_id": "before"}))
+    said = {"attempt": ATTEMPT, "home": str(made.home), "run_id": "before"}
+    prepared(made.attempts / ATTEMPT, said=said, places=Places(background="i"))
     write_json(made.home / "instance.json", {"instance": "i"})
     return made
 
@@ -165,11 +166,11 @@ def test_the_teardown_ends_steps_that_go_on_and_no_process_shows_a_secret(
 
 
 def test_a_task_waits_for_services_that_are_away(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([None, None])
-    monkeypatch.setattr(steps, "services_keeper", lambda _: next(looks, 1))
+    looks = iter([False, False])
+    monkeypatch.setattr(steps, "steps_may_begin", lambda _: next(looks, True))
     monkeypatch.setattr(steps, "WAIT_S", 0.01)
     assert done(settings, "judge", request())["outcome"] == "done"
-    monkeypatch.setattr(steps, "services_keeper", lambda _: None)
+    monkeypatch.setattr(steps, "steps_may_begin", lambda _: False)
     monkeypatch.setattr(steps, "AWAY_S", 0.0)
     with pytest.raises(InfrastructureError, match="no services run here"):
         attend(work_of("judge", ATTEMPT, request(), settings), request(), settings, lambda word: None)

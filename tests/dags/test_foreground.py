@@ -14,24 +14,27 @@ from faultline.cli import operations
 from faultline.cli.external_command import hold_services
 from faultline.installation import supervision
 from faultline.installation.supervisord import Supervisor
-from faultline.installation.users import are_for_runs, only_foreground, using
+from faultline.installation.users import ENVIRONMENT, are_for_runs, let_steps_in, only_foreground, using
 from faultline.system.errors import ConfigError
 from faultline.system.settings import INSTANCE, load_settings
 
 
 class Services:
-    """An installation's services, as far as they are told and asked; they never come up whole."""
+    """An installation's services, as far as they are told and asked; they come up whole unless something breaks."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.known: dict[str, str] = {}
         self.done: list[str] = []
         self.comes_up: dict[str, str] = {}
+        self.breaks = True
 
     def bring_up(self, *given: Any, **named: Any) -> Any:
         self.done.append("up")
         self.known |= self.comes_up
-        raise ConfigError("a broken jar")
+        if self.breaks:
+            raise ConfigError("a broken jar")
+        return load_settings()
 
     def down(self, *given: Any) -> list[int]:
         self.done.append("down")
@@ -115,3 +118,27 @@ def test_an_airflow_that_came_up_meanwhile_is_left_up(services: Services) -> Non
     with pytest.raises(ConfigError, match="a broken jar"):
         hold_services()
     assert services.done == ["up"]
+
+
+def test_steps_may_begin_once_all_is_up_and_what_ended_is_closed(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, seen = load_settings(), list[bool]()
+    let_steps_in(settings)
+
+    def close(*_: object) -> None:
+        seen.append((services.home / ENVIRONMENT).exists())
+
+    def stop() -> None:
+        seen.append((services.home / ENVIRONMENT).exists())
+        raise SystemExit(0)
+
+    monkeypatch.setattr(operations, "close_what_ended", close)
+    monkeypatch.setattr(signal, "pause", stop)
+    with pytest.raises(ConfigError, match="a broken jar"):
+        hold_services()
+    assert not (services.home / ENVIRONMENT).exists(), "of the start before"
+    services.breaks = False
+    with pytest.raises(SystemExit):
+        hold_services()
+    assert seen == [False, True]

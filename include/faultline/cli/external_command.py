@@ -85,7 +85,15 @@ def hold_services(ports: dict[str, int] | None = None, hosts: int | None = None)
     from faultline.cli.operations import bring_up, close_what_ended, require
     from faultline.installation.supervision import airflow_runs, down
     from faultline.installation.supervisord import Supervisor
-    from faultline.installation.users import keep_services, keeps_services, note_for_runs, only_foreground, using
+    from faultline.installation.users import (
+        keep_services,
+        keep_steps_out,
+        keeps_services,
+        let_steps_in,
+        note_for_runs,
+        only_foreground,
+        using,
+    )
 
     settings = load_settings()
     require(settings)
@@ -95,6 +103,7 @@ def hold_services(ports: dict[str, int] | None = None, hosts: int | None = None)
         ours = keeps_services(settings) or not Supervisor(settings).running()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
+        keep_steps_out(settings)
         try:
             settings = bring_up(say, airflow=False, ports=ports, hosts=hosts, settings=settings)
             # One that was on its way up while this one came.
@@ -102,6 +111,7 @@ def hold_services(ports: dict[str, int] | None = None, hosts: int | None = None)
             if ours:
                 keep_services(settings)
             close_what_ended(settings, say)
+            let_steps_in(settings)
             say("services: ready; they end with this process")
             while True:
                 signal.pause()

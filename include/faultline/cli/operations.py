@@ -15,7 +15,7 @@ from faultline.installation.jars import verify
 from faultline.installation.java import Java, find_java
 from faultline.installation.supervision import up
 from faultline.installation.supervisord import Supervisor
-from faultline.installation.users import keep_environment, note_for_all, note_for_runs, using
+from faultline.installation.users import note_for_all, note_for_runs, using
 from faultline.records.find import read_saved
 from faultline.records.manifest import Manifests
 from faultline.records.record import Record, Status
@@ -74,8 +74,6 @@ def bring_up(
         )
         if not for_run:
             note_for_all(settings)
-        if not airflow:
-            keep_environment(settings)
     # What this process sends and reads itself, as benchmarks do, it does as the harness.
     os.environ[LOGIN] = str(login_file(settings.secrets, HARNESS))
     return settings

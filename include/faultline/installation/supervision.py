@@ -26,7 +26,7 @@ from faultline.installation.kafka import prepare_kafka
 from faultline.installation.services import control_services, data_services
 from faultline.installation.spark import prepare_spark
 from faultline.installation.supervisord import Service, Supervisor, write_configuration
-from faultline.installation.users import external_experiment, foreground_of, runs
+from faultline.installation.users import external_experiment, foreground_of, keep_steps_out, runs
 from faultline.system.background import restore
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -179,6 +179,7 @@ def _down(settings: Settings, progress: Progress) -> list[int]:
     for leftover in (settings.supervisor_socket, settings.session_socket, settings.home / "supervisord.pid"):
         leftover.unlink(missing_ok=True)
     (settings.home / "instance.json").unlink(missing_ok=True)
+    keep_steps_out(settings)
     for attempt in open_attempts(settings.attempts, settings.home):
         if attempt.over is None:
             progress(f"experiment {attempt.id} was cut off; the next `up` closes it, and removes what is left of it")

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -19,7 +20,8 @@ from faultline.system.environment import HANDED_ON, passed_on
 from faultline.system.errors import ConfigError
 from faultline.system.files import make_folder, write_json, write_private
 from faultline.system.locks import FileLock
-from faultline.system.processes import live_process, this_process
+from faultline.system.marks import INSTANCE_MARK
+from faultline.system.processes import is_marked, live_process, this_process
 from faultline.system.settings import INSTANCE, Settings, instance
 
 _LOCK, _NOTE, _RUNS = "users.lock", "for-runs", "runs"
@@ -122,10 +124,14 @@ def keeps_services(settings: Settings) -> bool:
 
 
 def services_keeper(settings: Settings) -> int | None:
-    """Pid of the process that keeps the services of this installation; None where each runs by itself."""
-    with contextlib.suppress(OSError, ValueError):
-        pid = int((settings.home / "supervisord.pid").read_text())
-        return pid if psutil.pid_exists(pid) else None
+    """Pid of the process that keeps the services of this installation; None where each runs by itself.
+
+    The file survives a power cut, and may name any process then: that of these services bears their mark.
+    """
+    mark = instance(settings).get("instance")
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
+        process = psutil.Process(int((settings.home / "supervisord.pid").read_text()))
+        return process.pid if mark and is_marked(process, INSTANCE_MARK, mark) else None
     return None
 
 
@@ -145,13 +151,34 @@ def external_experiment(settings: Settings) -> str | None:
     return next((one.id for one in open_ones if owner_of(one, settings) is not None), None)
 
 
-def keep_environment(settings: Settings) -> None:
-    """Keeps what of this environment steps of an external Airflow need, whose tasks have another one."""
+# ---- Steps of an external Airflow, whose tasks have another environment than `up --foreground` ----
+
+
+def let_steps_in(settings: Settings) -> None:
+    """Notes that the services are up and what is left of others is closed, with what steps need of this environment."""
     found = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | passed_on()
-    write_private(settings.home / ENVIRONMENT, json.dumps(found))
+    told = {"instance": instance(settings).get("instance"), "environment": found}
+    write_private(settings.home / ENVIRONMENT, json.dumps(told))
+
+
+def keep_steps_out(settings: Settings) -> None:
+    """Takes that back: passwords are among it."""
+    (settings.home / ENVIRONMENT).unlink(missing_ok=True)
+
+
+def steps_may_begin(settings: Settings) -> bool:
+    """Whether `up --foreground` got ready the services that run, and none of them end with a `run`."""
+    if services_keeper(settings) is None or are_for_runs(settings):
+        return False
+    return _environment(settings).get("instance") == instance(settings).get("instance")
 
 
 def take_environment(settings: Settings) -> None:
-    """Makes it this process's."""
+    """Makes what steps need this process's."""
+    os.environ.update(_environment(settings).get("environment") or {})
+
+
+def _environment(settings: Settings) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError):
-        os.environ.update(json.loads((settings.home / ENVIRONMENT).read_text()))
+        return dict(json.loads((settings.home / ENVIRONMENT).read_text()))
+    return {}

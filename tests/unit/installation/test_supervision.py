@@ -33,9 +33,14 @@ from faultline.installation.users import (
     FILE,
     OWNER,
     foreground_of,
-    keep_environment,
+    keep_steps_out,
+    let_steps_in,
+    note_for_all,
+    note_for_runs,
     only_foreground,
     owner_of,
+    services_keeper,
+    steps_may_begin,
     take_environment,
     using,
 )
@@ -43,9 +48,11 @@ from faultline.system.background import Means
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.journal import read_journal
+from faultline.system.marks import INSTANCE_MARK
 from faultline.system.settings import INSTANCE, OPEN_TEXT, ROOT, Settings, load_settings
 from faultline.system.waiting import wait_until
 from tests.support.installation import within
+from tests.support.processes import words_of
 
 
 @pytest.mark.parametrize(
@@ -191,13 +198,46 @@ def test_steps_of_an_external_airflow_get_the_environment_of_the_services(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in told.items():
             patch.setenv(name, value)
-        keep_environment(settings)
+        let_steps_in(settings)
     assert stat.S_IMODE((settings.home / ENVIRONMENT).stat().st_mode) == 0o600
     for name in told:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv(name, "")
     take_environment(settings)
     assert {name: os.environ[name] for name in told} == told
+    down(settings)
+    assert not (settings.home / ENVIRONMENT).exists(), "passwords are among it"
+
+
+def test_steps_begin_where_services_are_ready_that_run_and_end_with_no_run(settings: Settings) -> None:
+    """Not beside whoever has the number of a supervisor that a power cut ended."""
+    write_json(settings.home / INSTANCE, {"instance": "i"})
+    with (
+        subprocess.Popen(["sleep", "900"], env={**os.environ, INSTANCE_MARK: "i"}) as keeper,
+        subprocess.Popen(["sleep", "900"], env={**os.environ, INSTANCE_MARK: "before"}) as other,
+    ):
+        try:
+            for one, kept in ((other, None), (keeper, keeper.pid)):
+                wait_until(lambda: words_of(one.pid)[:1] == ["sleep"], timeout_s=120, what="sleep")  # noqa: B023
+                (settings.home / "supervisord.pid").write_text(f"{one.pid}\n")
+                assert services_keeper(settings) == kept
+            assert not steps_may_begin(settings), "it is on its way up"
+            let_steps_in(settings)
+            assert steps_may_begin(settings)
+            note_for_runs(settings)
+            assert not steps_may_begin(settings), "they end with the last run"
+            note_for_all(settings)
+            assert steps_may_begin(settings)
+            (settings.home / "supervisord.pid").write_text(f"{other.pid}\n")
+            assert not steps_may_begin(settings)
+            (settings.home / "supervisord.pid").write_text(f"{keeper.pid}\n")
+            keep_steps_out(settings)
+            assert not steps_may_begin(settings)
+        finally:
+            keeper.kill()
+            other.kill()
+    let_steps_in(settings)
+    assert not steps_may_begin(settings), "nobody keeps them"
 
 
 # ---- `./faultline doctor` where something is missing ----

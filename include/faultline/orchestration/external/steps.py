@@ -24,7 +24,7 @@ from typing import Any
 
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.cell import EXPERIMENT
-from faultline.installation.users import owner_of, services_keeper
+from faultline.installation.users import owner_of, steps_may_begin, take_environment
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.locks import FileLock
@@ -179,8 +179,10 @@ def _is_begun(work: Work, request: Request, settings: Settings) -> bool:
             return True
         if work.outcome() is not None or (work.once and work.attempt and not work.attempt.over and work.was_begun()):
             return True
-        if services_keeper(settings) is None:
+        if not steps_may_begin(settings):
             return False
+        # They may have come up since this process began.
+        take_environment(settings)
         for file in (work.ended, work.output, work.cancel):
             file.unlink(missing_ok=True)
         _begin(work, lock, request, settings)
