@@ -20,8 +20,10 @@ from faultline.cli.operations import bring_up
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import parse_configuration
 from faultline.installation import proof
+from faultline.installation.users import ENVIRONMENT
 from faultline.lifecycle.prepare import Order
 from faultline.system.errors import InfrastructureError
+from faultline.system.files import write_private
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.secrets import make_secrets, read_secrets
 from faultline.system.settings import ROOT, Settings
@@ -100,6 +102,19 @@ def test_a_run_leaves_the_services_to_another_run_and_the_last_one_ends_them(des
     b = desk.run("b")
     assert desk.end("a", a) == [LEFT] and desk.downs == 0
     assert desk.end("b", b) == [] and desk.downs == 1
+
+
+def test_neither_a_run_nor_an_up_hands_its_environment_to_steps_of_an_external_airflow(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULTLINE_MACHINE", "of the run")
+    file = desk.settings.home / ENVIRONMENT
+    desk.end("a", desk.run("a"))
+    bring_up(print, airflow=False)
+    assert not file.exists()
+    write_private(file, "of `up --foreground`")
+    desk.end("b", desk.run("b"))
+    assert file.read_text() == "of `up --foreground`"
 
 
 def test_services_that_another_command_came_to_use_stay(desk: Desk) -> None:
