@@ -83,42 +83,34 @@ def hold_services(ports: dict[str, int] | None = None, hosts: int | None = None)
     """Keeps Kafka and Spark running until this process is ended; then those that it started end, too, or with the last
     `run` that uses them."""
     from faultline.cli.operations import bring_up, close_what_ended, require
+    from faultline.installation import users
     from faultline.installation.supervision import airflow_runs, down
     from faultline.installation.supervisord import Supervisor
-    from faultline.installation.users import (
-        keep_services,
-        keep_steps_out,
-        keeps_services,
-        let_steps_in,
-        note_for_runs,
-        only_foreground,
-        using,
-    )
 
     settings = load_settings()
     require(settings)
-    with only_foreground(settings), using(settings) as alone:
+    with users.only_foreground(settings), users.using(settings) as alone:
         _refuse_airflow(settings)
         # Also those of a process that was killed.
-        ours = keeps_services(settings) or not Supervisor(settings).running()
+        ours = users.keeps_services(settings) or not Supervisor(settings).running()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
-        keep_steps_out(settings)
+        users.keep_steps_out(settings)
         try:
             settings = bring_up(say, airflow=False, ports=ports, hosts=hosts, settings=settings)
             # One that was on its way up while this one came.
             _refuse_airflow(settings)
             if ours:
-                keep_services(settings)
+                users.keep_services(settings)
             close_what_ended(settings, say)
-            let_steps_in(settings)
+            users.let_steps_in(settings)
             say("services: ready; they end with this process")
             while True:
                 signal.pause()
         finally:
             if ours and not airflow_runs(settings):
                 # Before the look at who else there is, so that a `run` that ends meanwhile ends them.
-                note_for_runs(settings)
+                users.note_for_runs(settings)
                 if alone():
                     down(settings, say)
                 else:
