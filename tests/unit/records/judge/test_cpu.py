@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.records.judge.cpu import (
@@ -35,7 +35,6 @@ def _samples(pid: int, born: float, died: float, share: float, role: str = "exec
     ]
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(980, 1_015), st.integers(2, 60), st.floats(0, 2), st.sampled_from(ROLES)), max_size=8
@@ -86,7 +85,6 @@ def test_the_seconds_of_the_series_add_up_to_the_mean() -> None:
     assert mean == pytest.approx(cores(frame, START, END)["executors"], abs=1e-3)
 
 
-@settings(deadline=None)
 @given(st.floats(0, 2), st.floats(0, 2), st.floats(0, 1))
 def test_what_others_used_is_what_the_machine_used_less_the_experiments_processes(
     engine: float, others: float, stolen: float

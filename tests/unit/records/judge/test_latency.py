@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.records.judge.latency import summarise
+from faultline.records.judge.samples import PROCESS_COLUMNS
+from faultline.records.judge.timeline import Event
 from faultline.records.judge.tuples import (
     PERMILLES,
     TUPLE_COLUMNS,
@@ -19,6 +23,7 @@ from faultline.records.judge.tuples import (
     grouped_rank,
     nearest_rank,
 )
+from faultline.records.judge.write import latency_points, series
 from faultline.system.errors import InfrastructureError
 from faultline.system.window import NS, Window
 
@@ -26,7 +31,6 @@ WINDOW = Window.of(1_000 * NS, 2, 8, 1)
 GROUPS = st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 50)), min_size=1, max_size=40)
 
 
-@settings(deadline=None)
 @given(GROUPS)
 def test_weighted_percentiles_are_those_of_the_expanded_values(groups: list[tuple[int, int]]) -> None:
     values, weights = np.array(groups, dtype=np.int64).T
@@ -36,7 +40,6 @@ def test_weighted_percentiles_are_those_of_the_expanded_values(groups: list[tupl
         assert nearest_rank(values, weights, permille) == expanded[rank - 1]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100), st.integers(1, 9)), min_size=1, max_size=40))
 def test_percentiles_by_group_are_those_of_each_group(rows: list[tuple[int, int, int]]) -> None:
     frame = pd.DataFrame(rows, columns=["batch", "latency_ms", "n"])
@@ -108,3 +111,31 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "tuples.parquet").write_bytes(b"PAR1 but no more")
     with pytest.raises(InfrastructureError, match=r"tuples\.parquet"):
         fold_tuples(tmp_path / "tuples.parquet", WINDOW)
+
+
+NOBODY = pd.DataFrame([], columns=PROCESS_COLUMNS).assign(host="")
+
+
+def test_each_second_of_output_is_a_point() -> None:
+    rows = [(0, 1, 1_000_000, 1_001_000 + ms, False, 1) for ms in range(200)]
+    rows += [(0, 2, 1_002_900, 1_003_000, False, 3), (0, 2, 1_002_000, 1_003_000, False, 1)]
+    found = latency_points(fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW))
+    assert found == [
+        {"t_s": 1.0, "p50_ms": 1099.0, "p99_ms": 1197.0, "max_ms": 1199.0, "n": 200},
+        {"t_s": 3.0, "p50_ms": 100.0, "p99_ms": 1000.0, "max_ms": 1000.0, "n": 4},
+    ]
+    assert latency_points(fold([], WINDOW)) == []
+
+
+def test_curves_count_seconds_from_t0() -> None:
+    bins = pd.DataFrame({"end_ns": [1_001_500_400_000, 1_003 * NS], "throughput_rps": [1 / 3, 2.0], "lag": [4, 0]})
+    samples = [[at * NS, "kafka", 7, 999.0, float(at - 999), 1, False] for at in (1_000, 1_001, 1_002)]
+    events = [Event("t0", 1_002_000_000_400, "here")]
+    signals: Any = SimpleNamespace(window=WINDOW, bins=bins, tuples=fold([], WINDOW))
+    found = series(signals, pd.DataFrame(samples, columns=PROCESS_COLUMNS).assign(host=""), events)
+    assert found["throughput"] == [{"t_s": 1.5, "rps": 0.333}, {"t_s": 3.0, "rps": 2.0}]
+    assert found["lag"] == [{"t_s": 1.5, "records": 4}, {"t_s": 3.0, "records": 0}]
+    assert [(point["t_s"], point["kafka"], point["executors"]) for point in found["cpu"]] == [(1, 1, 0), (2, 1, 0)]
+    assert found["events"] == [{"name": "t0", "t_s": 2.0, "source": "here"}]
+    assert (found["warmup_s"], found["duration_s"], found["latency"]) == (2, 8, [])
+    assert series(signals, NOBODY, [])["cpu"] == []

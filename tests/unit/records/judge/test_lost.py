@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fault.sampling import SETTLED_S, RoleRule, Table, counts_delay, machine
@@ -56,7 +56,6 @@ LENGTH = SECONDS + 4
 ROW = st.lists(st.floats(0, 2), min_size=LENGTH, max_size=LENGTH)
 
 
-@settings(deadline=None)
 @given(own=ROW, delay=ROW, foreign=ROW, services=ROW)
 def test_what_is_lost_is_neither_more_than_others_used_nor_more_than_was_waited(
     own: list[float], delay: list[float], foreign: list[float], services: list[float]

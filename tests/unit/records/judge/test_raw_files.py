@@ -9,22 +9,22 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.engines.base import Traces
 from faultline.engines.spark.rest import spark_instant_ns
 from faultline.records.judge.cpu import taken
 from faultline.records.judge.evidence import Gate, _not_measured, read_attempt, read_evidence
+from faultline.records.judge.journals import Settled, read_conductor, read_generator
 from faultline.records.judge.samples import MACHINE_COLUMNS, all_processes
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import read_ended
+from faultline.system.journal import by_event, read_ended
 from faultline.system.window import NS
 from tests.support.attempts import prepared
 from tests.unit.synthetic import Scenario, Synthetic
 
 
-@settings(deadline=None)
 @given(lines=st.lists(st.dictionaries(st.text(max_size=5), st.integers()), max_size=6), cut=st.integers(0, 200))
 def test_a_file_cut_anywhere_yields_its_whole_lines(
     tmp_path_factory: pytest.TempPathFactory, lines: list[dict[str, int]], cut: int
@@ -162,3 +162,54 @@ def test_an_audit_of_a_users_job_is_left_out_where_rows_came_too_late() -> None:
     found = not_measured(1234, of_the_user=True, latency_ms="no output")
     assert found["latency_ms"] == "no output" and found["audit"].startswith("1,234 rows came later than")
     assert not_measured(1234, of_the_user=True, audit="why") == {"audit": "why"}
+
+
+def line(event: str, **values: Any) -> dict[str, Any]:
+    return {"event": event, **values}
+
+
+def test_each_planned_fault_has_an_entry_and_only_its_own_lines() -> None:
+    journal = [
+        line("victims", victims=[{"pid": 5, "role": "executor"}, {"pid": 6}, {"pid": 7, "fault": 1}]),
+        line("end_offsets", offsets={"0": 9}, before_signal=False),
+        line("end_offsets", offsets={"0": 5}),
+        line("end_offsets", offsets={"0": 6}, before_signal=True),
+        line("delivered", victim=5, wall_ns=30),
+        line("delivered", victim=6, role="worker", wall_ns=20),
+        line("undone", undo="SIGCONT"),
+        line("settled", outcome="unknown"),
+        line("settled", outcome="effective", detail="gone"),
+        line("delivered", victim=7, role="driver", wall_ns=50, fault=1),
+        line("end_offsets", offsets={"0": 1}, before_signal=False, fault=1),
+        line("settled", outcome="no-effect", detail=None, fault=1),
+    ]
+    first, second, third = read_conductor(by_event(journal), 3).injected
+    assert (first.index, first.t0_ns, first.end_offsets) == (0, 20, {"0": 5})
+    assert first.victims == ({"pid": 5, "role": "executor"}, {"pid": 6, "role": "worker"})
+    assert [one["undo"] for one in first.undone] == ["SIGCONT"]
+    assert first.settled == Settled("effective", "gone")
+    assert (second.t0_ns, second.end_offsets, second.undone) == (50, None, ())
+    assert second.victims == ({"pid": 7, "fault": 1, "role": "driver"},)
+    assert second.settled == Settled("no-effect")
+    assert (third.index, third.t0_ns, third.victims, third.settled) == (2, None, (), Settled(None))
+    assert [one.name("t2") for one in (first, second, third)] == ["t2", "t2#2", "t2#3"]
+
+
+def test_what_was_said_of_a_victim_last_counts_and_hosts_have_pids_of_their_own() -> None:
+    journal = [
+        line("victims", victims=[{"pid": 5, "executors": ["1"]}, {"pid": 5, "host": "node1"}, {"pid": 8}]),
+        line("victims", victims=[{"pid": 5, "executors": ["2"]}]),
+        line("delivered", victim=5, wall_ns=1),
+    ]
+    (found,) = read_conductor(by_event(journal), 1).injected
+    assert found.victims == (
+        {"pid": 5, "executors": ["2"], "role": None}, {"pid": 5, "host": "node1", "role": None}
+    )  # fmt: skip
+
+
+def test_of_a_generators_journal_only_lines_with_a_lateness_tell_of_it() -> None:
+    found = read_generator(by_event([line("progress", wall_ns=5, latest_ms=3), line("progress", wall_ns=6, late=0)]))
+    assert (found.latest, found.unknown, found.end_offsets) == (((5, 3.0),), None, None)
+    assert found.death == "it never reported `done`" and found.schedule_lag.p99 is None
+    done = [line("done", unknown=9, end_offsets={}, schedule_lag_ms={}), line("failed", message="gone")]
+    assert (read_generator(by_event(done)).unknown, read_generator(by_event(done)).death) == (9, "gone")

@@ -46,7 +46,6 @@ def slopes_of(times: Floats, values: Floats) -> list[float]:
     return [(v - u) / (t - s) for (s, u), (t, v) in pairs if t != s]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(-100, 100)), min_size=4, max_size=12))
 def test_a_drift_is_the_median_of_all_slopes(points: list[tuple[int, int]]) -> None:
     ordered = sorted(points)
