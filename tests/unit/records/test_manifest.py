@@ -18,6 +18,7 @@ from faultline.experiment.cell import Cell
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
+from faultline.experiment.night_file import NIGHTLY
 from faultline.records.manifest import Manifest, ManifestCell, Manifests, Missing, cells_of, missing_of
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
@@ -34,10 +35,11 @@ def manifest(
     return Manifest(sweep_id=sweep_id, matrix=matrix, run_id=run_id, cells=cells_of(PLANNED[:cells]), **facts)
 
 
-def night(date: str, **named: Any) -> Manifest:
+def night(date: str, hour: int = 2, **named: Any) -> Manifest:
     """The plan of a night, made when it was due."""
-    facts = {"series": date, "logical_date": date, "planned_at": date, "schedule": "0 2 * * *", **named}
-    return manifest(date[:10], matrix="nightly_regression", run_id=date, **facts)
+    due = f"{date}T{hour:02d}:00:00+00:00"
+    facts = {"series": due, "logical_date": due, "planned_at": due, "schedule": f"0 {hour} * * *", **named}
+    return manifest(date, matrix=NIGHTLY, run_id=due, **facts)
 
 
 @pytest.fixture
@@ -46,44 +48,38 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    store = Manifests(tmp_path)
+@pytest.fixture
+def store(settings: Settings) -> Manifests:
+    return Manifests(settings.results)
+
+
+def test_a_plan_is_read_as_it_was_written_and_a_damaged_one_is_named(store: Manifests) -> None:
     path = store.write(manifest())
     assert json.loads(path.read_text())["schema"] == 1
     assert store.read("s1") == manifest()
-    assert store.of_matrix("recovery") == [manifest()]
     assert store.of_matrix("input_rate") == []
+    for name, text in {"cut.json": '{"schema": 1, "swe', "later.json": '{"schema": 2}'}.items():
+        (store.directory / name).write_text(text)
+    assert store.of_matrix("recovery") == [manifest()]
+    assert [path.rpartition("/")[2] for path, _ in store.problems()] == ["cut.json", "later.json"]
 
 
-def test_the_same_run_plans_again_and_another_run_is_refused(tmp_path: Path) -> None:
-    store = Manifests(tmp_path)
+def test_the_same_run_plans_again_and_another_run_is_refused(store: Manifests) -> None:
+    """Of a night its backfill goes on with it when its own run is gone."""
     store.write(manifest())
     store.write(manifest(planned_at="2026-11-21T07:00:00+00:00"))
     assert store.of_matrix("recovery")[0].planned_at.startswith("2026-11-21T07")
-    for other in (manifest(run_id="run-2"), manifest(matrix="input_rate")):
-        with pytest.raises(
-            ConfigError, match="run_id: the sweep s1 is the run run-1 of recovery already; trigger with"
-        ):
-            store.write(other)
-
-
-def test_a_nights_backfill_goes_on_with_it_when_its_own_run_is_gone(tmp_path: Path) -> None:
-    store, night = Manifests(tmp_path), "2026-11-20T02:00:00+00:00"
-    scheduled = manifest(matrix="nightly_regression", run_id="scheduled__x", series=night, logical_date=night)
+    scheduled = night("2026-11-20")
     store.write(scheduled)
     store.write(scheduled.model_copy(update={"run_id": "backfill__x"}))
-    assert store.of_matrix("nightly_regression")[0].run_id == "backfill__x"
-    with pytest.raises(ConfigError, match="run_id"):
-        store.write(scheduled.model_copy(update={"logical_date": "2026-11-21T02:00:00+00:00"}))
-
-
-def test_a_damaged_plan_is_named_and_stops_nothing(tmp_path: Path) -> None:
-    store = Manifests(tmp_path)
-    store.write(manifest())
-    for name, text in {"cut.json": '{"schema": 1, "swe', "later.json": '{"schema": 2}'}.items():
-        (store.directory / name).write_text(text)
-    assert [one.sweep_id for one in store.of_matrix("recovery")] == ["s1"]
-    assert [path.rpartition("/")[2] for path, _ in store.problems()] == ["cut.json", "later.json"]
+    assert store.of_matrix(NIGHTLY)[0].run_id == "backfill__x"
+    for other, words in (
+        (manifest(run_id="run-2"), "run_id: the sweep s1 is the run run-1 of recovery already; trigger with"),
+        (manifest(matrix="input_rate"), "run_id: the sweep s1 is the run run-1 of recovery already; trigger with"),
+        (scheduled.model_copy(update={"logical_date": "2026-11-21T02:00:00+00:00"}), "run_id"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            store.write(other)
 
 
 STATUSES = st.sampled_from(["valid", "unsound", "failed", "cancelled"])
@@ -102,18 +98,20 @@ def test_missing_is_what_was_planned_and_has_no_valid_record(measured: list[tupl
         assert last == (f"{own[-1]}: why {number}" if own else "")
 
 
-def test_what_is_settled_is_not_missing() -> None:
+def test_what_is_settled_is_not_missing_and_another_series_fills_no_gap() -> None:
     cells = cells_of(PLANNED)
     assert missing_of(cells, "b1", [], {PLANNED[0].config.config_id}) == []
     assert len(missing_of(cells, "b1", [], {"another"})) == 3
+    records = [(Cell(PLANNED[0].config.config_id, number, "b2"), "valid", []) for number in range(3)]
+    assert len(missing_of(cells, "b1", records)) == 3
 
 
-def test_cells_of_a_question_are_missing_till_it_is_decided(settings: Settings) -> None:
+def test_cells_of_a_question_are_missing_till_it_is_decided(store: Manifests, settings: Settings) -> None:
     """Twenty blocks were planned, and ten were enough."""
     asked = Decide("latency_ms.p99", "checkpoint_interval_s", 0.1, experiments=40)
     cells, question = pose(Matrix({"checkpoint_interval_s": [2.0, 5.0]}, {}), asked, "b1")
     plan = manifest().model_copy(update={"cells": cells_of(cells), "decide": question})
-    Manifests(settings.results).write(plan)
+    store.write(plan)
     measured = [
         record(f"20261121T06{number:02d}00Z-000001", matrix="recovery", repetition=cell.repetition,
                checkpoint_interval_s=cell.config.checkpoint_interval_s,
@@ -127,14 +125,11 @@ def test_cells_of_a_question_are_missing_till_it_is_decided(settings: Settings) 
     assert [len(gap.missing) for gap in gaps_of("recovery", settings, sweep="s1")] == [0]
 
 
-def test_records_of_another_series_fill_no_gap() -> None:
-    records = [(Cell(PLANNED[0].config.config_id, number, "b2"), "valid", []) for number in range(3)]
-    assert len(missing_of(cells_of(PLANNED), "b1", records)) == 3
-
-
-def test_the_newest_sweeps_plan_is_looked_at(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    Manifests(settings.results).write(manifest("old"))
-    Manifests(settings.results).write(manifest("new", planned_at="2026-11-22T06:00:00+00:00"))
+def test_the_newest_sweeps_plan_is_looked_at(
+    store: Manifests, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.write(manifest("old"))
+    store.write(manifest("new", planned_at="2026-11-22T06:00:00+00:00"))
     config = PLANNED[0].config.model_dump(mode="json")
     named = {"matrix": "recovery", "build": "b1", "raw_config": config}
     first = record("20261121T061500Z-000001", **named).model_copy(update={"config_id": PLANNED[0].config.config_id})
@@ -152,105 +147,88 @@ def test_the_newest_sweeps_plan_is_looked_at(settings: Settings, capsys: pytest.
     assert gaps_of("recovery", settings, sweep="old")[0].sweep_id == "old"
 
 
-def test_a_preset_can_be_asked_about_before_it_was_triggered(settings: Settings) -> None:
+@pytest.mark.parametrize(
+    ("planned", "now", "missed", "listed"),
+    [
+        ([("20", 2), ("21", 2)], (23, 1), ["22T02"], ["20T02", "21T02", "22T02"]),
+        ([("20", 2), ("2030-11-20", 2)], (22, 1), ["21T02"], ["20T02", "21T02", "20T02"]),
+        ([("18", 3), ("20", 3), ("21", 5, "0 5 * * 6")], (29, 0), ["19T03", "28T05"], None),
+    ],
+    ids=["the last one was missed", "a plan for a night to come makes none", "each by the schedule it was due by"],
+)
+def test_every_night_of_a_nightly_set_is_listed(
+    store: Manifests, settings: Settings, monkeypatch: pytest.MonkeyPatch, planned: list[tuple[Any, ...]],
+    now: tuple[int, int], missed: list[str], listed: list[str] | None,
+) -> None:  # fmt: skip
+    """What the services' schedule is now, or what this shell says, changes nothing about nights that were."""
+    monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "15 4 * * *")
+    for day, hour, *cron in planned:
+        date = day if "-" in day else f"2026-11-{day}"
+        store.write(night(date, hour, **({"schedule": cron[0]} if cron else {})))
+    found = gaps_of(NIGHTLY, settings, now=datetime(2026, 11, *now, tzinfo=UTC))
+    assert [gap.series[8:13] for gap in found if gap.sweep_id is None] == missed
+    assert listed is None or [gap.series[8:13] for gap in found] == listed
+
+
+@pytest.mark.parametrize(
+    ("matrix", "named", "words"),
+    [
+        ("recvery", {}, "recvery: no such matrix, nor a sweep of one; did you mean recovery"),
+        (NIGHTLY, {}, "nightly_regression: no night has been planned yet; switch the DAG on"),
+        ("recovery", {"sweep": "s9"}, "--sweep s9: no sweep of recovery with a plan"),
+        ("recovery", {"preset": "smok"}, "preset: 'smok' is not known; did you mean smoke"),
+        ("s1", {}, "s1: is a sweep; write gone --sweep s1"),
+        ("gone", {"preset": "smoke"}, "--preset smoke: gone has no presets; leave it out"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(
+    store: Manifests, settings: Settings, matrix: str, named: dict[str, str], words: str
+) -> None:
+    """A sweep is no matrix, and a matrix of the past has no presets."""
+    store.write(manifest("s1", matrix="gone"))
+    assert [gap.sweep_id for gap in gaps_of("gone", settings)] == ["s1"]
+    with pytest.raises(ConfigError, match=words):
+        gaps_of(matrix, settings, **named)
+
+
+def test_a_preset_is_asked_about_whether_or_not_a_sweep_was_planned(store: Manifests, settings: Settings) -> None:
     (gap,) = gaps_of("input_rate", settings)
     assert (gap.sweep_id, gap.series, gap.planned, len(gap.missing)) == (None, "b1", 15, 15)
     assert gaps_of("input_rate", settings, preset="smoke", series="b2")[0].planned == 1
+    store.write(manifest("s2"))
+    assert gaps_of("recovery", settings, preset="smoke")[0].sweep_id is None
 
 
-def test_every_night_of_a_nightly_set_is_listed(settings: Settings) -> None:
-    for day in ("20", "21"):
-        night = f"2026-11-{day}T02:00:00+00:00"
-        plan = manifest(f"202611{day}T020000", matrix="nightly_regression", series=night, logical_date=night)
-        Manifests(settings.results).write(plan)
-    listed = gaps_of("nightly_regression", settings, now=datetime(2026, 11, 23, 1, tzinfo=UTC))
-    assert [gap.series[:10] for gap in listed] == ["2026-11-20", "2026-11-21", "2026-11-22"]
-    assert [gap.sweep_id for gap in listed] == ["20261120T020000", "20261121T020000", None], "the last one was missed"
-
-
-def test_a_plan_for_a_night_to_come_makes_no_missed_nights(settings: Settings) -> None:
-    for year in (2026, 2030):
-        night = f"{year}-11-20T02:00:00+00:00"
-        plan = manifest(f"{year}1120T020000", matrix="nightly_regression", series=night, logical_date=night)
-        Manifests(settings.results).write(plan)
-    listed = gaps_of("nightly_regression", settings, now=datetime(2026, 11, 22, 1, tzinfo=UTC))
-    assert [gap.series[:10] for gap in listed] == ["2026-11-20", "2026-11-21", "2030-11-20"]
-
-
-def test_each_night_counts_by_the_schedule_that_it_was_due_by(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the services' schedule is now, or what this shell says, changes nothing about nights that were."""
-    monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "15 4 * * *")
-    for day, hour, cron in ((18, 3, "0 3 * * *"), (20, 3, "0 3 * * *"), (21, 5, "0 5 * * 6")):
-        date = f"2026-11-{day}T{hour:02d}:00:00+00:00"
-        named = {"logical_date": date, "series": date, "planned_at": date, "schedule": cron}
-        Manifests(settings.results).write(manifest(f"s{day}", matrix="nightly_regression", run_id=date, **named))
-    listed = gaps_of("nightly_regression", settings, now=datetime(2026, 11, 29, tzinfo=UTC))
-    assert [gap.series[:16] for gap in listed if gap.sweep_id is None] == ["2026-11-19T03:00", "2026-11-28T05:00"]
-
-
-def test_what_is_not_known_is_refused_by_name(settings: Settings) -> None:
-    for arguments, words in (
-        ({"matrix": "recvery"}, "recvery: no such matrix, nor a sweep of one; did you mean recovery"),
-        ({"matrix": "nightly_regression"}, "nightly_regression: no night has been planned yet; switch the DAG on"),
-        ({"matrix": "recovery", "sweep": "s9"}, "--sweep s9: no sweep of recovery with a plan"),
-        ({"matrix": "recovery", "preset": "smok"}, "preset: 'smok' is not known; did you mean smoke"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            gaps_of(settings=settings, **arguments)  # type: ignore[arg-type]
+def missed(plans: list[Manifest], *now: int) -> list[Gap]:
+    return missed_nights(plans, datetime(2026, 11, *now, tzinfo=UTC))
 
 
 def test_a_missed_night_lacks_all_that_the_newest_plan_holds() -> None:
-    older = night("2026-11-18T02:00:00+00:00", cells=1)
-    newest = night("2026-11-20T02:00:00+00:00", cells=2)
-    (gap,) = missed_nights([older, newest], datetime(2026, 11, 20, 12, tzinfo=UTC))
+    (gap,) = missed([night("2026-11-18", cells=1), night("2026-11-20", cells=2)], 20, 12)
     assert (gap.sweep_id, gap.series, gap.planned) == (None, "2026-11-19T02:00:00+00:00", 2)
     assert [one.last for one in gap.missing] == ["", ""]
-    assert missed_nights([], datetime(2026, 11, 20, tzinfo=UTC)) == []
 
 
-def test_a_night_is_missed_once_it_was_due_and_only_after_the_first_plan() -> None:
-    planned = night("2026-11-20T02:00:00+00:00")
-
-    def missed(*now: int) -> list[str]:
-        return [gap.series[8:10] for gap in missed_nights([planned], datetime(2026, 11, *now, tzinfo=UTC))]
-
-    assert missed(20, 2) == missed(21, 1, 59) == []
-    assert missed(22, 1) == ["21"]
-    assert missed(19) == [], "its plan is for a night to come"
-
-
-def test_a_plan_without_a_schedule_was_due_by_the_one_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_night_is_missed_once_it_was_due_and_only_after_the_first_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan without a schedule was due by the one at hand."""
+    planned = [night("2026-11-20")]
+    assert missed([], 20) == missed(planned, 20, 2) == missed(planned, 21, 1, 59) == []
+    assert [gap.series[8:10] for gap in missed(planned, 22, 1)] == ["21"]
+    assert missed(planned, 19) == [], "its plan is for a night to come"
     monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "0 5 * * *")
-    old = night("2026-11-20T05:00:00+00:00").model_copy(update={"schedule": None})
-    found = missed_nights([old], datetime(2026, 11, 22, 4, tzinfo=UTC))
-    assert [gap.series for gap in found] == ["2026-11-21T05:00:00+00:00"]
+    old = night("2026-11-20", 5).model_copy(update={"schedule": None})
+    assert [gap.series for gap in missed([old], 22, 4)] == ["2026-11-21T05:00:00+00:00"]
 
 
-def test_of_sweeps_the_newest_plan_counts_and_of_nights_each(settings: Settings) -> None:
+def test_of_sweeps_the_newest_plan_counts_and_of_nights_each(store: Manifests, settings: Settings) -> None:
     """A sweep of the nightly set that stands for no night is none of its nights."""
-    store, now = Manifests(settings.results), datetime(2026, 11, 21, 3, tzinfo=UTC)
-    store.write(manifest("adhoc", matrix="nightly_regression", planned_at="2026-11-19T00:00:00+00:00"))
-    assert [gap.sweep_id for gap in gaps_of("nightly_regression", settings, now=now)] == ["adhoc"]
-    for date in ("2026-11-21T02:00:00+00:00", "2026-11-20T02:00:00+00:00"):
+    now = datetime(2026, 11, 21, 3, tzinfo=UTC)
+    store.write(manifest("adhoc", matrix=NIGHTLY, planned_at="2026-11-19T00:00:00+00:00"))
+    assert [gap.sweep_id for gap in gaps_of(NIGHTLY, settings, now=now)] == ["adhoc"]
+    for date in ("2026-11-21", "2026-11-20"):
         store.write(night(date))
-    found = gaps_of("nightly_regression", settings, now=now)
+    found = gaps_of(NIGHTLY, settings, now=now)
     assert [gap.sweep_id for gap in found] == ["2026-11-20", "2026-11-21"], "in their order, and none was missed"
-
-
-def test_a_sweep_is_no_matrix_and_a_matrix_of_the_past_has_no_presets(settings: Settings) -> None:
-    Manifests(settings.results).write(manifest("s1", matrix="gone"))
-    assert [gap.sweep_id for gap in gaps_of("gone", settings)] == ["s1"]
-    for matrix, preset, words in (
-        ("s1", None, "s1: is a sweep; write gone --sweep s1"),
-        ("gone", "smoke", "--preset smoke: gone has no presets; leave it out"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            gaps_of(matrix, settings, preset=preset)
-    Manifests(settings.results).write(manifest("s2"))
-    (gap,) = gaps_of("recovery", settings, preset="smoke")
-    assert gap.sweep_id is None, "a preset is asked about, though a sweep was planned"
 
 
 def test_a_cell_is_told_by_the_axes_of_its_matrix_and_its_fault() -> None:
