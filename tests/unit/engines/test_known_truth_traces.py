@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,46 +14,25 @@ from hypothesis import strategies as st
 from faultline.engines.base import Commit, Life, Traces
 from faultline.engines.batches import BATCHES
 from faultline.engines.known_truth.engine import ENGINE
-from faultline.engines.known_truth.traces import FILE, Ends, Restored, TraceJournal, commits_of, restore
-from faultline.engines.spark import checkpoint
+from faultline.engines.known_truth.traces import FILE, Restored, TraceJournal, commits_of, restore
 from faultline.engines.spark.engine import ENGINE as SPARK
-from faultline.engines.spark.executor_log import read_executor_logs
-from faultline.engines.spark.traces import executors_logged
 from faultline.records.judge.judge import judge
 from faultline.records.judge.timeline import reloads
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, read_journal, write_lines
 from tests.support.attempts import run_in
-from tests.unit.forged_traces import FileTraces
 from tests.unit.synthetic import Scenario, Synthetic
 
 FIRST, SECOND, THIRD = {0: 3, 1: 3}, {0: 5, 1: 4}, {0: 9, 1: 9}
 
 
-class Left(Protocol):
-    def plan(self, batch: int, ends: Ends, base: Ends | None) -> None: ...
-    def launch(self, batch: int) -> None: ...
-    def commit(self, batch: int, starts: Ends, ends: Ends) -> None: ...
-
-
-def until_the_kill(traces: Left) -> None:
+def until_the_kill(traces: TraceJournal) -> None:
     traces.plan(0, FIRST, None)
     traces.launch(0)
     traces.commit(0, {0: 0, 1: 0}, FIRST)
     traces.plan(1, SECOND, FIRST)
     traces.commit(1, FIRST, SECOND)
     traces.plan(2, THIRD, FIRST)  # killed before its commit
-
-
-def forged(folder: Path, incarnation: int) -> FileTraces:
-    return FileTraces(
-        checkpoint=folder / "checkpoint",
-        spark_logs=folder / "spark-logs",
-        listener_log=folder / "listener.jsonl",
-        incarnation=incarnation,
-        topic="input",
-        partitions=2,
-    )
 
 
 def own(folder: Path, incarnation: int, style: str = "batch") -> TraceJournal:
@@ -144,41 +123,6 @@ def test_the_harvest_is_told_of_the_commits(tmp_path: Path) -> None:
     assert [(one["lineage"], one["batch"]) for one in content["batches"]] == [(0, 0), (0, 1)]
 
 
-def test_files_forged_as_sparks_are_what_sparks_parsers_read(tmp_path: Path) -> None:
-    until_the_kill(forged(tmp_path, 0))
-    found = checkpoint.committed_batches(tmp_path / "checkpoint")
-    assert offsets(tuple(found)) == [(0, {"0": 3, "1": 3}), (1, {"0": 5, "1": 4})]
-    assert all((one.planned_ns or 0) <= one.committed_ns for one in found)
-    again = forged(tmp_path, 1)
-    again.launch(2)
-    for partition in (0, 1):
-        again.load(2, partition, from_checkpoint=True)
-    again.commit(2, SECOND, THIRD)
-    again.launch(3)
-    again.load(3, 1, from_checkpoint=False)
-    again.end()
-    log = read_executor_logs(tmp_path / "spark-logs")
-    assert {task.executor for task in log.launches} == {"known_truth/0", "known_truth/1"}
-    assert [(load.store, load.partition, load.version, load.real) for load in log.loads] == [
-        ("0/0/default", 0, 2, True),
-        ("0/1/default", 1, 2, True),
-        ("0/1/default", 1, 3, False),
-    ]
-    seen = executors_logged(log)
-    assert [one.store for one in seen if one.kind == "state_loaded"] == ["0/0/default", "0/1/default"]
-    last = max(
-        reloads([one for one in seen if one.kind == "state_loaded"], 0, None), key=lambda one: (one.wall_ns, one.store)
-    )
-    started = [one for one in seen if one.kind == "task_started"]
-    assert [one.text for one in started if (one.process, one.task) == (last.process, last.task)] == [
-        f"Running task 1.0 in stage 2, {last.task}".replace("task 1.0", "task 1")
-    ]
-    lines = read_journal(tmp_path / "listener.jsonl")
-    assert [line["event"] for line in lines] == ["started", "progress", "progress", "started", "progress", "terminated"]
-    assert (lines[1]["num_input_rows"], lines[2]["end_offsets"]) == (6, {"0": 5, "1": 4})
-    assert lines[4]["state"]["rows"] == 18
-
-
 def known_truth_attempt(made: Synthetic, results: Path) -> Path:
     """The synthetic attempt as one of this engine: its REST samples and the driver's log are gone."""
     directory = made.write(results)
@@ -209,7 +153,7 @@ def own_lines(traces: Traces) -> list[Line]:
 
 
 @pytest.mark.parametrize("nothing_to_load", [False, True])
-def test_own_traces_give_the_figures_that_forged_ones_gave(tmp_path: Path, nothing_to_load: bool) -> None:
+def test_own_traces_give_the_figures_that_sparks_gave(tmp_path: Path, nothing_to_load: bool) -> None:
     made = Synthetic(Scenario(victims=("driver",), nothing_to_load=nothing_to_load))
     before = known_truth_attempt(made, tmp_path / "before")
     after = known_truth_attempt(made, tmp_path / "after")

@@ -224,48 +224,41 @@ def test_what_batches_took_is_the_throughput(sizes: list[int]) -> None:
     assert not bins["lag"].iloc[-1] and numbering.due(T0 - 1) == 0 and numbering.due(T0) == sizes[0]
 
 
+def harvested(folder: Path, made: list[Commit], *empty: int) -> pd.DataFrame:
+    """Latencies of what is harvested of batches; `empty`: more of them without events, by number."""
+    batches = [
+        {"batch": one.number, "planned_wall_ns": one.planned_ns, "committed_wall_ns": one.committed_ns,
+         "end_offsets": dict(one.ends)}
+        for one in made
+    ]  # fmt: skip
+    batches += [{**batches[-1], "batch": number} for number in empty]
+    (folder / "batches.json").write_text(json.dumps({"batches": batches}))
+    config = {"batches": str(folder / "batches.json"), "target": str(folder / "harvest")}
+    (folder / "config.json").write_text(json.dumps(config))
+    harvest(folder / "config.json")
+    return fold_tuples(folder / "harvest" / "tuples.parquet", Window.of(T0, 0.0, 10.0, 1.0)).window
+
+
 def test_a_batch_is_as_late_as_it_is_long(tmp_path: Path) -> None:
-    batches = [
-        {"batch": one.number, "planned_wall_ns": one.planned_ns, "committed_wall_ns": one.committed_ns,
-         "end_offsets": dict(one.ends)}
-        for one in commits([10, 20, 30])
-    ]  # fmt: skip
-    batches.append({**batches[-1], "batch": 3})  # without events
-    (tmp_path / "batches.json").write_text(json.dumps({"batches": batches}))
-    given_to = tmp_path / "config.json"
-    given_to.write_text(json.dumps({"batches": str(tmp_path / "batches.json"), "target": str(tmp_path / "harvest")}))
-    harvest(given_to)
-    folded = fold_tuples(tmp_path / "harvest" / "tuples.parquet", Window.of(T0, 0.0, 10.0, 1.0))
-    assert folded.window.to_dict("list") == {"latency_ms": [500], "n": [60]}
-    assert {path.name for path in (tmp_path / "harvest").iterdir()} == {
-        "records.parquet", "tuples.parquet", "counts.parquet",
-    }  # fmt: skip
+    assert harvested(tmp_path, commits([10, 20, 30]), 3).to_dict("list") == {"latency_ms": [500], "n": [60]}
+    files = {path.name for path in (tmp_path / "harvest").iterdir()}
+    assert files == {"records.parquet", "tuples.parquet", "counts.parquet"}
 
 
-@pytest.mark.parametrize(("gate_ns", "refused"), [(T0 + NS, False), (T0, True)])
-def test_what_filled_the_state_may_be_gone_and_nothing_else(tmp_path: Path, gate_ns: int, refused: bool) -> None:
+def test_what_filled_the_state_may_be_gone_and_nothing_else(tmp_path: Path) -> None:
     kept = commits([10, 20, 30, 40])[1:]
-    batches = [
-        {"batch": one.number, "planned_wall_ns": one.planned_ns, "committed_wall_ns": one.committed_ns,
-         "end_offsets": dict(one.ends)}
-        for one in kept
-    ]  # fmt: skip
-    (tmp_path / "batches.json").write_text(json.dumps({"batches": batches}))
-    (tmp_path / "gate.json").write_text(json.dumps({"t0_wall_ns": gate_ns}))
-    given_to = tmp_path / "config.json"
-    given_to.write_text(json.dumps({"batches": str(tmp_path / "batches.json"), "target": str(tmp_path / "harvest")}))
-    if refused:
-        with pytest.raises(InfrastructureError, match="batches before 1 are gone, some of them measured; raise batch"):
-            harvest(given_to)
-        return
-    harvest(given_to)
-    assert fold_tuples(tmp_path / "harvest" / "tuples.parquet", Window.of(T0, 0.0, 10.0, 1.0)).window["n"].sum() == 70
+    (tmp_path / "gate.json").write_text(json.dumps({"t0_wall_ns": T0}))
+    with pytest.raises(InfrastructureError, match="batches before 1 are gone, some of them measured; raise batch"):
+        harvested(tmp_path, kept)
+    (tmp_path / "gate.json").write_text(json.dumps({"t0_wall_ns": T0 + NS}))
+    assert harvested(tmp_path, kept)["n"].sum() == 70
 
 
-def test_the_engines_own_numbers_are_read_from_its_log(tmp_path: Path) -> None:
-    for folder, text in (("offsets", 'v1\n{}\n{"offset":5000000,"timestamp":1000}'), ("commits", "v1\n{}")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "0").write_text(text)
+def test_the_engines_own_numbers_are_read_from_its_log_once_they_are_committed(tmp_path: Path) -> None:
+    offsets = 'v1\n{}\n{"offset":5000000,"timestamp":1000}'
+    for name, text in {"offsets/0": offsets, "offsets/1": offsets, "commits/0": "v1\n{}"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
     (batch,) = committed_batches(tmp_path)
     assert batch.ends == {"0": 5_000_000} and batch.committed_ns > (batch.planned_ns or 0) - MS
 
