@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
+import numpy as np
+import pytest
+from scipy import stats
+
+from faultline.comparison.findings import shi
 from faultline.comparison.findings.finding import Verdict
 from faultline.records.record import GarbagePart
 from tests.unit.made_up_findings import (
@@ -96,3 +101,17 @@ def test_a_run_without_any_latency_makes_no_share() -> None:
     ]
     found = of(CORES, records)["with 16 cores instead of 2 the latency is a third"]
     assert (found.verdict, found.evidence) == (CANNOT_TELL, "33% to 33% of the non-compute time with 8 times the cores")
+
+
+def test_the_claims_about_a_limit_rest_on_a_p() -> None:
+    """A third of the latency, and a machine that is not fully used, are corrected beside the others of a page."""
+    records = [
+        run(number, executor_cores=cores, non_compute_ms=value * noise, fault="none")
+        for cores, value in ((1, 900.0), (8, 300.0))
+        for number, noise in enumerate((0.9, 1.0, 1.1))
+    ]
+    third, used = shi.a_third_of_the_latency(records), shi.not_fully_used(records, shi.CORES)
+    shares = np.log([[900.0 * one, 300.0 * one] for one in (0.9, 1.0, 1.1)])
+    asked = stats.ttest_ind(shares[:, 1] - math.log(1 / 3 + 0.1), shares[:, 0], equal_var=False)
+    assert third.p == pytest.approx(asked.pvalue) and (third.verdict is AGREES) == (asked.pvalue <= 0.05)
+    assert used.verdict is AGREES and used.p is not None and used.p <= 0.05

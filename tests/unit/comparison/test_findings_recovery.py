@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from faultline.comparison.findings.finding import Verdict
+from faultline.comparison.findings import recovery
+from faultline.comparison.findings.catalogue import corrected
+from faultline.comparison.findings.finding import Outcome, Test, Verdict
 from faultline.records.record import Record
 from tests.unit.made_up_findings import (
     AGREES,
@@ -40,6 +42,28 @@ def test_reload_dominates_when_it_does_everywhere() -> None:
     assert verdict(RECOVERY, RELOAD, [kill(), kill(), kill(reload_s=1.0, replay_s=2.0)]) is CANNOT_TELL
     assert verdict(RECOVERY, RELOAD, [kill()] * 2) is CANNOT_TELL, "two agree by accident too often"
     assert verdict(RECOVERY, RELOAD, [kill("driver")] * 3) is NOT_ASKED, "the paper ended processes of the workers"
+
+
+@pytest.mark.parametrize(
+    ("test", "records", "held", "p"),
+    [
+        (recovery.reload_dominates, [kill(reload_s=part, replay_s=1 - part) for part in (0.53, 0.62, 0.58, 0.66)],
+         AGREES, 0.0393),
+        (recovery.reload_waits_for_heartbeats, [kill(reload_s=45.0 + n, detection_s=40.0) for n in range(3)],
+         AGREES, 0.0016),
+        (recovery.reload_waits_for_heartbeats, [kill(reload_s=25.0 + n, detection_s=24.0) for n in range(3)],
+         DISAGREES, 0.0202),
+        (recovery.total_within_a_minute, [kill(macro_s=50.0 + 3 * n) for n in range(3)], CANNOT_TELL, 0.0561),
+        (recovery.restart_takes_ten_seconds, [kill(replacement_up_s=8.0 + n) for n in range(3)], AGREES, 0.0202),
+    ],
+)  # fmt: skip
+def test_what_rests_on_chance_says_so_and_stands_beside_the_others(
+    test: Test, records: list[Record], held: Verdict, p: float
+) -> None:
+    found = test(records)
+    assert (found.verdict, found.p) == (held, pytest.approx(p, abs=1e-4))
+    beside = corrected([found, Outcome(CANNOT_TELL, "", 0.9), Outcome(CANNOT_TELL, "", 0.9)])[0]
+    assert beside[0] is (held if 3 * p <= 0.05 else CANNOT_TELL)
 
 
 def test_the_heartbeat_is_seen_in_length_and_in_detection() -> None:

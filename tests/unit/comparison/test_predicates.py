@@ -142,8 +142,9 @@ def test_differences_stay_within_a_share_of_what_they_begin_from(added: float, e
     ],
 )
 def test_a_figure_lies_in_a_range(values: list[float], expected: bool | None) -> None:
-    assert between(values, 5, 20) is expected
-    assert between(values, -math.inf, math.inf) is (True if len(values) > 2 else None)
+    found = between(values, 5, 20)
+    assert found.holds is expected and (found.p <= ALPHA) == (expected is not None)
+    assert between(values, -math.inf, math.inf).holds is (True if len(values) > 2 else None)
 
 
 @given(st.lists(FIGURES, min_size=3, max_size=8, unique=True), FIGURES)
@@ -151,7 +152,9 @@ def test_beyond_a_limit_is_where_the_interval_of_the_mean_lies(values: list[floa
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     low, high = (float(np.mean(values)) + side * error * stats.t.ppf(0.975, len(values) - 1) for side in (-1, 1))
     if min(abs(limit - low), abs(limit - high)) > 1e-6:
-        assert beyond(values, limit) is (True if limit < low else False if limit > high else None)
+        found = beyond(values, limit)
+        assert found.holds is (True if limit < low else False if limit > high else None)
+        assert found.p == pytest.approx(stats.ttest_1samp(values, limit).pvalue)
 
 
 def test_all_runs_answer_where_there_are_several() -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy import stats
 
@@ -227,18 +227,34 @@ def noticeable(series: Sequence[Series], measure: Measure) -> Outcome:
     return Outcome(verdict(still is False and found.rises), said, 1.0 if still else found.p)
 
 
-def beyond(values: Sequence[float], limit: float) -> bool | None:
-    """Whether the figure lies above the limit; None when nobody can tell."""
+class Answer(NamedTuple):
+    """Whether something holds, None when nobody can tell, and the p that this rests on: an answer is at most 0.05."""
+
+    holds: bool | None
+    p: float
+
+
+def beyond(values: Sequence[float], limit: float) -> Answer:
+    """Whether the figure lies above the limit."""
+    return above(contrast([values], (1.0,)), limit)
+
+
+def above(found: Contrast, limit: float) -> Answer:
+    """The same of a contrast."""
+    p = found.p_at(limit)
+    return Answer(found.value > limit if p <= ALPHA else None, p)
+
+
+def between(values: Sequence[float], low: float, high: float) -> Answer:
+    """Whether the figure lies in a range: both limits must be told from it, or the one that it is beyond."""
     found = contrast([values], (1.0,))
-    return found.value > limit if found.p_at(limit) <= ALPHA else None
-
-
-def between(values: Sequence[float], low: float, high: float) -> bool | None:
-    """Whether the figure lies in a range; None when nobody can tell."""
-    above_low, above_high = beyond(values, low), beyond(values, high)
-    if above_low is False or above_high is True:
-        return False
-    return True if above_low is True and above_high is False else None
+    if found.value < low:
+        return above(found, low)
+    holds, p = above(found, high)
+    if found.value > high:
+        return Answer(None if holds is None else False, p)
+    p = max(p, found.p_at(low))
+    return Answer(True if p <= ALPHA else None, p)
 
 
 def series_of(

@@ -41,7 +41,8 @@ def reload_dominates(records: Sequence[Record]) -> Outcome:
     if not shares:
         return nothing(NONE_SUCH)
     said = f"reload is {min(shares):.0%} to {max(shares):.0%} of reload + replay (n = {len(shares)})"
-    return Outcome(verdict(beyond(shares, 0.5)), said)
+    larger = beyond(shares, 0.5)
+    return Outcome(verdict(larger.holds), said, larger.p)
 
 
 def reload_waits_for_heartbeats(records: Sequence[Record]) -> Outcome:
@@ -59,9 +60,11 @@ def reload_waits_for_heartbeats(records: Sequence[Record]) -> Outcome:
     mostly_waiting = beyond(
         [part / whole if whole else 0.0 for part, whole in zip(detections, reloads, strict=True)], 0.5
     )
-    if as_long is False or mostly_waiting is False:
-        return Outcome(Verdict.DISAGREES, said)
-    return Outcome(verdict(True if as_long and mostly_waiting else None), said)
+    both = (as_long, mostly_waiting)
+    against = [one.p for one in both if one.holds is False]
+    if against:
+        return Outcome(Verdict.DISAGREES, said, min(against))
+    return Outcome(verdict(all(one.holds for one in both) or None), said, max(one.p for one in both))
 
 
 def total_within_a_minute(records: Sequence[Record]) -> Outcome:
@@ -78,7 +81,10 @@ def total_within_a_minute(records: Sequence[Record]) -> Outcome:
     said = f"longest macro recovery {max(ended, default=0.0):.1f} s, {open_ended} not seen to end (n = {len(runs)})"
     if any(time > FLINK_TOTAL_S for time in known):
         return Outcome(Verdict.DISAGREES, said)
-    return Outcome(verdict(True if not open_ended and beyond(known, FLINK_TOTAL_S) is False else None), said)
+    if open_ended:
+        return Outcome(Verdict.CANNOT_TELL, said)
+    longer = beyond(known, FLINK_TOTAL_S)
+    return Outcome(verdict(True if longer.holds is False else None), said, longer.p)
 
 
 def replay_grows_with_state(records: Sequence[Record]) -> Outcome:
@@ -94,7 +100,8 @@ def restart_takes_ten_seconds(records: Sequence[Record]) -> Outcome:
     if not known:
         return nothing(NONE_SUCH)
     said = f"the replacement is up after {min(known):.1f} to {max(known):.1f} s (n = {len(known)})"
-    return Outcome(verdict(between(known, *STORM_RESTART_S)), said)
+    within = between(known, *STORM_RESTART_S)
+    return Outcome(verdict(within.holds), said, within.p)
 
 
 def recovery_grows_with_the_interval(records: Sequence[Record]) -> Outcome:

@@ -41,6 +41,7 @@ from faultline.comparison.findings.finding import (
 )
 from faultline.comparison.findings.predicates import (
     Series,
+    above,
     beyond,
     constant,
     contrast,
@@ -130,8 +131,8 @@ def not_fully_used(records: Sequence[Record], by: str) -> Outcome:
     said = (
         f"at {greatest:,.10g} the machine is {min(known):.0%} to {max(known):.0%} busy, generator and broker included"
     )
-    above = beyond(known, FULLY_USED)
-    return Outcome(verdict(None if above is None else not above), f"{said} (n = {len(known)})")
+    full = beyond(known, FULLY_USED)
+    return Outcome(verdict(None if full.holds is None else not full.holds), f"{said} (n = {len(known)})", full.p)
 
 
 def threshold(records: Sequence[Record]) -> Outcome:
@@ -177,12 +178,9 @@ def a_third_of_the_latency(records: Sequence[Record]) -> Outcome:
         return not_testable(f"takes {PAPER_FACTOR:g} times the cores, as the paper had; here {said}")
     if not all(one.ratio for one in series):
         return Outcome(Verdict.CANNOT_TELL, said)
-    share, limit = (
-        mean_of([one.step(*levels, True) for one, levels in zip(series, ends, strict=True)]),
-        PAPER_SHARE + NEARLY,
-    )
-    below = share.value < math.log(limit)
-    return Outcome(verdict(below if share.p_at(math.log(limit)) <= ALPHA else None), said)
+    share = mean_of([one.step(*levels, True) for one, levels in zip(series, ends, strict=True)])
+    larger = above(share, math.log(PAPER_SHARE + NEARLY))
+    return Outcome(verdict(None if larger.holds is None else not larger.holds), said, larger.p)
 
 
 def throughput_stays(records: Sequence[Record]) -> Outcome:
