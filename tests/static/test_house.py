@@ -27,7 +27,7 @@ NAMED_PACKAGES = {
 MAY_IMPORT = {
     "generators": {"generators"},
     "fault": {"fault"},
-    "spark_jobs": {"progress"},
+    "spark_jobs": set(),
     "include/faultline": {"faultline", "generators", "fault"},
     "dags": {"faultline"},
     "benchmarks": {"benchmarks", "faultline", "generators", "fault"},
