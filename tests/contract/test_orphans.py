@@ -192,12 +192,14 @@ def test_what_another_user_laid_among_the_attempts_is_not_touched(site: Site, tm
     assert list(elsewhere.iterdir()) == [] and list(others.iterdir()) == []
 
 
-def test_one_that_resists_stops_nothing(site: Site) -> None:
+@pytest.mark.parametrize("plan", ["{}", '{"schema": 3, "ord'])
+def test_one_that_resists_stops_nothing(site: Site, plan: str) -> None:
     broken, orphan = site.attempt(1), site.attempt(2)
-    broken.plan.write_text("{}")
+    broken.plan.write_text(plan)
     said = site.sweep()
     assert said[0].startswith(f"{broken.id}: a dead attempt that could not be cleaned up: ")
     assert said[1].startswith(f"{orphan.id}: a dead attempt, cleaned up")
+    assert not lives(broken), "a recorder would keep the machine"
     assert not lives(orphan)
 
 
@@ -219,6 +221,21 @@ def test_a_folder_that_never_came_to_be_an_attempt_is_closed_once_it_is_old(site
     site.sweep()
     assert json.loads((old / "closed.json").read_text()) == {"ended": [], "topics": []}
     assert not (young / "closed.json").exists()
+
+
+@pytest.mark.parametrize("configuration", ["known", "refused today"])
+def test_an_attempt_from_before_there_were_plans_is_cleaned_up_by_its_own_installation(
+    site: Site, configuration: str
+) -> None:
+    config = {**parse_configuration({}).model_dump(mode="json"), **({} if configuration == "known" else {"rpm": 78})}
+    own, others = site.attempt(1, config=config), site.attempt(2, config=config, home="/elsewhere")
+    for attempt in (own, others):
+        attempt.plan.unlink()
+        os.utime(attempt.folder, (time.time() - 2 * SETTLED_S,) * 2)
+    (said,) = site.sweep()
+    assert said.startswith(f"{own.id}: a dead attempt") and not lives(own)
+    assert own.closed.exists() is (configuration == "known")
+    assert lives(others) and not others.closed.exists()
 
 
 def test_half_a_record_of_a_dead_writer_is_removed(site: Site) -> None:

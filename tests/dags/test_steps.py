@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,11 +18,11 @@ from faultline.lifecycle import steps
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.steps import STEPS, Step, perform
 from faultline.orchestration import experiment as subject
-from faultline.orchestration.experiment import experiment_dag, judge, run_here, submit_workload
+from faultline.orchestration.experiment import experiment_dag, judge, run_here, submit_workload, teardown
 from faultline.orchestration.hooks import ALONE
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal
-from faultline.system.processes import Entry, append_entry
+from faultline.system.processes import Entry, append_entry, end_ledger, process_of, read_ledger, spawn_detached
 from faultline.system.waiting import wait_until
 from tests.support.attempts import ID, prepared
 from tests.unit.sample_records import sample
@@ -113,3 +114,20 @@ def test_a_judge_that_breaks_says_why(attempt: Attempt, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="No space"):
         judge.function(ID)
     assert noted(attempt) == [("judge", "OSError", "[Errno 28] No space left on device")]
+
+
+def test_of_an_attempt_whose_plan_is_damaged_the_processes_are_ended_all_the_same(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    attempt.plan.write_text("{")
+    out = tmp_path / "out"
+    spawn_detached(
+        [sys.executable, "-c", "import time; time.sleep(900)"],
+        role="recorder", attempt=ID, ledger=attempt.ledger, stdout=out, stderr=out, cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        with pytest.raises(InfrastructureError, match="plan.json"):
+            teardown.function(ID)
+        assert process_of(read_ledger(attempt.ledger)[0]) is None
+    finally:
+        end_ledger(attempt.ledger)

@@ -16,13 +16,13 @@ import psutil
 
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.run import run_of
-from faultline.lifecycle.teardown import close
+from faultline.lifecycle.teardown import close, ended_if_unreadable
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.locks import beside_windows
 from faultline.system.processes import live_process
 from faultline.system.settings import Settings
 
-# A folder without `plan.json` that is younger may be one that is just being made.
+# A folder without plan and ledger that is younger may be one that is just being made.
 SETTLED_S = 60.0
 
 
@@ -56,7 +56,9 @@ def _clean_up(
         try:
             if not attempt.is_of(settings.home) or not is_dead(attempt):
                 continue
-            outcome = close(run_of(attempt, settings), delete_topics)
+            with ended_if_unreadable(attempt):
+                run = run_of(attempt, settings)
+            outcome = close(run, delete_topics)
             cleaned = f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)"
             trouble = f", but not healed: {why}; the next one tries again" if (why := outcome.get("unhealed")) else ""
             said.append(cleaned + trouble)
@@ -77,7 +79,8 @@ def unclosed(settings: Settings) -> list[Attempt]:
         # What another user laid there, such as a link to a folder elsewhere, is not looked into.
         if not attempt.is_own() or attempt.closed.exists():
             continue
-        if attempt.plan.exists():
+        # One from before there were plans has a ledger alone, once anything was started.
+        if attempt.plan.exists() or attempt.ledger.exists():
             found.append(attempt)
         elif time.time() - folder.stat().st_mtime > SETTLED_S:
             # Its `prepare` died before it wrote the plan: nothing was started.

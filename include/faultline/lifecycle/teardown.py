@@ -5,7 +5,8 @@ Only light modules are imported at the top: this runs in tasks that shall end wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -106,6 +107,20 @@ def close(run: Run, delete_topics: Callable[[list[str]], None]) -> dict[str, Any
     write_json(attempt.closed, outcome)
     attempt.unhealed.unlink(missing_ok=True)
     return outcome
+
+
+@contextlib.contextmanager
+def ended_if_unreadable(attempt: Attempt) -> Iterator[None]:
+    """Ends the attempt's processes where its plan, which is read inside, cannot be read: a recorder would keep the
+    machine, and a stopped victim would stay so, for as long as nobody mends the file."""
+    try:
+        yield
+    except Exception:
+        try:
+            end_ledger(attempt.ledger)
+        finally:
+            end_processes(marked(RUN_MARK, attempt.id))
+        raise
 
 
 def _free(run: Run, delete_topics: Callable[[list[str]], None]) -> list[str]:

@@ -216,11 +216,14 @@ def teardown(attempt_id: str) -> dict[str, Any]:
     """Ends what the attempt's ledger names, deletes its topics, and closes the attempt."""
     from airflow.sdk.exceptions import AirflowFailException
 
+    from faultline.experiment.attempt import Attempt
     from faultline.lifecycle.steps import TEARDOWN, perform
+    from faultline.lifecycle.teardown import ended_if_unreadable
     from faultline.orchestration.airflow_api import note_stopped
     from faultline.records.store import Store
 
-    run = run_here(attempt_id)
+    with ended_if_unreadable(Attempt(load_settings().attempts / attempt_id)):
+        run = run_here(attempt_id)
     outcome: dict[str, Any] = perform(TEARDOWN, run)
     settings, attempt = run.settings, run.attempt
     judged = (attempt.folder / "audit.json").exists()  # and told
