@@ -12,6 +12,7 @@ from faultline.installation.kafka import delete_topics
 from faultline.lifecycle.collect import gather, is_large, require_whole, sent_records
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.teardown import close
+from faultline.system.errors import ConfigError
 from faultline.system.marks import RUN_MARK
 from faultline.system.processes import end_processes, marked
 from faultline.system.settings import Settings
@@ -23,9 +24,16 @@ if TYPE_CHECKING:
 def harvest(run: RunContext) -> None:
     """Gathers what the run left on disk; then Spark reads both topics, unless the engine has a way of its own.
 
-    Raises InfrastructureError when the topics are not whole any more, or the job fails.
+    Raises ConfigError for an attempt from before schema 3 of plans, InfrastructureError when the topics are not whole
+    any more, or the job fails.
     """
     attempt, plan = run.attempt, run.plan
+    # What was a tuple then, only the user's file could tell, which may have changed; its tables stay as they are.
+    if not plan.tuples:
+        raise ConfigError(
+            f"{attempt.id}: got an attempt of an earlier version; expected one whose plan says how to harvest; "
+            "fix: clear the step judge alone, which reads the tables that are there, or the whole run"
+        )
     configuration = gather(run)
     require_whole(plan)
     if own := run.engine.harvester(run):

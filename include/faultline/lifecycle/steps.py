@@ -40,7 +40,7 @@ from faultline.system.errors import Cancelled, FaultlineError, InfrastructureErr
 from faultline.system.locks import beside_windows
 from faultline.system.settings import Settings
 from faultline.system.target import target
-from faultline.system.waiting import seldom, wait_until
+from faultline.system.waiting import longest_wait_s, seldom, wait_until
 
 # Between two looks at another run that measures the same cell.
 TWIN_CHECK_S = 2.0
@@ -71,7 +71,7 @@ STEPS = {
     step.name: step
     for step in (
         Step("provision_topics", start.provision_topics),
-        Step("start_recorder", start.start_recorder, timeout_s=lambda plan: TURN_S + 15 * MINUTE_S),
+        Step("start_recorder", start.start_recorder, timeout_s=lambda plan: TURN_S + longest_wait_s() + 15 * MINUTE_S),
         Step("start_generator", start.start_generator),
         Step("submit_workload", start.submit_workload, timeout_s=lambda plan: 15 * MINUTE_S + filling_s(plan)),
         Step("inject_fault", start.inject_fault, timeout_s=lambda plan: plan.window_s + 20 * MINUTE_S),
@@ -180,6 +180,8 @@ def _within(step: Step, limit_s: float) -> Iterator[None]:
     try:
         yield
     finally:
+        # First, since a signal that nobody handles ends the process.
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, *timer)
 

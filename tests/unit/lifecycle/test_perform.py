@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from faultline.experiment.attempt import write_json
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.preparations import Filling
@@ -110,13 +112,29 @@ def test_a_step_that_takes_too_long_is_given_up(run: RunContext) -> None:
     assert perform(Step("quick", lambda run: 7), run) == 7, "the limit is taken back"
 
 
-def test_limits_follow_the_plan(run: RunContext) -> None:
+def test_the_timer_of_a_step_is_stopped_before_its_signal_ends_the_process_again(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[float] = []
+    real = signal.signal
+
+    def noting(number: int, handler: Any) -> Any:
+        left.append(signal.getitimer(signal.ITIMER_REAL)[0])
+        return real(number, handler)
+
+    monkeypatch.setattr(signal, "signal", noting)
+    perform(Step("quick", lambda run: 7), run)
+    assert left[1] == 0.0
+
+
+def test_limits_follow_the_plan(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_QUIET_S", "7200")
     limits = {name: step.timeout_s(run.plan) for name, step in STEPS.items()}
     assert limits["inject_fault"] == limits["await_end"] == run.plan.window_s + 1200
     filling = Filling({}, runs=1, what="it", events=1, typical_s=1.0, longest_s=500.0)
     longer = replace(run.plan, filling=filling)
     assert STEPS["submit_workload"].timeout_s(longer) == limits["submit_workload"] + 500
-    assert limits["start_recorder"] > subject.TURN_S and limits["harvest"] == limits["judge"] == 7200
+    assert limits["start_recorder"] > subject.TURN_S + 7200 and limits["harvest"] == limits["judge"] == 7200
 
 
 def test_a_run_waits_for_the_one_that_measures_its_cell(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,3 +247,15 @@ def test_what_is_refused_leaves_its_record(run: RunContext, monkeypatch: pytest.
 
     monkeypatch.setattr(subject, "prepare", refuse)
     assert subject.run(ORDER, run.hooks, run.settings) is record
+
+
+def test_an_attempt_of_an_earlier_version_is_not_harvested_again(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan says neither what a tuple was nor what the topics held: good tables would be written over."""
+    attempt = run.attempt
+    write_json(attempt.folder / "attempt.json", {**attempt.read(), "config": run.plan.order.config})
+    attempt.plan.unlink()
+    monkeypatch.setattr("faultline.lifecycle.finish.gather", lambda run: pytest.fail("was gathered"))
+    with pytest.raises(ConfigError, match="fix: clear the step judge alone"):
+        perform(STEPS["harvest"], context_of(attempt, run.settings))
