@@ -6,6 +6,7 @@ is started before. Standard library only, since the handler brings it to other h
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from typing import Any
 
 from fault import traffic
 from fault.errors import ActRefused, FaultError
-from fault.procfs import all_pids, command_of, read_process, stat_of
+from fault.procfs import all_pids, command_of, process_handle, read_process, send_signal, stat_of
 
 # A disk of more is nobody's to fill: it would take minutes, and hit all that lives on it.
 MOST_FREE = 16 * 2**30
@@ -176,19 +177,11 @@ def _neighbour(name: str, program: str, *words: str) -> None:
 
 def _leave(name: str, asked: Mapping[str, Any]) -> None:
     for pid in _neighbours(name):
-        try:
-            handle = os.pidfd_open(pid)
-        except OSError:
-            continue
-        try:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError), process_handle(pid) as handle:
             # It may have ended meanwhile, and another have its number.
             if pid in _neighbours(name):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                send_signal(pid, handle, signal.SIGKILL)
                 os.waitpid(pid, 0)  # where it is this very process's
-        except (ProcessLookupError, ChildProcessError):
-            pass
-        finally:
-            os.close(handle)
 
 
 def _crowded(name: str, asked: Mapping[str, Any]) -> bool:

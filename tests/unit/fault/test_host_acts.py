@@ -130,6 +130,26 @@ def test_neighbours_that_are_missing_are_added_and_none_too_many() -> None:
     wait_until(lambda: not act.holds(NAME, asked), timeout_s=120, what="their end")
 
 
+@pytest.mark.parametrize("kernel", ["without the call", "ENOSYS"])
+def test_neighbours_end_also_where_there_are_no_pidfds(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    act, asked = HOST_ACTS["cpu_pressure"], {"cores": 1}
+    act.do(NAME, asked)
+    with monkeypatch.context() as patch:
+        if kernel == "ENOSYS":
+            patch.setattr(os, "pidfd_open", refuse)
+        else:
+            patch.delattr(os, "pidfd_open")
+        try:
+            act.undo(NAME, asked)
+            assert not act.holds(NAME, asked)
+        finally:
+            patch.undo()
+            act.undo(NAME, asked)
+
+
 def test_a_process_that_may_not_be_looked_at_keeps_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)", neighbour_mark(NAME)]) as process:
         shown(process.pid, neighbour_mark(NAME))
