@@ -164,7 +164,7 @@ def _probe(victim: ProcessIdentity) -> Presence:
     if live is None:
         return Presence.GONE
     try:
-        require_same(victim, live)
+        require_same(victim, live, by_ticks=True)
     except IdentityMismatch as mismatch:
         # A process whose memory is being torn down has no command line left, but is no stranger.
         if mismatch.part in ("token", "role") and not live.command:
@@ -184,7 +184,7 @@ def _check(victim: ProcessIdentity, live: LiveProcess, signum: int) -> None:
         raise IdentityMismatch(victim.pid, "pid", "it is the agent that was to signal it, or an ancestor of it")
     if victim.role.under is None or signum == signal.SIGCONT:
         # SIGCONT heals what was proven to be the run's when it was stopped; its ancestors may have died since.
-        require_same(victim, live)
+        require_same(victim, live, by_ticks=signum == signal.SIGCONT)
     else:
         require_match(victim, live, tuple(read_ancestors(live, until=ROLES[victim.role.under])))
 

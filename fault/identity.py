@@ -19,7 +19,7 @@ from fault.errors import IdentityMismatch, VictimRefused
 # Creation times come in kernel ticks of 10 ms; two readings of one process agree within this.
 CREATE_TIME_TOLERANCE_S = 0.02
 # Wall creation time = boot time + ticks, and the boot time that the kernel tells moves when the wall
-# clock is set. Where the ticks are known they decide; the wall time then only has to be near.
+# clock is set. Where the ticks are known they decide; who is to be hit must have begun near that wall time, too.
 CLOCK_STEP_TOLERANCE_S = 2.0
 # What stands before a token in the argument that marks a process, by scope.
 MARKS: Mapping[str, tuple[str, ...]] = {
@@ -271,10 +271,11 @@ def node_of(role: Role, command: Sequence[str]) -> str | None:
     return url.group(1) if url else ":".join(known)
 
 
-def require_same(identity: ProcessIdentity, live: LiveProcess) -> None:
+def require_same(identity: ProcessIdentity, live: LiveProcess, *, by_ticks: bool = False) -> None:
     """Raises IdentityMismatch, naming the part, unless `live` is the process that `identity` names.
 
-    For a role that is marked through another process this says nothing about whose it is now.
+    For a role that is marked through another process this says nothing about whose it is now. `by_ticks`: ticks that
+    are known decide alone, for what harms nobody: one that is paused is found also if the clock was set meanwhile.
     """
     if live.pid != identity.pid:
         raise IdentityMismatch(live.pid, "pid", f"the victim is process {identity.pid}")
@@ -282,7 +283,7 @@ def require_same(identity: ProcessIdentity, live: LiveProcess) -> None:
         raise IdentityMismatch(live.pid, "user", "it belongs to another user")
     apart = abs(live.create_time - identity.create_time)
     if identity.start_ticks is not None and live.start_ticks is not None:
-        same = live.start_ticks == identity.start_ticks and apart <= CLOCK_STEP_TOLERANCE_S
+        same = live.start_ticks == identity.start_ticks and (by_ticks or apart <= CLOCK_STEP_TOLERANCE_S)
     else:
         same = apart <= CREATE_TIME_TOLERANCE_S
     if not same:

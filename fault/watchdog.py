@@ -211,7 +211,7 @@ class _Paused:
         live = read_process(victim.pid)
         if live is None:
             return None
-        require_same(victim, live)
+        require_same(victim, live, by_ticks=True)
         return cls(victim.pid, handle, live.start_ticks)
 
     def state(self) -> str:

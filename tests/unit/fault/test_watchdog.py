@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ import psutil
 import pytest
 
 from fault import host_acts, watchdog
+from fault.action import Context, UndoSpec
+from fault.actions.processes import PAUSE
 from fault.errors import ActRefused, WatchdogUnavailable
 from fault.handler import Handler
 from fault.host_acts import HostAct
-from fault.identity import Presence, ProcessIdentity
+from fault.identity import Presence, ProcessIdentity, Tokens
 from fault.injector import Injector
+from fault.victims import Guard
 from faultline.system.waiting import wait_until
+from tests.support.fake_clock import Moment
 from tests.support.processes import EVENT_S, words_of
 from tests.unit.fault.conftest import Host, only
 from tests.unit.sleepers import Spawn
@@ -141,6 +146,23 @@ def test_whoever_continues_the_victim_ends_the_watchdog_of_one_who_died(
     HERE.signal(victim, signal.SIGCONT)
     # It looks every second, or later on a busy machine.
     assert len(left) == 1 and psutil.wait_procs(left, timeout=120)[1] == []
+
+
+def test_the_clock_may_be_set_while_it_stands_there(injector: Injector, spawn: Spawn, run: str) -> None:
+    """Whoever undoes the pause finds the victim by its ticks; and where nobody does, the watchdog."""
+    spawn()
+    victim = only(injector, run)
+    undo = UndoSpec("pause", "SIGCONT to it", replace(victim, create_time=victim.create_time - 3600).as_json())
+    tokens = Tokens(run)
+    context = Context(Path(), injector, tokens, Guard(tokens), Moment)
+    injector.signal(victim, signal.SIGSTOP)
+    await_presence(victim, Presence.STOPPED)
+    assert PAUSE.hands.holds(undo, context)
+    PAUSE.hands.undo(undo, context)
+    await_presence(victim, Presence.ALIVE)
+    injector.start_watchdog(replace(victim, create_time=victim.create_time - 3600), 0.3)
+    injector.signal(victim, signal.SIGSTOP)
+    await_presence(victim, Presence.ALIVE)
 
 
 # Takes a watchdog with few looks for a pause, in an own process, whose modules may be changed.

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from faultline.experiment.attempt import write_json
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.preparations import Filling
