@@ -8,13 +8,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from faultline.comparison.compare import Verdict, metrics_named
 from faultline.comparison.nights import (
     Night,
     as_json,
     baseline_of,
+    change_points,
     changes_of_surroundings,
     course_of,
     judge_night,
@@ -271,3 +275,43 @@ def test_the_surroundings_of_a_night_are_those_of_its_newest_valid_record() -> N
     assert every[1].build == "b2"
     failed = nights(night(1, 100, status="failed"))
     assert (failed[0].build, failed[0].surroundings, changes_of_surroundings(failed)) == (None, {}, {})
+
+
+def levels(seed: int, *parts: tuple[int, float]) -> list[float]:
+    """So many nights at each level, with 2 % of noise."""
+    rng = np.random.default_rng(seed)
+    return [float(value) for n, level in parts for value in level * (1 + 0.02 * rng.standard_normal(n))]
+
+
+@given(st.integers(0, 50), st.integers(8, 22))
+@settings(deadline=None, max_examples=15)
+def test_a_planted_change_is_found_within_one_night(seed: int, begins: int) -> None:
+    found = change_points(levels(seed, (begins, 100), (30 - begins, 110)))
+    assert any(abs(one - begins) <= 1 for one in found) and len(found) <= 3
+
+
+def test_seldom_is_more_found_than_was_planted() -> None:
+    assert sum(bool(change_points(levels(seed, (30, 100)))) for seed in range(100)) <= 5
+    assert sum(len(change_points(levels(seed, (15, 100), (15, 110)))) > 1 for seed in range(30)) <= 2
+
+
+def test_one_wild_night_is_no_change() -> None:
+    values = levels(4, (30, 100))
+    values[15] = 200
+    assert change_points(values) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (levels(3, (10, 100), (10, 120), (10, 100)), [10, 20]),
+        ([*(100.0 + n % 3 for n in range(28)), 150.0, 151.0], []),
+        ([*(100.0 + n % 3 for n in range(28)), 150.0, 151.0, 152.0], [28]),
+        ([1e6] * 10 + [1e6 + 1e-4] * 10, []),
+        ([1e6] * 10 + [1e6 + 0.1] * 10, [10]),
+        ([1e-6] * 10 + [1.1e-6] * 10, [10]),
+        *((nothing, []) for nothing in ([], [1.0] * 30, [1.0, 2.0], [math.nan] * 10, [0.0] * 8)),
+    ],
+)
+def test_a_level_lasts_three_nights_and_differs_by_more_than_rounding(values: list[float], found: list[int]) -> None:
+    assert change_points(values) == found

@@ -41,6 +41,15 @@ def test_what_is_flat_short_or_unknown_has_no_levels() -> None:
     assert level_begins(np.array([1.0] * 10 + [np.nan] * 10)) == []
 
 
+@pytest.mark.parametrize(("step", "found"), [(3.1, []), (3.3, [10])])
+def test_a_level_costs_four_times_the_variance_of_a_value_for_each_logarithm_of_their_number(
+    step: float, found: list[int]
+) -> None:
+    """Values alternate by ±1: by a robust estimate from one to the next that is a deviation of 2.1, so among 21 values
+    a change in their middle must explain 53 or more: 5.2 times the square of the step, as these values fall."""
+    assert level_begins(np.array([100 + (-1) ** n + (step if n >= 10 else 0) for n in range(21)])) == found
+
+
 def slopes_of(times: Floats, values: Floats) -> list[float]:
     pairs = itertools.combinations(zip(times, values, strict=True), 2)
     return [(v - u) / (t - s) for (s, u), (t, v) in pairs if t != s]
