@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.gate.verdict import (
@@ -21,11 +22,13 @@ from faultline.comparison.gate.verdict import (
     bounded,
     how_many_tests,
     judge_gate,
+    least_p,
     least_pairs,
     looks,
+    p_above,
     suspected,
 )
-from faultline.comparison.statistics.estimate import Between
+from faultline.comparison.statistics.estimate import Between, Interval
 
 P50, RPS, MACRO = metrics_named(["latency_ms.p50", "rps_per_core", "recovery.macro_s"])
 
@@ -137,3 +140,56 @@ def test_a_builds_loss_is_the_others_gain(seed: int, change: float, n: int) -> N
     for (p, q, p_better, q_better), other in zip(suspected(cells), suspected(turned), strict=True):
         assert (p, q) == pytest.approx(other[2:]) and (p_better, q_better) == pytest.approx(other[:2])
         assert p <= q <= 1
+
+
+DIFFERENCES = st.lists(st.floats(-2, 2).map(lambda one: round(one, 3)), min_size=2, max_size=12)
+
+
+@given(DIFFERENCES, st.floats(0.01, 100))
+def test_its_p_is_students_whatever_scale_and_order_and_never_less_than_the_signs_could_give(
+    values: list[float], scale: float
+) -> None:
+    p = p_above(values)
+    if np.ptp(values) > 0:
+        asked = stats.ttest_1samp(values, 0.0, alternative="greater").pvalue
+        assert p == pytest.approx(max(asked, least_p(len(values))))
+    assert p_above([scale * one for one in reversed(values)]) == pytest.approx(p)
+    assert p + p_above([-one for one in values]) >= 1 - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("values", "p"),
+    [
+        ([], 1.0),
+        ([0.1], 1.0),
+        ([0.0] * 10, 1.0),
+        ([0.1] * 10, 2.0**-10),
+        ([-0.1] * 10, 1.0),
+        ([1.0 + n / 1000 for n in range(5)], 2.0**-5),
+        ([math.inf] * 8, 2.0**-8),
+        # Of 8 signed ranks the sum 28, and of 6 the sum 18, are reached or exceeded in so many ways.
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, -math.inf], 25 / 2**8),
+        ([0.1, 0.2, -0.3, 0.4, 0.5, math.inf], 5 / 2**6),
+    ],
+)
+def test_its_p_of_nothing_of_no_scatter_and_of_pairs_without_an_end(values: list[float], p: float) -> None:
+    assert p_above(values) == pytest.approx(p)
+
+
+def test_the_interval_of_a_change_covers_it_nineteen_times_in_twenty_and_of_one_pair_nothing_is_known() -> None:
+    rng, covered = np.random.default_rng(11), 0
+    for _ in range(400):
+        values = tuple((0.1 + 0.05 * rng.standard_t(4, 10)).tolist())
+        (found,) = judge_gate([night(1, Pairs("a", "a", P50, values, values, 10))]).cells
+        assert found.change and found.change.low <= found.change.value <= found.change.high
+        covered += found.change.low <= math.expm1(0.1) <= found.change.high
+    assert 0.92 <= covered / 400 <= 0.985
+    (one,) = judge_gate([night(1, Pairs("a", "a", P50, (0.1,), (0.1,), 10))]).cells
+    assert one.change == Interval(pytest.approx(math.expm1(0.1)), -1.0, math.inf) and one.visible is None
+
+
+def test_what_would_have_been_seen_is_seen_in_two_nights_four_times_in_five() -> None:
+    said = [judge_gate([night(1, pairs(0.0, seed))]).cells[0].visible or math.nan for seed in range(200)]
+    size = math.log1p(float(np.median(said)))
+    seen = [judge_gate([night(n, pairs(size, 2 * seed + n)) for n in (1, 2)]).red for seed in range(300)]
+    assert 0.7 <= sum(seen) / 300 <= 0.9
