@@ -17,6 +17,7 @@ from faultline.engines.spark.rest import spark_instant_ns
 from faultline.records.judge.cpu import taken
 from faultline.records.judge.evidence import Gate, _not_measured, read_attempt, read_evidence
 from faultline.records.judge.journals import Settled, read_conductor, read_generator
+from faultline.records.judge.judge import judge
 from faultline.records.judge.samples import MACHINE_COLUMNS, all_processes
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import by_event, read_ended
@@ -63,6 +64,26 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
     (directory / name).write_text("{")
     with pytest.raises(InfrastructureError, match=name):
         read_evidence(directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("batches.json", None, r"batches\.json: missing"),
+        ("stored.json", "{", r"stored\.json: not JSON"),
+        ("stored.json", "[1]", r"stored\.json: "),
+    ],
+)
+def test_a_file_that_keeps_an_attempt_from_a_record_is_named(
+    tmp_path: Path, name: str, content: str | None, why: str
+) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    if content is None:
+        (directory / name).unlink()
+    else:
+        (directory / name).write_text(content)
+    with pytest.raises(InfrastructureError, match=why):
+        judge(directory)
 
 
 def test_a_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
