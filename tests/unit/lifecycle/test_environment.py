@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
+import pytest
+
+from faultline.experiment.build import BuildSpec
 from faultline.experiment.config import parse_configuration
+from faultline.lifecycle import builds as subject
+from faultline.lifecycle.builds import build_of
 from faultline.lifecycle.environment import READERS, describe, programs
+from faultline.lifecycle.machine import cgroup_limits, machine, processor
+from faultline.records.environment import Environment
+from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
 
 
@@ -39,3 +48,135 @@ def test_of_a_targets_broker_nothing_is_said_that_is_known_of_the_embedded_one(t
     assert usual["kafka_conf"] == {"log.retention.hours": "24"} and "kafka" in usual["versions"]
     assert there["kafka_conf"] is None
     assert usual["versions"].keys() - there["versions"].keys() == usual["jvm"].keys() - there["jvm"].keys() == {"kafka"}
+
+
+# --- what the system says of the machine, from files as Linux writes them
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+
+
+def test_the_processor_is_named_where_the_machine_says_it(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    assert processor(file) is None
+    file.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2.50GHz\n\nprocessor\t: 1\nmodel name\t: Some CPU\n")
+    assert processor(file) == "Some CPU @ 2.50GHz"
+    file.write_text("processor\t: 0\nBogoMIPS\t: 48.00\n")  # as on ARM
+    assert processor(file) is None
+
+
+VERSION_2 = {
+    "groups": "0::/user.slice/job",
+    "fs/user.slice/job/cpu.max": "max 100000",
+    "fs/user.slice/job/memory.max": "1073741824",
+    "fs/user.slice/cpu.max": "150000 100000",
+    "fs/user.slice/memory.max": "max",
+}
+VERSION_1 = {
+    "groups": "4:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/\n0::/",
+    "fs/cpu,cpuacct/job/cpu.cfs_quota_us": "-1",
+    "fs/cpu,cpuacct/job/cpu.cfs_period_us": "100000",
+    "fs/memory/job/memory.limit_in_bytes": str(512 * 2**20),
+    "fs/memory/memory.limit_in_bytes": "9223372036854771712",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"groups": "0::/"}, {"cpus": None, "memory_mb": None}),
+        (VERSION_2, {"cpus": 1.5, "memory_mb": 1024}),
+        ({**VERSION_2, "fs/user.slice/job/cpu.max": "50000 100000"}, {"cpus": 0.5, "memory_mb": 1024}),
+        ({**VERSION_2, "fs/user.slice/job/cpu.max": "a b c"}, {"cpus": 1.5, "memory_mb": 1024}),
+        (VERSION_1, {"cpus": None, "memory_mb": 512}),
+        ({**VERSION_1, "fs/cpu,cpuacct/job/cpu.cfs_quota_us": "250000"}, {"cpus": 2.5, "memory_mb": 512}),
+        # As in a container: its path is that of the host, and what it sees is the root.
+        ({"groups": "3:cpu:/docker/a\n", "fs/cpu/cpu.cfs_quota_us": "1000", "fs/cpu/cpu.cfs_period_us": "1000"},
+         {"cpus": 1.0, "memory_mb": None}),
+    ],
+)  # fmt: skip
+def test_the_tightest_limit_of_a_group_and_those_above_holds(
+    tmp_path: Path, files: dict[str, str], expected: dict[str, float | None] | None
+) -> None:
+    write(tmp_path, files)
+    assert cgroup_limits(tmp_path / "groups", tmp_path / "fs") == expected
+
+
+def test_a_record_takes_what_this_machine_says() -> None:
+    known = machine()
+    unknown = {name: None for name, field in Environment.model_fields.items() if field.is_required()}
+    found = Environment.model_validate({**unknown, **known})
+    assert found.kernel and set(known) <= set(Environment.model_fields)
+
+
+# --- revisions brought here by git: whole or not at all, never changed, and refused by name
+
+
+def git(root: Path, *words: str) -> str:
+    named = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", str(root), *named, *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A checkout with two revisions of one program, and a first one without any."""
+    root = tmp_path / "checkout"
+    (root / "spark_jobs" / "nexmark").mkdir(parents=True)
+    git(root, "init", "-q")
+    git(root, "commit", "-q", "--allow-empty", "-m", "empty")
+    git(root, "tag", "v0")
+    for version in ("v1", "v2"):
+        (root / "spark_jobs" / "a.py").write_text(f"print('{version}')\n")
+        (root / "spark_jobs" / "nexmark" / "ü.sql").write_text(version)
+        git(root, "add", "-A")
+        git(root, "commit", "-q", "-m", version)
+        git(root, "tag", version)
+    return Settings(root, tmp_path / "home", tmp_path / "results")
+
+
+def test_a_revisions_programs_are_brought_once_and_stay_as_they_are(settings: Settings) -> None:
+    build = build_of(BuildSpec("v1"), settings, key="baseline")
+    commit = git(settings.root, "rev-parse", "v1")
+    assert (build.commit, build.programs) == (commit, settings.home / "builds" / commit[:12] / "spark_jobs")
+    assert (build.programs / "a.py").read_text() == "print('v1')\n"
+    assert (build.programs / "nexmark" / "ü.sql").read_text() == "v1"
+    before = (build.programs / "a.py").stat().st_mtime_ns
+    assert build_of(BuildSpec(commit[:8]), settings, key="baseline").programs == build.programs
+    assert (build.programs / "a.py").stat().st_mtime_ns == before
+    assert [path.name for path in (settings.home / "builds").iterdir()] == [commit[:12]], "nothing half made is left"
+    (settings.root / "spark_jobs" / "a.py").write_text("changed")
+    assert (build_of(BuildSpec("HEAD"), settings, key="x").programs / "a.py").read_text() == "print('v2')\n"
+    assert build.as_environment() == {"revision": "v1", "settings": {}, "commit": commit}
+    installed = build_of(BuildSpec(), settings, key="x")
+    assert installed.programs == settings.root / "spark_jobs" and installed.as_environment() is None
+
+
+def test_what_cannot_be_brought_is_refused_by_name(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="^baseline.revision: git knows no 'v9' in this checkout"):
+        build_of(BuildSpec("v9"), settings, key="baseline")
+    with pytest.raises(ConfigError, match="^baseline.revision: v0 has no spark_jobs/"):
+        build_of(BuildSpec("v0"), settings, key="baseline")
+    build = build_of(BuildSpec("v1"), settings, key="baseline")
+    (build.programs / "a.py").write_text("tampered")
+    with pytest.raises(ConfigError, match="a.py is not what v1 has; delete .*builds"):
+        build_of(BuildSpec("v1"), settings, key="baseline")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match="^baseline.revision: there is no git here"):
+        build_of(BuildSpec("v1"), settings, key="baseline")
+
+
+def test_a_failed_archive_leaves_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = subject._git
+
+    def broken(root: Path, where: str, arguments: list[str]) -> bytes | None:
+        return None if arguments[0] == "archive" else asked(root, where, arguments)
+
+    monkeypatch.setattr(subject, "_git", broken)
+    with pytest.raises(ConfigError, match="git could not read spark_jobs/"):
+        build_of(BuildSpec("v1"), settings, key="baseline")
+    assert not (settings.home / "builds").exists()

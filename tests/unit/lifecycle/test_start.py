@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +12,16 @@ from typing import Any
 import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.config import parse_configuration
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle import start as steps
+from faultline.lifecycle import start as subject
+from faultline.lifecycle.progress import current_attempt, phase_of
 from faultline.lifecycle.start import _stop_recorder
 from faultline.system.journal import write_lines
 from faultline.system.processes import end_ledger, spawn_detached
-from faultline.system.settings import ROOT, Settings
+from faultline.system.settings import ROOT, Settings, load_settings
+from faultline.system.window import NS
 from tests.support.attempts import ID, prepared
 from tests.support.plain_hooks import context_of
 
@@ -95,3 +101,98 @@ def test_who_waits_for_services_starts_those_that_were_given_up(
     monkeypatch.setattr(steps, "SERVICES_TIMEOUT_S", 1.0)
     steps.await_services(run)
     assert started == ["kafka"]
+
+
+# --- topics of an attempt keep what they are given until they are deleted
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("varied", [None, {"segment.bytes": "1048576"}])
+def test_records_stay_however_long_the_run_and_however_late_its_harvest(
+    monkeypatch: pytest.MonkeyPatch, varied: dict[str, str] | None, several: bool
+) -> None:
+    made: list[Any] = []
+    done: Future[None] = Future()
+    done.set_result(None)
+
+    def create(topics: list[Any], **limits: float) -> dict[str, Future[None]]:
+        made.extend(topics)
+        return {topic.topic: done for topic in topics}
+
+    monkeypatch.setattr(subject, "let_workload_in", lambda client: None)
+    settings = load_settings()
+    topics = {role: SimpleNamespace(name=f"t-{role}", partitions=4) for role in ("input", "output")}
+    run: Any = SimpleNamespace(
+        plan=SimpleNamespace(topics=topics, stamped_by_broker=several),
+        there=settings,
+        config=parse_configuration({"topic_conf": varied}),
+        hooks=SimpleNamespace(kafka_admin=lambda: SimpleNamespace(create_topics=create)),
+    )
+    subject.provision_topics(run)
+    assert [topic.topic for topic in made] == ["t-input", "t-output"]
+    for topic, by_broker in zip(made, (False, several), strict=True):
+        stamp = "LogAppendTime" if by_broker else "CreateTime"
+        kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+        assert topic.config == {"message.timestamp.type": stamp, **kept, **(varied or {})}
+
+
+# --- what is said of a running experiment whose fault came
+
+
+T0 = 1_795_241_700 * NS
+
+
+@pytest.mark.parametrize(
+    ("action", "victim", "words"),
+    [
+        ("kill", 12, "killed pid 12"),
+        ("term", 12, "terminated pid 12"),
+        ("pause", 12, "paused pid 12"),
+        ("delay", None, "delayed the connections to Kafka"),
+        ("reset", None, "reset the connections to Kafka"),
+        ("cut", None, "cut the connections to Kafka"),
+        ("melted", 12, "hit pid 12"),  # of an attempt whose action is there no more
+    ],
+)
+def test_a_fault_is_told_by_what_it_did_and_to_whom(
+    tmp_path: Path, action: str, victim: int | None, words: str
+) -> None:
+    attempt = Attempt(tmp_path)
+    prepared(tmp_path)
+
+    def at(seconds: float, event: str, **fields: Any) -> str:
+        wall_ns = T0 + round(seconds * NS)
+        return json.dumps({"wall_ns": wall_ns, "mono_ns": wall_ns, "event": event, **fields}) + "\n"
+
+    gate = at(0, "gate", t0_wall_ns=T0, t0_mono_ns=T0)
+    attempt.conductor_journal.write_text(gate + at(41, "delivered", fault=0, victim=victim, action=action))
+    phase = phase_of(attempt, T0 + 45 * NS)
+    assert phase.name == "measuring"
+    assert phase.detail == f"T0 + 45 s; {words} 4 s ago; recorder not started"
+
+
+def test_of_two_attempts_in_work_the_one_whose_turn_it_is_is_shown(tmp_path: Path) -> None:
+    settings = Settings(root=tmp_path, home=tmp_path / "home", results=tmp_path)
+    assert current_attempt(settings, "mine") is None
+
+    def made(name: str, sweep_id: str = "mine") -> Attempt:
+        return prepared(settings.attempts / name, sweep_id=sweep_id)
+
+    def shown() -> str:
+        attempt = current_attempt(settings, "mine")
+        assert attempt is not None
+        return attempt.id
+
+    first = made("1")
+    assert shown() == "1", "nothing of it has begun"
+    first.recorder_journal.touch()
+    second = made("2")
+    made("3", sweep_id="another")
+    assert shown() == "1"
+    second.recorder_journal.touch()
+    assert shown() == "2", "begins beside the harvest of the first"
+    first.closed.touch()
+    second.closed.touch()
+    assert shown() == "2"
+    made("4")
+    assert shown() == "4"
