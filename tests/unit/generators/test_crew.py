@@ -27,11 +27,10 @@ from generators.gate import LoadEnd, Start, StopSwitch
 from generators.journal import GeneratorError, Journal
 from generators.member import serve
 from generators.spec import GeneratorSpec
+from tests.unit.generators.conftest import spec_of
 
 HOST = "127.0.0.1"
-SPEC = GeneratorSpec.model_validate(
-    {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 10, "seconds": 1, "source": "ids", "processes": 2}
-)
+SPEC = spec_of(source="ids", rate=10, seconds=1, processes=2)
 
 
 def stand_in(

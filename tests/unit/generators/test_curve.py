@@ -118,18 +118,18 @@ def test_a_sine_comes_back_to_its_base_however_long() -> None:
     assert abs(wave.value(2.5) - 500 - 100 * math.sin(math.pi / 4)) < 1e-6
 
 
-def test_values() -> None:
-    assert [curve({"kind": "step", "at_s": 30, "to": 800}).value(t) for t in (-1, 0, 29.9, 30, 99)] == [500] * 3 + [
-        800
-    ] * 2
-    ramp = curve({"kind": "ramp", "from_s": 20, "until_s": 60, "to": 800})
-    assert [ramp.value(t) for t in (0, 20, 40, 60, 100)] == [500, 500, 650, 800, 800]
-    burst = curve({"kind": "burst", "at_s": 30, "length_s": 5, "to": 2000, "every_s": 20})
-    assert [burst.value(t) for t in (0, 29, 30, 34.9, 35, 50, 54, 55, LONG + 10)] == [
-        500, 500, 2000, 2000, 500, 2000, 2000, 500, 2000,
-    ]  # fmt: skip
-    recorded = curve({"kind": "recorded", "points": [[0, 500], [10, 700], [20, 0]]})
-    assert [recorded.value(t) for t in (0, 5, 10, 15, 20, 99)] == [500, 600, 700, 350, 0, 0]
+@pytest.mark.parametrize(
+    ("mapping", "values"),
+    [
+        ({"kind": "step", "at_s": 30, "to": 800}, {-1: 500, 0: 500, 29.9: 500, 30: 800, 99: 800}),
+        ({"kind": "ramp", "from_s": 20, "until_s": 60, "to": 800}, {0: 500, 20: 500, 40: 650, 60: 800, 100: 800}),
+        ({"kind": "burst", "at_s": 30, "length_s": 5, "to": 2000, "every_s": 20},
+         {0: 500, 29: 500, 30: 2000, 34.9: 2000, 35: 500, 50: 2000, 54: 2000, 55: 500, LONG + 10: 2000}),
+        ({"kind": "recorded", "points": [[0, 500], [10, 700], [20, 0]]}, {0: 500, 5: 600, 10: 700, 15: 350, 99: 0}),
+    ],
+)  # fmt: skip
+def test_values(mapping: dict[str, Any], values: dict[float, float]) -> None:
+    assert {t: curve(mapping).value(t) for t in values} == values
 
 
 @given(mappings(), st.sampled_from([1.0, 33.3, 400.0, float(LONG)]), st.integers(0, 10**12))

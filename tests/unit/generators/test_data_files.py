@@ -22,9 +22,9 @@ from generators.chance import murmur2, partition_of
 from generators.data_files import ROWS_A_LOOK, Data, read_data, require_forward
 from generators.journal import InputError
 from generators.pacing import MS, Listed, Stripe
-from generators.spec import GeneratorSpec
 from generators.state import Fillers
 from generators.stream import Replay, Stream, make_source
+from tests.unit.generators.conftest import spec_of
 
 
 def written(folder: Path, name: str, text: str | bytes) -> str:
@@ -41,19 +41,10 @@ def test_keys_and_times_come_from_columns_whatever_the_form(tmp_path: Path) -> N
         written(tmp_path, "a.jsonl", "\n".join(map(json.dumps, plain))),
         written(tmp_path, "b.csv", "user,at,n\n" + "\n".join(",".join(map(str, row.values())) for row in plain)),
         str(tmp_path / "c.parquet"),
-        written(
-            tmp_path,
-            "d.jsonl",
-            "\n".join(json.dumps({**row, "at": one.timestamp()}) for row, one in zip(plain, at, strict=True)),
-        ),
-        written(
-            tmp_path,
-            "e.jsonl",
-            "\n".join(
-                json.dumps({**row, "at": 1000 * round(one.timestamp())}) for row, one in zip(plain, at, strict=True)
-            ),
-        ),
     ]
+    for name, times in (("d", [one.timestamp() for one in at]), ("e", [1000 * round(one.timestamp()) for one in at])):
+        rows = [json.dumps({**row, "at": time}) for row, time in zip(plain, times, strict=True)]
+        files.append(written(tmp_path, f"{name}.jsonl", "\n".join(rows)))
     for file in files:
         data = read_data(file, "user", "at")
         assert data.keys == [b"u0", b"u1", b"u2"], file
@@ -121,11 +112,8 @@ def test_what_grows_beyond_its_room_while_it_is_read_is_refused_there(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=12_000_000))
     with pytest.raises(InputError) as refused:
         read_data(path, copies=2)
-    place = 4 * ROWS_A_LOOK + (name == "a.csv")
-    assert re.search(
-        f"takes 4 MB of memory up to .*{re.escape(name)}, (line|row) {place}, and 3 MB", str(refused.value)
-    )
-    assert "give a part of it" in str(refused.value)
+    place = rf".*{re.escape(name)}, (line|row) {4 * ROWS_A_LOOK + (name == 'a.csv')}"
+    assert re.search(f"takes 4 MB of memory up to {place}, and 3 MB.* give a part of it", str(refused.value))
     looks = itertools.count(0, 1_000_000)
     assert len(read_data(path)) == 1250, "one process alone has twice as much"
 
@@ -210,29 +198,14 @@ def test_keys_lie_where_kafkas_own_clients_put_them() -> None:
     assert partition_of(b"foobar", 7) == (-790332482 & 0x7FFFFFFF) % 7
 
 
-def spec(path: Path, **more: object) -> GeneratorSpec:
-    told = {"bootstrap": "x", "topic": "t", "partitions": 3, "rate": 100, "seconds": 2, "source": "data"}
-    return GeneratorSpec.model_validate({**told, "data": str(path), **more})
-
-
-def sent(one: GeneratorSpec, stripe: Stripe | None = None) -> list[tuple[object, ...]]:
-    """(partition, key, value, headers, due) of all records of a stripe."""
-    stream = Stream(make_source(one), Fillers(0, 0, 1, 0), one, stripe or Stripe())
-    rows: list[tuple[object, ...]] = []
-    while len(rows) < stream.total:
-        chunk = stream.take(17)
-        n = len(chunk.payloads)
-        keys, headers = chunk.keys or [None] * n, chunk.headers or [None] * n
-        rows += zip(chunk.partitions, keys, chunk.payloads, headers, chunk.due_ns.tolist(), strict=True)
-    return rows
-
-
 def test_recorded_times_decide_and_cycles_move_the_times_in_values(tmp_path: Path) -> None:
     rows = [{"at": 1_795_608_000 + second} for second in (0, 1, 4)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    one = spec(tmp_path / "a.jsonl", data_time="at", data_pace="recorded", data_speed=4.0)
-    assert [row[4] for row in sent(one)][:4] == [0, 250_000_000, 1_000_000_000, 1_500_000_000]
-    values = [json.loads(bytes(row[2]))["at"] - 1_795_608_000 for row in sent(one)]  # type: ignore[arg-type]
+    replayed = {"data_time": "at", "data_pace": "recorded", "data_speed": 4.0}
+    one = spec_of(source="data", data=str(tmp_path / "a.jsonl"), **replayed)
+    chunk = Stream(make_source(one), Fillers(0, 0, 1, 0), one, Stripe()).take(17)
+    assert chunk.due_ns.tolist()[:4] == [0, 250_000_000, 1_000_000_000, 1_500_000_000]
+    values = [json.loads(value or b"")["at"] - 1_795_608_000 for value in chunk.payloads]
     assert values == [0, 1, 4, 6, 7], "the second cycle begins a mean gap after the end of the first"
 
 

@@ -27,15 +27,11 @@ from generators.process import close, prime, run_schedule
 from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, Sender, make_producer
 from generators.spec import GeneratorSpec
 from generators.stream import CHUNKS_AHEAD, Replay, Stream, make_fillers, make_source
+from tests.unit.generators.conftest import spec_of as spec
 from tests.unit.generators.test_pacing import FakeClock
 
 ROOT = Path(__file__).parents[3]
 T0 = Start(wall_ns=1_800_000_000_123_456_789, mono_ns=5_000_000_000)
-
-
-def spec(**values: Any) -> GeneratorSpec:
-    base = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 500, "seconds": 2, "source": "zipf"}
-    return GeneratorSpec.model_validate({**base, **values})
 
 
 class FakeProducer:
@@ -89,6 +85,9 @@ def test_every_record_has_its_intended_time_and_partition() -> None:
 
 def test_failures_and_the_undelivered_are_unknown() -> None:
     assert run(spec(), FakeProducer(failing=(3, 10, 999))).unknown == 3
+    sender = Sender(FakeProducer(stuck=5), "t")
+    sender.send([b"x"] * 20, [0] * 20, [1] * 20)
+    assert sender.flush(timeout_s=0.01) == 5
 
 
 def test_a_queue_full_by_size_loses_and_repeats_nothing() -> None:
@@ -96,12 +95,6 @@ def test_a_queue_full_by_size_loses_and_repeats_nothing() -> None:
     assert run(spec(), full).records == 1000
     run(spec(), plain)
     assert full.messages == plain.messages
-
-
-def test_flush_counts_what_is_still_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    sender = Sender(FakeProducer(stuck=5), "t")
-    sender.send([b"x"] * 20, [0] * 20, [1] * 20)
-    assert sender.flush(timeout_s=0.01) == 5
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400)), max_size=60))
@@ -116,25 +109,15 @@ def test_records_wait_while_others_are_on_their_way(steps: list[tuple[int, int]]
         number += records
         assert sender.sent == number
         waiting = number - before
-        if on_their_way >= FEW_ON_THEIR_WAY and waiting <= MOST_WAITING:
-            assert len(producer.messages) == before
-        else:
-            assert len(producer.messages) == number
+        held = on_their_way >= FEW_ON_THEIR_WAY and waiting <= MOST_WAITING
+        assert len(producer.messages) == (before if held else number)
         del producer.queued[:acknowledged]
+        if len(producer) == 0:
+            sender.release()
+            assert len(producer.messages) == number, "what waits leaves without further records"
     producer.stuck = 0
     assert sender.flush() == 0
     assert [m["value"] for m in producer.messages] == [b"%d" % n for n in range(number)]
-
-
-def test_what_waits_leaves_without_further_records() -> None:
-    producer = FakeProducer(stuck=10**9)
-    sender = Sender(producer, "t")
-    sender.send([b"a"] * FEW_ON_THEIR_WAY, [0] * FEW_ON_THEIR_WAY, [0] * FEW_ON_THEIR_WAY)
-    sender.send([b"b"], [0], [0])
-    assert len(producer.messages) == FEW_ON_THEIR_WAY
-    producer.queued.clear()
-    sender.release()
-    assert len(producer.messages) == FEW_ON_THEIR_WAY + 1
 
 
 def test_as_fast_as_possible_sends_the_asked_number() -> None:
@@ -233,7 +216,9 @@ def test_the_program_refuses_a_bad_specification_with_exit_code_2(tmp_path: Path
     assert "is not a directory" in done.stderr
 
 
-def test_the_largest_lateness_is_since_it_was_taken_last() -> None:
+def test_the_largest_lateness_is_since_it_was_taken_last_and_a_crew_stands_where_its_members_do() -> None:
+    both = Standing.together([Standing(10, 12, 1, 3.0), Standing(20, 20, 0, 7.5)])
+    assert both == Standing(30, 32, 1, 7.5)
     lateness = Lateness()
     assert lateness.take_largest_ms() == 0.0
     lateness.record(20_000_000, np.array([15_000_000, 19_000_000]))
@@ -242,8 +227,3 @@ def test_the_largest_lateness_is_since_it_was_taken_last() -> None:
     assert lateness.take_largest_ms() == 0.0
     lateness.record(40_000_000, np.array([41_000_000]))
     assert lateness.take_largest_ms() == 0.0, "earlier than due is not late"
-
-
-def test_a_crew_stands_where_its_members_do_together() -> None:
-    both = Standing.together([Standing(10, 12, 1, 3.0), Standing(20, 20, 0, 7.5)])
-    assert both == Standing(30, 32, 1, 7.5)

@@ -20,11 +20,11 @@ from generators.source import FIRST_PRIMER_ID, MOBY_DICK, ConstantLines, Ids, Te
 from generators.spec import GeneratorSpec
 from generators.state import WORD_CHARACTERS, Fillers, filler_count
 from generators.stream import make_fillers, make_source
+from tests.unit.generators.conftest import spec_of
 
 
 def spec(**values: Any) -> GeneratorSpec:
-    base = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 500, "seconds": 20, "source": "zipf"}
-    return GeneratorSpec.model_validate({**base, **values})
+    return spec_of(**{"seconds": 20, **values})
 
 
 @given(st.integers(0, 10**14), st.integers(1, 50), st.integers(1, 10**7))
@@ -106,27 +106,23 @@ def test_lines_cycle_from_the_offset(offset: int, size: int, k: int) -> None:
 
 
 def test_bad_corpora_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nowhere is not a directory"):
-        TextLines.load(str(tmp_path / "nowhere"), 10, 1, 0)
-    with pytest.raises(InputError, match="holds no .txt file"):
-        TextLines.load(str(tmp_path), 10, 1, 0)
-    (tmp_path / "a.txt").write_text("12 34\n\n")
-    with pytest.raises(InputError, match=r"a\.txt, line 1: holds no word"):
-        TextLines.load(str(tmp_path), 10, 1, 0)
-    (tmp_path / "a.txt").write_bytes("gut\nschön\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"a\.txt, line 2: not UTF-8"):
-        TextLines.load(str(tmp_path), 10, 1, 0)
+    for folder, content, said in (
+        ("nowhere", None, "nowhere is not a directory"),
+        ("", None, "holds no .txt file"),
+        ("", b"12 34\n\n", r"a\.txt, line 1: holds no word"),
+        ("", "gut\nschön\n".encode("latin-1"), r"a\.txt, line 2: not UTF-8"),
+    ):
+        if content:
+            (tmp_path / "a.txt").write_bytes(content)
+        with pytest.raises(InputError, match=said):
+            TextLines.load(str(tmp_path / folder), 10, 1, 0)
 
 
 # --- filler words have the asked size, come from the seed alone, and are touched at the asked share
 
 
-@pytest.mark.parametrize(("mb", "words"), [(0, 0), (1, 977), (8, 7813), (0.0001, 1), (1.024, 1000)])
-def test_count(mb: float, words: int) -> None:
-    assert filler_count(mb) == words
-
-
-def test_words_are_distinct_incompressible_and_random_access() -> None:
+def test_words_are_counted_distinct_incompressible_and_random_access() -> None:
+    assert [filler_count(mb) for mb in (0, 1, 8, 0.0001, 1.024)] == [0, 977, 7813, 1, 1000]
     fillers = Fillers(1, 0.01, seed=5, repetition=2)
     words = fillers.words(np.arange(fillers.count, dtype=np.uint64))
     assert {len(word) for word in words} == {WORD_CHARACTERS} and len(set(words)) == 977
@@ -156,9 +152,6 @@ def test_append_uses_every_filler_and_leaves_the_rest_alone() -> None:
     assert [len(payload) for payload in payloads] == np.where(touched, 5 + WORD_CHARACTERS, 4).tolist()
     used = {payload[5:] for payload in payloads if len(payload) > 4}
     assert used == set(fillers.words(np.arange(fillers.count, dtype=np.uint64)))
-
-
-def test_no_state_touches_nothing() -> None:
-    payloads = [b"line"]
-    Fillers(0, 1.0, 1, 0).append_to(payloads, np.zeros(1, dtype=np.uint64))
-    assert payloads == [b"line"]
+    untouched = [b"line"]
+    Fillers(0, 1.0, 1, 0).append_to(untouched, np.zeros(1, dtype=np.uint64))
+    assert untouched == [b"line"], "without state"

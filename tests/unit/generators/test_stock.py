@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -19,10 +20,10 @@ from hypothesis import strategies as st
 
 import generators
 from generators.journal import InputError
-from generators.spec import GeneratorSpec
 from generators.stock import DAILY, DAY_MS, LATE_MS, ROUND_MS, SPREAD, STREAMS, Market, StockStreams, read_closes
 from generators.stream import make_source
 from generators.zipf import estimate_exponent
+from tests.unit.generators.conftest import spec_of
 
 OPEN = datetime(2013, 3, 1, 14, 30, tzinfo=UTC)
 SCHEMAS = {
@@ -39,13 +40,8 @@ FORMS = {
 N = 20_000
 
 
-def spec(**values: Any) -> GeneratorSpec:
-    base = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 500, "seconds": 60, "source": "stock"}
-    return GeneratorSpec.model_validate({**base, **values})
-
-
 def source(**values: Any) -> StockStreams:
-    made = make_source(spec(**values))
+    made = make_source(spec_of(**{"source": "stock", "seconds": 60, **values}))
     assert isinstance(made, StockStreams)
     return made
 
@@ -143,20 +139,18 @@ def test_shares_and_bounds_of_disorder_and_lateness(watermark_s: float, disorder
 
 
 def test_event_times_are_due_times_along_a_curve() -> None:
-    wanted = spec(disorder=0, late=0, rate_curve={"kind": "ramp", "from_s": 0, "until_s": 20, "to": 900})
+    ramp = {"kind": "ramp", "from_s": 0, "until_s": 20, "to": 900}
+    wanted = spec_of(source="stock", seconds=60, disorder=0, late=0, rate_curve=ramp)
     schedule = wanted.schedule
     assert schedule is not None and schedule.count == 50_000
     found = [event_ms(record) for record in read(make_source(wanted).payloads(numbers(N)))]
     assert found == [schedule.due_ns(k) // 1_000_000 for k in range(N)]
 
 
-def test_a_quote_is_the_price_of_its_moment() -> None:
+def test_a_quote_is_the_price_of_its_moment_and_trades_lie_around_it() -> None:
     for record in records("STOCK", "POSITION")[:5000]:
         if record["stream"] == "STOCK":
             assert [record["lastPrice"]] == price(record["szcode"], event_ms(record))
-
-
-def test_trades_lie_around_the_price_of_their_moment() -> None:
     aside = []
     for record in records("TRANSACTION")[:5000]:
         [fair] = price(record["szcode"], event_ms(record))
@@ -245,6 +239,7 @@ def test_a_price_file_of_ones_own_is_followed_and_a_damaged_one_refused(tmp_path
 
 CLOSES = read_closes()
 MARKET = Market(103, CLOSES)
+PRICES = "szcode,date,close\n"
 
 
 def at(market: Market, listing: int, *moments_ms: int) -> list[int]:
@@ -261,17 +256,12 @@ def test_the_daily_file_holds_the_five_real_series() -> None:
     assert "public domain" in (DAILY.parent / "README.md").read_text()
 
 
-def test_listings_are_dealt_in_turn() -> None:
+def test_listings_are_dealt_in_turn_and_each_begins_at_another_day_of_its_series() -> None:
     assert MARKET.szcodes[:6] == [b"AAPL-000", b"FB-000", b"GOOG-000", b"IBM-000", b"MSFT-000", b"AAPL-001"]
     assert len(set(MARKET.szcodes)) == 103 and MARKET.szcodes[-1] == b"GOOG-020"
     assert Market(10_000, CLOSES).szcodes[-1] == b"MSFT-1999"
-
-
-@pytest.mark.parametrize("stocks", [1, 4, 103, 900])
-def test_each_listing_begins_at_another_day_of_its_series(stocks: int) -> None:
-    market = Market(stocks, CLOSES)
-    for series in range(5):
-        starts = market._start_ms[series::5] // DAY_MS
+    for stocks, series in itertools.product((1, 4, 103, 900), range(5)):
+        starts = Market(stocks, CLOSES)._start_ms[series::5] // DAY_MS
         assert len(set(starts.tolist())) == len(starts)
 
 
@@ -300,23 +290,18 @@ def test_prices_lie_between_neighbouring_closes_and_do_not_jump(listing: int, mo
     [
         ("", "line 1: no price"),
         ("szcode,date\n", "line 1: the header is not szcode,date,close"),
-        ("szcode,date,close\n", "line 2: no price"),
-        ("szcode,date,close\nA,2013-03-01\n", "line 2: 2 fields instead of 3"),
-        ("szcode,date,close\nA,2013-03-01,1\n\n", "line 3: 1 fields instead of 3"),
-        ("szcode,date,close\na b,2013-03-01,1\n", "line 2: 'a b' is not a symbol"),
-        ("szcode,date,close\nA,01.03.2013,1\n", "line 2: '01.03.2013' is not a date"),
-        ("szcode,date,close\nA,2013-02-30,1\n", "line 2: '2013-02-30' is not a date"),
-        ("szcode,date,close\nA,2013-03-01,x\n", "line 2: 'x' is not a price"),
-        ("szcode,date,close\nA,2013-03-01,nan\n", "line 2: 'nan' is not a price"),
-        ("szcode,date,close\nA,2013-03-01,-1\n", "line 2: '-1' is not a price"),
-        ("szcode,date,close\nA,2013-03-01,0\n", "line 2: '0' is not a price"),
-        ("szcode,date,close\nA,2013-03-01,1e9\n", "line 2: '1e9' is not a price"),
-        ("szcode,date,close\nA,2013-03-01,1.00001\n", "line 2: '1.00001' has more than four decimals"),
-        ("szcode,date,close\nA,2013-03-01,0.001\n", "line 2: '0.001' is less than a cent"),
-        ("szcode,date,close\nA,2013-03-02,1\nA,2013-03-01,1\n", "line 3: A 2013-03-01 is not after A 2013-03-02"),
-        ("szcode,date,close\nA,2013-03-01,1\nA,2013-03-01,1\n", "line 3: A 2013-03-01 is not after"),
-        ("szcode,date,close\nB,2013-03-01,1\nA,2013-03-02,1\n", "line 3: A 2013-03-02 is not after B"),
-        ("szcode,date,close\nA,2013-03-01,1\n", "line 2: A has one day only"),
+        (PRICES, "line 2: no price"),
+        (f"{PRICES}A,2013-03-01\n", "line 2: 2 fields instead of 3"),
+        (f"{PRICES}A,2013-03-01,1\n\n", "line 3: 1 fields instead of 3"),
+        (f"{PRICES}a b,2013-03-01,1\n", "line 2: 'a b' is not a symbol"),
+        *((f"{PRICES}A,{day},1\n", f"line 2: '{day}' is not a date") for day in ("01.03.2013", "2013-02-30")),
+        *((f"{PRICES}A,2013-03-01,{x}\n", f"line 2: '{x}' is not a price") for x in ("x", "nan", "-1", "0", "1e9")),
+        (f"{PRICES}A,2013-03-01,1.00001\n", "line 2: '1.00001' has more than four decimals"),
+        (f"{PRICES}A,2013-03-01,0.001\n", "line 2: '0.001' is less than a cent"),
+        (f"{PRICES}A,2013-03-02,1\nA,2013-03-01,1\n", "line 3: A 2013-03-01 is not after A 2013-03-02"),
+        (f"{PRICES}A,2013-03-01,1\nA,2013-03-01,1\n", "line 3: A 2013-03-01 is not after"),
+        (f"{PRICES}B,2013-03-01,1\nA,2013-03-02,1\n", "line 3: A 2013-03-02 is not after B"),
+        (f"{PRICES}A,2013-03-01,1\n", "line 2: A has one day only"),
     ],
 )
 def test_malformed_files_are_named_with_the_line(tmp_path: Path, text: str, message: str) -> None:
@@ -335,8 +320,6 @@ def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes(b"szcode,date,close\nA,2013-03-01,1\nA,2013-03-02,\xff\n")
     with pytest.raises(InputError, match="p.csv, line 3: not UTF-8"):
         read_closes(tmp_path / "p.csv")
-
-
-def test_files_with_windows_line_ends_are_read(tmp_path: Path) -> None:
+    # Windows' ends of lines are read.
     (tmp_path / "p.csv").write_bytes(b"szcode,date,close\r\nA,2013-03-01,1.5\r\nA,2013-03-04,2.25\r\n")
     assert {symbol: days.tolist() for symbol, days in read_closes(tmp_path / "p.csv").items()} == {"A": [15000, 22500]}
