@@ -30,7 +30,7 @@ from faultline.orchestration.external.steps import REPEATABLE, FailedError, answ
 from faultline.orchestration.external.thin_dags import NotDone, have_done
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_json
-from faultline.system.processes import process_of, read_ledger
+from faultline.system.processes import end_ledger, process_of, read_ledger, spawn_detached
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
 from tests.support.attempts import prepared
@@ -342,3 +342,20 @@ def test_the_work_loads_no_airflow() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_of_an_attempt_whose_plan_is_damaged_the_processes_are_ended_all_the_same(
+    settings: Settings, tmp_path: Path
+) -> None:
+    attempt, asked, out = Attempt(settings.attempts / ATTEMPT), request(), tmp_path / "out"
+    attempt.plan.write_text("{")
+    command = [sys.executable, "-c", "import time; time.sleep(900)"]
+    spawn_detached(
+        command, role="recorder", attempt=ATTEMPT, ledger=attempt.ledger, stdout=out, stderr=out, cwd=tmp_path
+    )
+    try:
+        with pytest.raises(InfrastructureError, match="plan.json"):
+            work.teardown(work.Task(work_of("teardown", ATTEMPT, asked, settings), asked, settings))
+        assert process_of(read_ledger(attempt.ledger)[0]) is None
+    finally:
+        end_ledger(attempt.ledger)

@@ -24,9 +24,9 @@ from faultline.installation.java import find_java
 from faultline.installation.supervision import service_environment
 from faultline.installation.users import OWNER
 from faultline.lifecycle import steps
-from faultline.lifecycle.context import open_run
+from faultline.lifecycle.context import RunContext, open_run
 from faultline.lifecycle.finish import aggregation
-from faultline.lifecycle.teardown import UnfinishedError
+from faultline.lifecycle.teardown import UnfinishedError, ended_if_unreadable
 from faultline.orchestration.external.hooks import ExternalHooks
 from faultline.orchestration.external.steps import FailedError, SkipError, Work, ended, work_of
 from faultline.system.environment import be_private
@@ -47,9 +47,12 @@ class Task:
     def hooks(self) -> ExternalHooks:
         return ExternalHooks(self.settings, self.request, self.work.cancel)
 
-    def perform(self, name: str) -> Any:
+    def open_run(self) -> RunContext:
         assert self.work.attempt is not None
-        return steps.perform(steps.STEPS[name], open_run(self.work.attempt.id, self.hooks, self.settings))
+        return open_run(self.work.attempt.id, self.hooks, self.settings)
+
+    def perform(self, name: str) -> Any:
+        return steps.perform(steps.STEPS[name], self.open_run())
 
 
 def prepare(task: Task) -> str:
@@ -96,8 +99,10 @@ def teardown(task: Task) -> dict[str, Any]:
         if process is not None:
             with suppress(psutil.Error):
                 end_processes([process, *process.children(recursive=True)])
-    outcome: dict[str, Any] = task.perform("teardown")
     assert task.work.attempt is not None
+    with ended_if_unreadable(task.work.attempt):
+        run = task.open_run()
+    outcome: dict[str, Any] = steps.perform(steps.TEARDOWN, run)
     if why := outcome.get("unhealed"):
         raise FailedError(f"{task.work.attempt.id} stays open, and the next experiment tries again: {why}")
     return outcome
