@@ -87,10 +87,13 @@ def place(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 class Injector:
-    """Asks each host's handler. `channels`: by the name that identities and journals show, "" being this host."""
+    """Asks each host's handler. `channels`: of other hosts, by the name that identities and journals show; `here`: of
+    this one, whose name is empty. Raises VictimRefused for another host without a name, which would get its acts."""
 
-    def __init__(self, channels: Mapping[str, Channel] | None = None) -> None:
-        self._channels: dict[str, Channel] = {"": Handler(), **(channels or {})}
+    def __init__(self, channels: Mapping[str, Channel] | None = None, *, here: Channel | None = None) -> None:
+        if channels and "" in channels:
+            raise VictimRefused("host: got an empty name; expected the name of another host than this one")
+        self._channels: dict[str, Channel] = {"": here or Handler(), **(channels or {})}
 
     def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
         """The live candidates for a victim word on all hosts where it belongs, sorted; only reads.

@@ -51,7 +51,7 @@ def test_where_each_word_is_looked_for() -> None:
 def test_finding_goes_where_the_victims_belong_and_the_rest_follows() -> None:
     hosts = {name: MadeUpHost.of(VICTIM) for name in ("", "worker-1", "worker-2")}
     here, one, two = hosts.values()
-    injector = Injector(hosts)
+    injector = Injector({name: one for name, one in hosts.items() if name}, here=hosts[""])
     found = injector.find("executor", TOKENS)
     assert [each.host for each in found] == ["worker-1", "worker-2"]
     injector.find("driver", TOKENS)
@@ -65,6 +65,12 @@ def test_finding_goes_where_the_victims_belong_and_the_rest_follows() -> None:
     assert [do for do, _ in two.asked] == ["find", "signal", "watch", "release"]
 
 
+def test_another_host_without_a_name_is_refused() -> None:
+    """Acts on this one would go there."""
+    with pytest.raises(VictimRefused, match="^host: "):
+        Injector({"worker-1": MadeUpHost(), "": MadeUpHost()})
+
+
 def lose() -> None:
     raise LOST
 
@@ -73,7 +79,7 @@ def test_who_is_busy_is_asked_on_each_other_host() -> None:
     hosts = {name: MadeUpHost() for name in ("", "worker-1", "worker-2", "idle")}
     for host in hosts.values():
         host.before = lambda do, fields: fields["candidates"][:1]
-    injector = Injector(hosts)
+    injector = Injector({name: one for name, one in hosts.items() if name}, here=hosts[""])
     one, two, other = (replace(VICTIM, pid=pid, host=f"worker-{host}") for pid, host in ((5, 1), (6, 1), (7, 2)))
     assert injector.busy([two, one, other, VICTIM]) == {two, other}
     assert hosts[""].asked == hosts["idle"].asked == [] and injector.busy([]) == set()
@@ -119,7 +125,7 @@ def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
 ) -> None:
     for delivery in (Delivery.SENT, Delivery.UNKNOWN):
         there = answering(answers)
-        found = settle(Injector({"": there}), VICTIM, wanted, delivery, within_s=0.1, sleep=clock.sleep)
+        found = settle(Injector(here=there), VICTIM, wanted, delivery, within_s=0.1, sleep=clock.sleep)
         assert found.outcome is outcome and not there.sent
         hinted = delivery is Delivery.UNKNOWN and outcome is not Outcome.UNKNOWN
         assert ("not acknowledged" in found.detail) is hinted
@@ -127,12 +133,12 @@ def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
 
 @pytest.mark.parametrize(("action", "within_s"), [("kill", 5.0), ("pause", 5.0), ("term", 15.0)])
 def test_how_long_an_act_may_take_hangs_on_the_action(clock: Clock, action: str, within_s: float) -> None:
-    hands, alive = ACTIONS[action].hands, Injector({"": answering([Presence.ALIVE])})
+    hands, alive = ACTIONS[action].hands, Injector(here=answering([Presence.ALIVE]))
     assert isinstance(hands, Signals)
     given: dict[str, Any] = {"within_s": hands.within_s, "sleep": clock.sleep}
     assert settle(alive, VICTIM, hands.shows, Delivery.SENT, **given).outcome is Outcome.NO_EFFECT
     assert within_s <= clock.now - 100.0 < within_s + 0.1
-    late = Injector({"": answering([Presence.ALIVE, hands.shows])})
+    late = Injector(here=answering([Presence.ALIVE, hands.shows]))
     at_once = settle(late, VICTIM, hands.shows, Delivery.SENT, within_s=0.0)
     assert at_once.outcome is Outcome.NO_EFFECT, "the last probe lies at the end of the time"
 
@@ -144,12 +150,12 @@ def test_resuming_goes_on_until_it_runs_or_time_is_up(clock: Clock) -> None:
         ((LOST, stopped, stopped, stopped, Presence.ALIVE), 2), ((LOST, LOST, Presence.ALIVE), 0),
     ):  # fmt: skip
         there = answering(answers)
-        resume(Injector({"": there}), VICTIM, sleep=clock.sleep)
+        resume(Injector(here=there), VICTIM, sleep=clock.sleep)
         assert len(there.sent) == continued
     for answer, error in ((stopped, SignalRefused), (LOST, RemoteError)):
         began = clock.now
         with pytest.raises(error):
-            resume(Injector({"": answering((answer,))}), VICTIM, sleep=clock.sleep)
+            resume(Injector(here=answering((answer,))), VICTIM, sleep=clock.sleep)
         assert 5 <= clock.now - began < 5.2
 
 

@@ -42,9 +42,9 @@ def agents() -> dict[str, Agent]:
     return {"kafka": Agent.of(broker()), "worker-1": Agent.of(worker(1)), "worker-2": Agent.of(worker(2))}
 
 
-def context(agents: Mapping[str, Agent], seed: int = 0) -> Context:
+def context(agents: Mapping[str, Agent], seed: int = 0, here: Agent | None = None) -> Context:
     tokens = Tokens(RUN, SERVICES)
-    hosts = Injector({"": Agent(), **agents})
+    hosts = Injector(agents, here=here or Agent())
     disks = {name: f"/data/{name}" for name in agents}
     return Context(Path("/"), hosts, tokens, Guard(tokens), Moment, seed=seed, addresses=ADDRESSES, disks=disks)
 
@@ -173,7 +173,7 @@ def driver() -> ProcessIdentity:
 
 def test_of_the_driver_the_disk_of_checkpoints_on_this_host_is_filled_and_emptied(agents: dict[str, Agent]) -> None:
     here = Agent.of(driver())
-    known = context({"": here, **agents})
+    known = context(agents, here=here)
     known = replace(known, disks={**known.disks, "": "/checkpoints"})
     act = act_on(known, "disk_full", "driver")
     act.find()
@@ -202,11 +202,11 @@ OWN_DISK = "lies on the disk of this machine, which is not filled; .*up --hosts 
 def test_a_disk_that_nobody_named_and_a_victim_on_this_host_are_refused(
     agents: dict[str, Agent], action: str, victim: str, local: bool, disks: dict[str, str], said: str
 ) -> None:
-    agents = {"": Agent.of(driver(), worker(1))} if local else agents
-    act = act_on(replace(context(agents), injector=Injector(agents), disks=disks), action, victim)
+    agents, here = {} if local else agents, Agent.of(driver(), worker(1))
+    act = act_on(replace(context(agents, here=here), disks=disks), action, victim)
     with pytest.raises(VictimRefused, match=said):
         act.find()
-    assert all(map(untouched, agents.values()))
+    assert all(map(untouched, (here, *agents.values())))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def act_on(host: MadeUpHost, victim: str = "executor", action: str = "kill", **c
     (planned,) = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
     guard = Guard(tokens, protected=frozenset())
     hold = lambda service, until: held.append((service, until))  # noqa: E731
-    injector = Injector({"": host})
+    injector = Injector(here=host)
     context = Context(Path(), injector, tokens, guard, Moment, seed=1, hold=hold, restart_delay_s=2.5)
     made = fault.how.hands.act(planned, context)
     assert isinstance(made, SignalAct)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from fault.errors import SignalRefused
-from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity
+from fault.errors import SignalRefused, WatchdogUnavailable
+from fault.identity import DRIVER, EXECUTOR, Delivery, Presence, ProcessIdentity
 from fault.injector import Injector
 from fault.plan import Fault, FaultPlan
 from faultline.experiment.attempt import Attempt
@@ -84,16 +84,16 @@ class Stage:
         self.host.start(made)
         return made
 
-    def run(self, *faults: Fault, duration_s: float = END_S) -> int:
+    def run(self, *faults: Fault, duration_s: float = END_S, **more: Any) -> int:
         planned = FaultPlan(faults, seed=1).resolve(rate=100, checkpoint_interval_s=0.2, snapshot_interval_s=0.4)
-        fixed: dict[str, Any] = {"bootstrap": "", "input_topic": "in", "repetition": 1, "seed": 1}
+        fixed: dict[str, Any] = {"bootstrap": "", "input_topic": "in", "repetition": 1, "seed": 1, **more}
         assignment = Assignment(
             self.attempt, planned, duration_s, checkpoint_interval_s=0.2, snapshot_interval_s=0.4, **fixed
         )
         conductor = Conductor(
             assignment,
             self.directory,
-            injector=Injector({"": self.host}),
+            injector=Injector(here=self.host),
             offsets=self.broker,
             progress=self.cycles,  # type: ignore[arg-type]
         )
@@ -335,7 +335,7 @@ def test_a_dry_run_names_the_victim_and_touches_nothing(
 ) -> None:
     victim = stage.executor(7)
     attempt_json(stage.directory, stage.attempt, fault="executor", fault_at_s=41)
-    monkeypatch.setattr(subject, "injector_of", lambda assignment: Injector({"": stage.host}))
+    monkeypatch.setattr(subject, "injector_of", lambda assignment: Injector(here=stage.host))
     assert main(["--attempt-dir", str(stage.directory), "--dry-run"]) == 0
     assert capsys.readouterr().out == f"would kill executor 7 (pid {victim.pid}, run {stage.attempt}) at T0 + 41 s\n"
     assert stage.host.sent == []
@@ -361,3 +361,16 @@ def test_a_wrong_assignment_is_refused_with_its_key(tmp_path: Path, attempt: str
 def test_a_missing_attempt_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no whole attempt.json; clear the whole run"):
         read_assignment(tmp_path)
+
+
+def test_without_a_watchdog_nothing_is_done_to_a_host(stage: Stage) -> None:
+    def refused() -> None:
+        raise WatchdogUnavailable("watchdog: it does not answer")
+
+    command = (DRIVER.main, f"faultline-run={stage.attempt}")
+    stage.host.start(ProcessIdentity(4_194_400, 1.0, DRIVER, stage.attempt, command, 1))
+    stage.then("watch", refused)
+    assert stage.run(Fault("driver", "disk_full", AT_S, duration_s=0.1), disks={"": "/checkpoints"}) == 1
+    assert stage.line("failed")["message"] == "watchdog: it does not answer"
+    assert stage.host.times("check") and not stage.host.times("do") and stage.lines("delivered") == []
+    assert unhealed(Attempt(stage.directory)) == []

@@ -46,7 +46,7 @@ def attempt(tmp_path: Path) -> Attempt:
 def host(monkeypatch: pytest.MonkeyPatch) -> MadeUpHost:
     """An executor that a pause left stopped."""
     made = MadeUpHost({VICTIM: Presence.STOPPED})
-    monkeypatch.setattr(subject, "injector_of", lambda assignment: Injector({"": made}))
+    monkeypatch.setattr(subject, "injector_of", lambda assignment: Injector(here=made))
     return made
 
 

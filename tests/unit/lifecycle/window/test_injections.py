@@ -102,7 +102,7 @@ def conducted(
     conductor = Conductor(
         assignment,
         folder,
-        injector=Injector({"": host}),
+        injector=Injector(here=host),
         offsets=engine,
         progress=engine,  # type: ignore[arg-type]
     )
