@@ -139,6 +139,10 @@ class Act(ABC):
         """The last preparations, after the undo is registered."""
         return None
 
+    def disarm(self) -> None:
+        """Takes back what `arm` did for an act that was not done; harmless when repeated, and after the act."""
+        return None
+
     @abstractmethod
     def perform(self) -> list[Sent]:
         """The act itself. Raises HalfDone."""

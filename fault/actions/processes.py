@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fault.action import Act, Action, Context, HalfDone, Hands, Moment, Sent, UndoSpec
@@ -16,8 +17,8 @@ from fault.injector import SETTLE_WITHIN_S, Outcome, Settlement, executors_on, r
 from fault.parameters import DURATION, Occurrence, Parameter
 from fault.victims import choose
 
-# So much longer than a pause its watchdog waits: it is started up to a second before, and the conductor tries for some
-# seconds to end the pause.
+# So much longer than a pause, and than the wait for a victim at work, its watchdog waits: it is started up to a second
+# before, and the conductor tries for some seconds to end the pause.
 LATE_S = 10.0
 # Services that supervisord restarts, unless a hold keeps them down; a worker's goes by its node.
 HELD = ("kafka", "worker")
@@ -56,6 +57,7 @@ class SignalAct(Act):
     context: Context
     _chosen: tuple[ProcessIdentity, ...] = ()
     _named: tuple[dict[str, Any], ...] = ()
+    _secured: list[ProcessIdentity] = field(default_factory=list)
 
     def find(self) -> bool:
         """Victims by seed among the live candidates; those chosen before stay while all of them live.
@@ -127,7 +129,8 @@ class SignalAct(Act):
     def arm(self, planned: Moment) -> None:
         """Arms the injector, and keeps killed services down for the restart delay; a hold ends by its own clock."""
         if self.planned.fault.waits:
-            return  # who is hit is known at the instant only
+            self._secure_candidates(planned.mono_ns)
+            return
         for victim in self._chosen:
             with contextlib.suppress(FaultError):  # the signal will say it, at its instant
                 self.context.injector.arm(victim)
@@ -142,7 +145,29 @@ class SignalAct(Act):
     def _secure(self, victim: ProcessIdentity) -> None:
         """Sees to it that one who is going to be stopped is continued, also if nobody of ours lives to do it."""
         if self.hands.shows is Presence.STOPPED:
-            self.context.injector.start_watchdog(victim, (self.planned.fault.duration_s or 0.0) + LATE_S)
+            self.context.injector.start_watchdog(victim, self.planned.end_s - self.planned.latest_s + LATE_S)
+
+    def _secure_candidates(self, until_mono_ns: int) -> None:
+        """Secures all who may be at work at the instant: who is at work then may idle once a watchdog has started.
+
+        As far as the time goes; the rest is secured before the signal."""
+        if self.hands.shows is not Presence.STOPPED:
+            return
+        with contextlib.suppress(FaultError):
+            for candidate in self._candidates():
+                if time.monotonic_ns() >= until_mono_ns:
+                    break
+                self._secured.append(candidate)
+                with contextlib.suppress(FaultError):
+                    self._secure(candidate)
+
+    def disarm(self) -> None:
+        """Ends the watchdogs of those that were not chosen; the undo ends the others."""
+        chosen = {_key(victim) for victim in self._chosen}
+        for candidate in self._secured:
+            if _key(candidate) not in chosen:
+                self.context.injector.end_watchdog(candidate)
+        self._secured.clear()
 
     def perform(self) -> list[Sent]:
         """Sends the signal to each victim, once. What goes wrong with one is raised after all were tried."""

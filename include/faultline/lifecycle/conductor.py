@@ -164,6 +164,7 @@ class Conductor:
         `ready`: when the engine was found ready for it; None where its plan says when it comes. Returns when it acted.
         """
         acted = self._strike(journal, turn, window, ready)
+        turn.act.disarm()
         if acted is not None:
             _sleep_until(acted.plus(turn.planned.fault.duration_s or 0.0).mono_ns)
         if problem := self._heal(journal):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -196,12 +197,50 @@ def test_the_node_is_drawn_first_for_any_and_for_no_other_victim(monkeypatch: py
 def test_python_workers_are_hit_only_when_as_many_are_at_work_as_are_to_be(
     monkeypatch: pytest.MonkeyPatch, busy: int, ready: bool
 ) -> None:
-    daemon = ("python3", "-m", "pyspark.daemon")
-    living = [ProcessIdentity(pid, 1.0, PYTHON_WORKER, RUN, daemon, pid) for pid in (4001, 4002)]
+    living = python_workers(4001, 4002)
     monkeypatch.setattr(signals_module, "await_busy", lambda *asked, **how: tuple(living[:busy]))
     act = act_on(MadeUpHost.of(*living), "python_worker", count=2)
     assert act.await_ready(0) is ready
     assert [one["pid"] for one in act.victims()] == ([4001, 4002] if ready else [])
+
+
+def python_workers(*pids: int) -> list[ProcessIdentity]:
+    daemon = ("python3", "-m", "pyspark.daemon")
+    return [ProcessIdentity(pid, 1.0, PYTHON_WORKER, RUN, daemon, pid) for pid in pids]
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_watchdogs_of_python_workers_stand_before_one_is_found_at_work(
+    monkeypatch: pytest.MonkeyPatch, at_work: bool
+) -> None:
+    """Starting one takes so long that the worker may idle again; those of the others leave."""
+    living = python_workers(4001, 4002, 4003)
+    monkeypatch.setattr(signals_module, "await_busy", lambda *asked, **how: tuple(living[1:2]) if at_work else ())
+    host = MadeUpHost.of(*living)
+    act = act_on(host, "python_worker", "pause", duration_s=7.0)
+    act.find()
+    registered = {undo.fields["pid"] for undo in act.undo()}
+    act.arm(Moment(mono_ns=time.monotonic_ns() + 10**12))
+    # So long the conductor waits for one at work: three intervals.
+    assert host.watched == dict.fromkeys((4001, 4002, 4003), 3.0 + 7.0 + LATE_S) and host.sent == []
+    if at_work:
+        assert act.await_ready(0)
+        act.perform()
+        assert [pid for pid, _ in host.sent] == [4002]
+        registered = {4002}
+    for _ in range(2):
+        act.disarm()
+        assert host.watched.keys() == registered, "the undo ends it"
+
+
+def test_no_watchdog_is_started_beforehand_once_the_instant_has_come_and_none_before_a_kill() -> None:
+    for action, at_ns in (("pause", time.monotonic_ns()), ("kill", time.monotonic_ns() + 10**12)):
+        host = MadeUpHost.of(*python_workers(4001))
+        act = act_on(host, "python_worker", action)
+        act.find()
+        act.arm(Moment(mono_ns=at_ns))
+        act.disarm()
+        assert host.times("watch") == host.times("release") == 0
 
 
 def test_a_short_pause_is_settled_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fault.errors import SignalRefused, WatchdogUnavailable
-from fault.identity import DRIVER, EXECUTOR, Delivery, Presence, ProcessIdentity
+from fault.identity import DRIVER, EXECUTOR, PYTHON_WORKER, Delivery, Presence, ProcessIdentity
 from fault.injector import Injector
 from fault.plan import Fault, FaultPlan
 from faultline.experiment.attempt import Attempt
@@ -374,3 +374,16 @@ def test_without_a_watchdog_nothing_is_done_to_a_host(stage: Stage) -> None:
     assert stage.line("failed")["message"] == "watchdog: it does not answer"
     assert stage.host.times("check") and not stage.host.times("do") and stage.lines("delivered") == []
     assert unhealed(Attempt(stage.directory)) == []
+
+
+def test_a_pause_of_a_python_worker_leaves_no_watchdog(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("python3", "-m", "pyspark.daemon")
+    living = [ProcessIdentity(pid, 1.0, PYTHON_WORKER, stage.attempt, command, pid) for pid in (4_194_401, 4_194_402)]
+    stage.host.start(*living)
+    found = iter([(), tuple(living[1:])])
+    monkeypatch.setattr("fault.actions.processes.await_busy", lambda *asked, **how: next(found))
+    faults = [Fault("python_worker", "pause", at_s, duration_s=0.1) for at_s in (0.1, 1.1)]
+    assert stage.run(*faults, duration_s=3.0) == 0
+    assert [line["outcome"] for line in stage.lines("settled")] == ["missed-window", "effective"]
+    assert stage.host.watched == {} and stage.host.times("watch") == 5, "two each, and a look before the signal"
+    assert [pid for pid, _ in stage.host.sent] == [4_194_402] * 2
