@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,6 +81,10 @@ def begun(settings: Settings) -> list[str]:
     return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
 
 
+class KilledError(Exception):
+    """Stands for the end of a task."""
+
+
 def test_a_task_that_was_killed_finds_its_work_and_all_that_it_printed(settings: Settings, tmp_path: Path) -> None:
     end = tmp_path / "end"
     for name in ("await_end", "judge"):
@@ -139,6 +144,84 @@ def test_an_outcome_that_nobody_heard_is_not_given_to_a_run_that_was_cleared(set
     assert begun(settings) == ["judge", "judge", "prepare", "prepare"]
 
 
+def test_the_work_of_a_run_that_was_cleared_is_ended_before_its_own_begins(settings: Settings, tmp_path: Path) -> None:
+    early = request(params={"until": str(tmp_path / "never")})
+    leave(settings, "prepare", early, None)
+    old = work_of("prepare", None, early, settings)
+    (entry,) = read_ledger(old.ledger)
+    late = request(start_date="2026-11-26T02:00:00+00:00")
+    assert done(settings, "prepare", late, None)["outcome"] == "done"
+    assert process_of(entry) is None and begun(settings) == ["prepare", "prepare"]
+
+
+def test_a_task_that_died_before_its_request_was_read_has_begun_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> str:
+        raise KilledError
+
+    own = work_of("await_end", ATTEMPT, request(), settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "json", SimpleNamespace(loads=json.loads, dumps=killed))
+        with pytest.raises(KilledError):
+            attend(own, request(), settings, lambda word: None)
+    wait_until(lambda: not own.is_running(), timeout_s=120, what="the end of the process")
+    assert steps._end_of(own)["outcome"] == "error", "for one who waits beside it, and is tried again"
+    assert done(settings, "await_end", request())["outcome"] == "done"
+    assert begun(settings) == ["await_end"] and not (settings.attempts / ATTEMPT / "failures.jsonl").exists()
+
+
+def test_two_tasks_that_wait_for_one_process_hear_how_it_ended(settings: Settings, tmp_path: Path) -> None:
+    """As when Airflow took a task for dead that still waits: the other one hears it first, and forgets it."""
+    end, first_heard, ends = tmp_path / "end", threading.Event(), list[Any]()
+    asked = request(params={"until": str(end), "value": 7})
+
+    def slow(word: dict[str, Any]) -> None:
+        if "log" in word:
+            assert first_heard.wait(120)
+        ends.append(word.get("value"))
+
+    for name in ("judge", "await_end"):
+        leave(settings, name, asked)
+        waits = threading.Thread(target=answer, args=(name, ATTEMPT, asked, settings, slow))
+        waits.start()
+        end.touch()
+        assert done(settings, name, asked)["value"] == 7
+        first_heard.set()
+        waits.join(120)
+        assert ends.pop() == 7
+        end.unlink()
+        first_heard.clear()
+    assert begun(settings) == ["judge", "await_end"]
+
+
+def test_who_looks_whether_work_goes_on_is_not_taken_for_it(settings: Settings) -> None:
+    own = work_of("judge", ATTEMPT, request(), settings)
+    with own.hold(shared=True):
+        assert not own.is_running()
+        threads = [threading.Thread(target=done, args=(settings, "judge", request())) for _ in range(2)]
+        for one in threads:
+            one.start()
+        time.sleep(0.5)
+        assert begun(settings) == []
+    for one in threads:
+        one.join(120)
+    assert begun(settings) == ["judge"], "both wait for one process"
+
+
+def test_what_nothing_happens_in_any_more_is_removed(settings: Settings, tmp_path: Path) -> None:
+    running = request(run_id="still", params={"until": str(tmp_path / "end")})
+    done(settings, "plan", request(run_id="before"), None)
+    leave(settings, "plan", running, None)
+    folders = [work_of("plan", None, request(run_id=one), settings).folder for one in ("before", "still")]
+    for folder in folders:
+        os.utime(folder, (1.0, 1.0))
+    done(settings, "plan", request(), None)
+    assert [folder.exists() for folder in folders] == [False, True]
+    (tmp_path / "end").touch()
+    assert done(settings, "plan", running, None)["outcome"] == "done"
+
+
 def test_work_is_known_by_its_airflow_and_run_and_not_by_the_try(settings: Settings) -> None:
     own = work_of("plan", None, request(), settings)
     assert work_of("plan", None, request(try_number=2), settings) == own
@@ -163,6 +246,26 @@ def test_the_teardown_ends_steps_that_go_on_and_no_process_shows_a_secret(
     monkeypatch.setattr(life, "perform", lambda step, run: {"unhealed": "no way"})
     with pytest.raises(FailedError, match=f"{ATTEMPT} stays open.*no way"):
         work.teardown(work.Task(own, request(), settings))
+
+
+def test_the_teardown_also_ends_a_step_that_is_only_starting_and_lets_none_begin(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = request(params={"until": str(tmp_path / "never")})
+    own, step = (work_of(name, ATTEMPT, asked, settings) for name in ("teardown", "await_end"))
+    assert steps._is_begun(step, asked, settings) and not step.was_begun()
+    late, seen = work_of("inject_fault", ATTEMPT, asked, settings), list[bool]()
+
+    def closes(step: Any, run: Any) -> dict[str, Any]:
+        with late.hold() as hold:
+            seen.append(hold.waited_s is None)
+        return {"ended": [], "topics": []}
+
+    monkeypatch.setattr(life, "perform", closes)
+    work.teardown(work.Task(own, asked, settings))
+    assert seen == [True] and not step.is_running()
+    (entry,) = read_ledger(step.ledger)
+    assert entry.role == "await_end" and process_of(entry) is None
 
 
 def test_a_task_waits_for_services_that_are_away(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,9 +422,6 @@ def test_a_task_that_is_killed_leaves_its_work_and_nobody_who_waits(
     make_command(tmp_path)
     here["command"], end = str(tmp_path / "faultline"), tmp_path / "end"
     context = context_of(until=str(end), value=7, matrix="recovery", parent_run_id="p")
-
-    class KilledError(Exception):
-        pass
 
     def killed(*given: Any) -> bool:
         raise KilledError

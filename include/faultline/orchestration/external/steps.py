@@ -1,7 +1,8 @@
 """The work of one task of an external Airflow: a detached process, and the task's `./faultline step` that waits for it.
 
 The process has a folder with its ledger, output and outcome, so that it survives its task: the next try of a task that
-was killed finds the work, running or done, and prints its whole output.
+was killed finds the work, running or done, and prints its whole output. A task that Airflow gave up may still wait
+beside that try, so several may follow one process.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.cell import EXPERIMENT
 from faultline.installation.users import owner_of, steps_may_begin, take_environment
 from faultline.system.environment import clean_environment
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.system.locks import FileLock
+from faultline.system.files import write_whole
+from faultline.system.locks import FileLock, Hold
 from faultline.system.marks import INSTANCE_MARK
-from faultline.system.processes import read_ledger
+from faultline.system.processes import end_processes, process_of, read_ledger
 from faultline.system.settings import Settings, instance
 
 
@@ -52,6 +56,10 @@ Tell = Callable[[dict[str, Any]], None]
 # How long a task waits for services that are away: a restart takes half a minute, an upgrade some minutes.
 AWAY_S = 300.0
 LOOK_S = 0.2
+# How long a process that nobody wants may take to end, also one that is only starting.
+END_S = 120.0
+# How long a folder of work without an attempt is kept once nothing happens in it.
+KEPT_S = 24 * 3600.0
 # How often the task is asked to look whether its run is still wanted.
 WAIT_S = 5.0
 # The steps that may be done again on their attempt, as their table says, which takes long to load.
@@ -102,24 +110,58 @@ class Work:
     def was_begun(self) -> bool:
         return any(entry.role == self.name for entry in read_ledger(self.ledger))
 
-    def forget(self) -> None:
-        """Lets the next call begin anew; once the task has heard how the work ended."""
-        if self.attempt is None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        elif not self.once:
-            self.ended.unlink(missing_ok=True)
+    @property
+    def begun(self) -> Path:
+        """Holds the `since` that the process was begun for, until its task has heard how it ended."""
+        return self.folder / f"{self.name}.since"
 
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[int | None]:
-        """The descriptor of the work's lock, which a process that inherits it holds as long as it lives; None while
-        one does."""
+    def begun_for(self) -> str | None:
+        with contextlib.suppress(FileNotFoundError):
+            return self.begun.read_text()
+        return None
+
+    def forget(self) -> None:
+        """Lets the next call begin anew, once the task has heard how the work ended. The outcome stays for others who
+        still wait."""
+        if self.attempt is not None and self.once:
+            return
+        with self.turn():
+            if not self.is_running():
+                self.begun.unlink(missing_ok=True)
+
+    def turn(self) -> contextlib.AbstractContextManager[Hold]:
+        """Whoever decides whether to begin the work does so alone."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / f"{self.name}.lock").held(limit_s=0.0) as hold:
-            yield None if hold.waited_s is None else hold.descriptor
+        return FileLock(self.folder / f"{self.name}.turn").held()
+
+    def hold(self, *, shared: bool = False, limit_s: float = 0.0) -> contextlib.AbstractContextManager[Hold]:
+        """The work's lock, which a process that inherits its descriptor holds as long as it lives."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.folder / f"{self.name}.lock").held(shared=shared, limit_s=limit_s)
 
     def is_running(self) -> bool:
-        with self.hold() as lock:
-            return lock is None
+        # Shared, so that one who looks is not taken for the process by another.
+        with self.hold(shared=True) as hold:
+            return hold.waited_s is None
+
+    @contextlib.contextmanager
+    def take_over(self) -> Iterator[int]:
+        """Ends the process, and keeps another one from beginning; gives the descriptor of the work's lock.
+
+        Raises InfrastructureError when it does not end.
+        """
+        deadline = time.monotonic() + END_S
+        while time.monotonic() < deadline:
+            # Again and again: one that is only starting writes itself down later.
+            for entry in read_ledger(self.ledger):
+                if entry.role == self.name and (process := process_of(entry)) is not None:
+                    with contextlib.suppress(psutil.Error):
+                        end_processes([process, *process.children(recursive=True)])
+            with self.hold(limit_s=LOOK_S) as hold:
+                if hold.waited_s is not None:
+                    yield hold.descriptor
+                    return
+        raise InfrastructureError(f"{self.name}: its process did not end within {END_S:g} s; see {self.output}")
 
 
 def work_of(name: str, attempt_id: str | None, request: Request, settings: Settings) -> Work:
@@ -167,26 +209,38 @@ def attend(work: Work, request: Request, settings: Settings, tell: Tell) -> dict
             )
         tell({"log": f"the services are away; this task waits for them, {AWAY_S:g} s at most"})
         time.sleep(WAIT_S)
-    end = _follow(work, tell)
-    # A step that may be done once has no other try, however it failed.
-    return {**end, "outcome": "fail"} if work.once and end["outcome"] == "error" else end
+    return _follow(work, tell)
 
 
 def _is_begun(work: Work, request: Request, settings: Settings) -> bool:
     """Whether somebody works at it, or has; begins the work where the services run."""
-    with work.hold() as lock:
-        if lock is None:
+    with work.turn():
+        ours = work.begun_for() == work.since
+        if ours and (work.is_running() or work.outcome() is not None):
             return True
-        if work.outcome() is not None or (work.once and work.attempt and not work.attempt.over and work.was_begun()):
+        if work.once and work.attempt and not work.attempt.over and work.was_begun():
             return True
         if not steps_may_begin(settings):
             return False
         # They may have come up since this process began.
         take_environment(settings)
-        for file in (work.ended, work.output, work.cancel):
-            file.unlink(missing_ok=True)
-        _begin(work, lock, request, settings)
+        # Of a run that was cleared since.
+        with work.take_over() as lock:
+            for file in (work.ended, work.output, work.cancel):
+                file.unlink(missing_ok=True)
+            if work.attempt is None:
+                work.ledger.unlink(missing_ok=True)
+                _remove_old(settings.home / "steps")
+            write_whole(work.begun, work.since)
+            _begin(work, lock, request, settings)
     return True
+
+
+def _remove_old(steps: Path) -> None:
+    for folder in steps.iterdir():
+        works = [Work(folder, lock.stem, "") for lock in folder.glob("*.lock")]
+        if time.time() - folder.stat().st_mtime > KEPT_S and not any(work.is_running() for work in works):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _begin(work: Work, lock: int, request: Request, settings: Settings) -> None:
@@ -214,10 +268,11 @@ def _follow(work: Work, tell: Tell) -> dict[str, Any]:
     """Tells what the work prints until it has ended; returns how."""
     task, told, asked = os.getppid(), 0, time.monotonic()
     while True:
-        running = work.is_running()
+        # Also over where the task's run was cleared, and another process took the place.
+        running = work.is_running() and work.begun_for() in (None, work.since)
         told = _tell_lines(work, told, tell, whole=running)
         if not running:
-            return work.outcome() or _died(work)
+            return _end_of(work)
         if os.getppid() != task:
             raise InfrastructureError(f"{work.name}: the task that waited for it is gone")
         if work.name in CANCELLABLE and time.monotonic() - asked >= WAIT_S:
@@ -238,18 +293,27 @@ def _tell_lines(work: Work, told: int, tell: Tell, *, whole: bool) -> int:
     return told
 
 
-def _died(work: Work) -> dict[str, Any]:
-    """The outcome of work whose process ended without one. A step that may be done once keeps it."""
-    why = f"{work.name}: its process ended without an outcome, as when the services were ended or the machine went down"
-    outcome = {"outcome": "error", "why": why}
-    if work.once and work.attempt is not None and work.was_begun():
-        outcome["outcome"] = "fail"
-        if work.attempt.over is None:
-            from faultline.lifecycle.teardown import note_failure
+def _end_of(work: Work) -> dict[str, Any]:
+    """How work ended whose process is gone. A step that may be done once has no other try, however it failed; one
+    whose process died keeps that as its outcome. What died before it began may be begun again."""
+    with work.turn():
+        outcome = work.outcome()
+        if outcome is not None:
+            return {**outcome, "outcome": "fail"} if work.once and outcome["outcome"] == "error" else outcome
+        why = (
+            f"{work.name}: its process ended without an outcome, as when the services were ended or the machine "
+            "went down"
+        )
+        if not work.once or not work.was_begun():
+            return {"outcome": "error", "why": why}
+        outcome = {"outcome": "fail", "why": why}
+        if work.attempt is not None:
+            if work.attempt.over is None:
+                from faultline.lifecycle.teardown import note_failure
 
-            note_failure(work.attempt.folder, work.name, InfrastructureError(why))
-        work.end_with(outcome)
-    return outcome
+                note_failure(work.attempt.folder, work.name, InfrastructureError(why))
+            work.end_with(outcome)
+        return outcome
 
 
 def answer(name: str, attempt_id: str | None, request: Request, settings: Settings, tell: Tell) -> None:

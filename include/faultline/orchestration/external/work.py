@@ -12,8 +12,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from faultline.orchestration.external.hooks import ExternalHooks
 from faultline.orchestration.external.steps import FailedError, SkipError, Work, ended, work_of
 from faultline.system.environment import be_private
 from faultline.system.errors import ConfigError, InvalidMeasurement
-from faultline.system.processes import Entry, append_entry, birth, end_processes, process_of, read_ledger
+from faultline.system.processes import Entry, append_entry, birth
 from faultline.system.settings import Settings, instance, load_settings
 
 
@@ -93,16 +93,15 @@ def judge(task: Task) -> str:
 
 
 def teardown(task: Task) -> dict[str, Any]:
-    """Ends what is left of other steps, then what the attempt's ledger names, and closes the attempt."""
-    for entry in read_ledger(task.work.ledger):
-        process = process_of(entry) if entry.role != task.work.name else None
-        if process is not None:
-            with suppress(psutil.Error):
-                end_processes([process, *process.children(recursive=True)])
+    """Ends what is left of other steps, then what the attempt's ledger names, and closes the attempt. No step begins
+    meanwhile: afterwards each of them refuses the closed attempt."""
     assert task.work.attempt is not None
-    with ended_if_unreadable(task.work.attempt):
-        run = task.open_run()
-    outcome: dict[str, Any] = steps.perform(steps.TEARDOWN, run)
+    with ExitStack() as others:
+        for name in steps.STEPS.keys() - {task.work.name}:
+            others.enter_context(replace(task.work, name=name).take_over())
+        with ended_if_unreadable(task.work.attempt):
+            run = task.open_run()
+        outcome: dict[str, Any] = steps.perform(steps.TEARDOWN, run)
     if why := outcome.get("unhealed"):
         raise FailedError(f"{task.work.attempt.id} stays open, and the next experiment tries again: {why}")
     return outcome
@@ -162,8 +161,9 @@ def main(act: Callable[[Task], dict[str, Any]] = outcome_of) -> None:
     os.set_inheritable(int(lock), False)
     be_private()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    begin(Path(folder), name)
     request, settings = json.load(sys.stdin), load_settings()
+    # Not before: a task that died in the middle of the request has begun nothing.
+    begin(Path(folder), name)
     work = work_of(name, attempt or None, request, settings)
     work.end_with(json.loads(json.dumps(act(Task(work, request, settings)), default=str)))
 
