@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fault.sampling import SETTLED_S, RoleRule, Table, counts_delay, machine
 from faultline.records.judge.cpu import (
     ROLES,
     WORST_S,
+    Lost,
     besides,
     cores,
     cores_by_second,
+    lost,
     rps_per_core,
     rss_mb,
     taken,
 )
-from faultline.records.judge.samples import MACHINE_COLUMNS, PROCESS_COLUMNS
+from faultline.records.judge.samples import PROCESS_COLUMNS, machine_of, processes_of
 from faultline.records.record import CpuBesides
+from faultline.system.journal import Line
+from faultline.system.marks import SERVICES
 from faultline.system.window import NS
 
 START, END = 1_000 * NS, 1_020 * NS
@@ -35,11 +48,20 @@ def _samples(pid: int, born: float, died: float, share: float, role: str = "exec
     ]
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(980, 1_015), st.integers(2, 60), st.floats(0, 2), st.sampled_from(ROLES)), max_size=8
-    )
-)
+def of(*rows: list[list[object]]) -> pd.DataFrame:
+    found = pd.DataFrame([row for some in rows for row in some], columns=PROCESS_COLUMNS).assign(host="")
+    return found.astype({"final": bool})
+
+
+def machine_at(*rows: list[float | None]) -> pd.DataFrame:
+    """(instant, busy and stolen seconds until then)."""
+    return pd.DataFrame(rows, columns=MACHINE_COLUMNS).astype({"stolen_s": "float64"})
+
+
+LIVES = st.tuples(st.integers(980, 1_015), st.integers(2, 60), st.floats(0, 2), st.sampled_from(ROLES))
+
+
+@given(st.lists(LIVES, max_size=8))
 def test_cores_are_the_cpu_seconds_inside_the_window(lives: list[tuple[int, int, float, str]]) -> None:
     rows, expected = [], dict.fromkeys(ROLES, 0.0)
     for number, (born, length, share, role) in enumerate(lives):
@@ -49,21 +71,21 @@ def test_cores_are_the_cpu_seconds_inside_the_window(lives: list[tuple[int, int,
         if life:
             begin, end = max(1_000.0, born + number / 1000), min(1_020.0, float(born + length))
             expected[role] += share * max(0.0, end - begin) / 20
-    frame = pd.DataFrame(rows, columns=PROCESS_COLUMNS).assign(host="")
+    frame = of(rows)
     found = cores(frame, START, END)
     for role in ROLES:
         assert found[role] == (pytest.approx(expected[role], abs=1e-6) if rows else None)
 
 
 def test_a_killed_process_without_a_last_sample_keeps_what_was_seen() -> None:
-    frame = pd.DataFrame(_samples(7, 990, 2_000, 1.0), columns=PROCESS_COLUMNS).assign(host="")
+    frame = of(_samples(7, 990, 2_000, 1.0))
     frame = frame[frame["wall_ns"] < 1_010 * NS]
     assert cores(frame, START, END)["executors"] == pytest.approx((1_009.4 - 1_000) / 20)
 
 
 def test_memory_is_the_peak_of_the_sum_and_the_dead_do_not_count() -> None:
     rows = _samples(7, 990, 1_010, 1.0) + _samples(8, 990, 2_000, 1.0) + _samples(9, 1_012, 2_000, 1.0)
-    frame = pd.DataFrame(rows, columns=PROCESS_COLUMNS).assign(host="").astype({"final": bool})
+    frame = of(rows)
     assert rss_mb(frame, START, END)["executors"] == pytest.approx(100)
     assert rss_mb(frame, START, END)["kafka"] == 0
     assert rss_mb(frame[:0], START, END)["kafka"] is None
@@ -72,12 +94,12 @@ def test_memory_is_the_peak_of_the_sum_and_the_dead_do_not_count() -> None:
 @pytest.mark.parametrize(("age_ns", "alive"), [(0, True), (1_500_000_000, True), (1_500_000_001, False), (-1, False)])
 def test_a_process_holds_its_memory_for_a_second_and_a_half_after_a_sample(age_ns: int, alive: bool) -> None:
     sample = [START - age_ns, "kafka", 7, 900.0, 1.0, 30_000_000, False]
-    frame = pd.DataFrame([sample], columns=PROCESS_COLUMNS).assign(host="").astype({"final": bool})
+    frame = of([sample])
     assert rss_mb(frame, START, START)["kafka"] == (30 if alive else 0)
 
 
 def test_the_seconds_of_the_series_add_up_to_the_mean() -> None:
-    frame = pd.DataFrame(_samples(7, 990, 1_011, 0.7), columns=PROCESS_COLUMNS).assign(host="")
+    frame = of(_samples(7, 990, 1_011, 0.7))
     series = cores_by_second(frame, START, END)
     assert len(series) == 20
     assert series[0]["t_s"] == 1.0
@@ -85,58 +107,47 @@ def test_the_seconds_of_the_series_add_up_to_the_mean() -> None:
     assert mean == pytest.approx(cores(frame, START, END)["executors"], abs=1e-3)
 
 
-@given(st.floats(0, 2), st.floats(0, 2), st.floats(0, 1))
+@given(st.floats(0, 2), st.floats(0, 2), st.floats(0, 1), st.floats(0, 1))
 def test_what_others_used_is_what_the_machine_used_less_the_experiments_processes(
-    engine: float, others: float, stolen: float
+    engine: float, others: float, stolen: float, service: float
 ) -> None:
-    ours = _samples(7, 900, 2_000, engine) + _samples(8, 900, 2_000, 0.25, "recorder")
-    ticks = [tick + 0.1 for tick in range(990, 1_030)]
-    machine = pd.DataFrame(
-        [[round(tick * NS), (engine + 0.25 + others) * tick, stolen * tick] for tick in ticks], columns=MACHINE_COLUMNS
+    """What runs the experiments is others' work, and told apart; the recorder is not."""
+    ours = of(
+        _samples(7, 900, 2_000, engine),
+        _samples(8, 900, 2_000, 0.25, "recorder"),
+        _samples(9, 900, 2_000, 0.03, "services"),
+        _samples(10, 1_005, 2_000, service, "services"),
     )
-    found = besides(machine, pd.DataFrame(ours, columns=PROCESS_COLUMNS).assign(host=""), START, END)
+    ticks = [tick + 0.1 for tick in range(990, 1_030)]
+    machine = machine_at(*[[round(tick * NS), (engine + 0.25 + others) * tick, stolen * tick] for tick in ticks])
+    found = besides(machine, ours, START, END)
     assert found.others == pytest.approx(others, abs=1e-6) and found.stolen == pytest.approx(stolen, abs=1e-6)
+    assert found.recorder == pytest.approx(0.25) and found.services == pytest.approx(0.03 + service * 15 / 20)
 
 
-def test_what_runs_the_experiments_is_told_apart_among_the_others() -> None:
-    rows = [*_samples(7, 900, 2_000, 0.5), *_samples(8, 900, 2_000, 0.02, "recorder")]
-    rows += [*_samples(9, 900, 2_000, 0.03, "services"), *_samples(10, 1_005, 2_000, 0.2, "services")]
-    machine = pd.DataFrame([[990 * NS, 0.0, 0.0], [1_030 * NS, 40.0, 0.0]], columns=MACHINE_COLUMNS)
-    found = besides(machine, pd.DataFrame(rows, columns=PROCESS_COLUMNS).assign(host=""), START, END)
-    assert found.services == pytest.approx(0.03 + 0.2 * 15 / 20)
-    assert found.recorder == pytest.approx(0.02)
-    assert found.others == pytest.approx(1.0 - 0.5 - 0.02), "services are others' work, the recorder is not"
-
-
-def test_what_was_not_sampled_or_is_not_counted_is_unknown() -> None:
-    processes = pd.DataFrame(_samples(7, 900, 2_000, 1.0), columns=PROCESS_COLUMNS).assign(host="")
-    half = pd.DataFrame([[990 * NS, 1.0, 1.0], [1_010 * NS, 30.0, 2.0]], columns=MACHINE_COLUMNS)
+def test_what_was_not_sampled_or_is_not_counted_is_unknown_and_never_negative() -> None:
+    """The machine's counter is coarser than those of the processes, and may lag behind their sum."""
+    processes = of(_samples(7, 900, 2_000, 1.0))
+    half = machine_at([990 * NS, 1.0, 1.0], [1_010 * NS, 30.0, 2.0])
     assert besides(half, processes, START, END) == CpuBesides(others=None, stolen=None)
-    whole = pd.DataFrame([[990 * NS, 100.0, None], [1_030 * NS, 180.0, None]], columns=MACHINE_COLUMNS)
-    found = besides(whole.astype({"stolen_s": "float64"}), processes, START, END)
+    found = besides(machine_at([990 * NS, 100.0, None], [1_030 * NS, 180.0, None]), processes, START, END)
     assert (found.others, found.stolen, found.services) == (pytest.approx(1.0), None, None)
+    behind = besides(machine_at([990 * NS, 10.0, 0.0], [1_030 * NS, 49.0, 0.0]), processes, START, END)
+    assert (behind.others, behind.stolen) == (0.0, 0.0)
 
 
 def test_what_was_taken_is_told_on_average_and_at_its_worst() -> None:
     """Others take half a core all the while, and one and a half for three seconds; the host takes a tenth."""
-    ours = pd.DataFrame(_samples(7, 900, 2_000, 0.5), columns=PROCESS_COLUMNS).assign(host="")
+    ours = of(_samples(7, 900, 2_000, 0.5))
     rows, busy = [], 0.0
     for tick in range(990, 1_030):
         rows.append([tick * NS, busy, 0.1 * tick])
         busy += 0.5 + 0.5 + (1.0 if 1_004 <= tick < 1_007 else 0.0)
-    found = taken(pd.DataFrame(rows, columns=MACHINE_COLUMNS), ours, START, END)
+    found = taken(machine_at(*rows), ours, START, END)
     assert found is not None
     assert found.mean == pytest.approx(0.6 + 3 / 20)
     assert found.worst == pytest.approx(0.6 + 3 / WORST_S)
-    assert taken(pd.DataFrame(rows[:12], columns=MACHINE_COLUMNS), ours, START, END) is None, "not sampled to its end"
-
-
-def test_others_never_used_less_than_nothing() -> None:
-    """The machine's counter is coarser than those of the processes, and may lag behind their sum."""
-    processes = pd.DataFrame(_samples(7, 900, 2_000, 1.0), columns=PROCESS_COLUMNS).assign(host="")
-    machine = pd.DataFrame([[990 * NS, 10.0, 0.0], [1_030 * NS, 49.0, 0.0]], columns=MACHINE_COLUMNS)
-    found = besides(machine, processes, START, END)
-    assert (found.others, found.stolen) == (0.0, 0.0)
+    assert taken(machine_at(*rows[:12]), ours, START, END) is None, "not sampled to its end"
 
 
 def test_a_process_that_was_sampled_within_the_grain_of_its_birth_loses_nothing() -> None:
@@ -145,9 +156,7 @@ def test_a_process_that_was_sampled_within_the_grain_of_its_birth_loses_nothing(
         [START + NS, "executors", 7, 1_001.01, 0.25, 0, False],
         [START + 11 * NS, "executors", 7, 1_001.01, 5.25, 0, True],
     ]
-    assert cores(pd.DataFrame(rows, columns=PROCESS_COLUMNS).assign(host=""), START, END)["executors"] == pytest.approx(
-        5.25 / 20
-    )
+    assert cores(of(rows), START, END)["executors"] == pytest.approx(5.25 / 20)
 
 
 def test_throughput_is_told_by_the_cores_of_those_who_do_the_work() -> None:
@@ -155,3 +164,170 @@ def test_throughput_is_told_by_the_cores_of_those_who_do_the_work() -> None:
     assert rps_per_core(400.0, used) == 500.0
     assert rps_per_core(400.0, {**used, "python_workers": None}) == 800.0
     assert rps_per_core(400.0, {**used, "executors": 0.0, "python_workers": None}) is None
+
+
+BEGIN, SECONDS = START // NS, 20
+Course = Sequence[float]
+
+
+def samples(pid: int, role: str, used: Course, waited: Course | None = None, lowered: Course = ()) -> list[Line]:
+    """A process that used and waited for so many seconds in each second from 2 s before the window on."""
+    lines, cpu_s, waited_s = [], 0.0, 0.0
+    for number in range(len(used) + 1):
+        line: Line = {"kind": "proc", "wall_ns": (BEGIN - 2 + number) * NS, "role": role, "pid": pid}
+        line |= {"create_time": float(BEGIN - 2), "cpu_s": cpu_s, "rss_bytes": 1, "final": False}
+        if waited is not None:
+            line["waited_s"] = waited_s
+        if number < len(lowered) and lowered[number]:
+            line["lowered"] = True
+        lines.append(line)
+        if number < len(used):
+            cpu_s += used[number]
+            waited_s += 0.0 if waited is None else waited[number]
+    return lines
+
+
+def of_machine(busy: Course, stolen: Course | None = None) -> pd.DataFrame:
+    used, taken = (None if one is None else np.concatenate([[0.0], np.cumsum(one)]) for one in (busy, stolen))
+    assert used is not None
+    return machine_at(*[[(BEGIN - 2 + n) * NS, used[n], None if taken is None else taken[n]] for n in range(len(used))])
+
+
+LENGTH = SECONDS + 4
+ROW = st.lists(st.floats(0, 2), min_size=LENGTH, max_size=LENGTH)
+
+
+@given(own=ROW, delay=ROW, foreign=ROW, services=ROW)
+def test_what_is_lost_is_neither_more_than_others_used_nor_more_than_was_waited(
+    own: list[float], delay: list[float], foreign: list[float], services: list[float]
+) -> None:
+    processes = processes_of(samples(1, "executors", own, delay) + samples(2, SERVICES, services, lowered=[1] * 99))
+    found = lost(of_machine(np.add(np.add(own, foreign), services)), processes, START, END)
+    assert found is not None and found.stolen is None
+    inside = slice(2, 2 + SECONDS)
+    bound = np.minimum(foreign[inside], delay[inside])
+    assert -1e-6 <= found.others <= float(bound.mean()) + 1e-6
+    assert found.others - 1e-6 <= found.worst <= max(foreign) + 1e-6
+
+
+def constant(value: float) -> list[float]:
+    return [value] * LENGTH
+
+
+def found_with(*, own: float, delay: float, foreign: float, stolen: float | None = None) -> Lost:
+    processes = processes_of(samples(1, "executors", constant(own), constant(delay)))
+    busy = of_machine(constant(own + foreign), None if stolen is None else constant(stolen))
+    found = lost(busy, processes, START, END)
+    assert found is not None
+    return found
+
+
+def test_the_delay_is_shared_out_by_who_had_the_processors() -> None:
+    assert found_with(own=0.6, delay=0.5, foreign=0.2).others == pytest.approx(0.5 * 0.2 / 0.8)
+    assert found_with(own=0.6, delay=0.5, foreign=0.0).others == pytest.approx(0.0), "they waited for each other"
+    assert found_with(own=0.6, delay=0.0, foreign=0.9).others == pytest.approx(0.0), "on cores that no other wanted"
+    assert found_with(own=0.1, delay=8.0, foreign=0.3).others == pytest.approx(0.3), "many behind one"
+    assert found_with(own=0.0, delay=0.0, foreign=0.0).others == 0.0
+
+
+def test_the_hosts_part_is_told_apart_and_counts() -> None:
+    found = found_with(own=0.6, delay=0.5, foreign=0.2, stolen=0.05)
+    assert found.stolen == pytest.approx(0.05) and found.mean == pytest.approx(0.125 + 0.05)
+    assert found.worst == pytest.approx(found.mean)
+
+
+def test_a_burst_counts_in_its_own_seconds_and_in_the_worst_five() -> None:
+    burst = [1.0 if 8 <= second < 10 else 0.0 for second in range(LENGTH)]
+    processes = processes_of(samples(1, "executors", constant(0.5), [4 * one for one in burst]))
+    found = lost(of_machine([0.5 + one for one in burst]), processes, START, END)
+    assert found is not None
+    assert found.others == pytest.approx(2 / SECONDS) and found.worst == pytest.approx(2 / WORST_S)
+
+
+def test_what_gives_way_takes_nothing_and_a_service_that_does_not_is_as_any_other() -> None:
+    own = samples(1, "driver", constant(0.5), constant(1.0))
+    busy = of_machine(constant(0.5 + 0.3))
+
+    def others(lowered: Course) -> float:
+        service = samples(2, SERVICES, constant(0.3), lowered=lowered)
+        found = lost(busy, processes_of([*own, *service]), START, END)
+        assert found is not None
+        return found.others
+
+    share = 0.3 / 0.8
+    assert others([1] * 99) == pytest.approx(0.0) and others([]) == pytest.approx(min(0.3, share))
+    # Lowered from the tenth second of the window on; the second in which that happens counts in full.
+    assert others([0] * 12 + [1] * 99) == pytest.approx(0.3 * 10 / SECONDS)
+
+
+def test_a_service_that_was_started_while_others_give_way_does_so_from_its_start_on() -> None:
+    own = samples(1, "driver", constant(0.5), constant(1.0))
+    late = [line for line in samples(2, SERVICES, constant(0.3), lowered=[1] * 99) if line["wall_ns"] > START]
+    base = late[0]["cpu_s"]
+    late = [{**line, "cpu_s": line["cpu_s"] - base, "create_time": late[0]["wall_ns"] / NS} for line in late]
+    found = lost(of_machine(constant(0.8)), processes_of([*own, *late]), START, END)
+    assert found is not None and found.others == pytest.approx(0.3 / SECONDS)
+
+
+def test_without_samples_of_the_delay_or_of_the_machine_nothing_is_known() -> None:
+    older = processes_of(samples(1, "executors", constant(0.5)))
+    whole = of_machine(constant(1.0))
+    assert lost(whole, older, START, END) is None and lost(whole, older.drop(columns="waited_s"), START, END) is None
+    now = processes_of(samples(1, "executors", constant(0.5), constant(0.1)))
+    assert lost(whole[:9], now, START, END) is None and lost(whole, now, START, END) is not None
+    # A fault's neighbours, and who runs the experiments, are no one whose delay counts.
+    assert lost(whole, processes_of(samples(1, SERVICES, constant(0.5), constant(0.1))), START, END) is None
+
+
+BURN = """
+import os, sys, threading, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+threading.Thread(target=lambda: (sys.stdin.readline(), os._exit(0)), daemon=True).start()
+print("up", flush=True)
+while True: pass
+"""
+
+
+@contextmanager
+def burners(processors: Sequence[int], *marks: str) -> Iterator[None]:
+    """Processes that compute all the time, each on a processor of its own."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", BURN, str(one), *marks], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for one in processors
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        yield
+    finally:
+        for process in started:
+            process.communicate(b"end\n")
+
+
+def recorded(seconds: float) -> tuple[list[Line], int, int]:
+    """Lines of a recorder over so many seconds, and a window inside."""
+    table, lines = Table([RoleRule("executors", "Main", "mark")], {}, waiting=("executors",)), list[Line]()
+    began = time.monotonic()
+    while time.monotonic() - began < seconds + 1:
+        time.sleep(0.25)
+        for line in (
+            {"kind": "machine", **machine()},
+            *({"kind": "proc", **one.line()} for one in table.look({}).values()),
+        ):
+            lines.append({"wall_ns": time.time_ns(), "final": False, **line})
+    instants = [line["wall_ns"] for line in lines if line["kind"] == "proc"]
+    return lines, instants[0], instants[-1] - NS // 10
+
+
+@pytest.mark.skipif(not counts_delay(), reason="this kernel does not count run delay")
+def test_real_processes_lose_what_another_takes_from_them_on_their_processor() -> None:
+    """Beside a process on the same processor each has half of it and waits for the other half. The estimate shares the
+    wait out by F ÷ B, which counts at least a quarter of the processor; other work on the machine raises it."""
+    processor = min(os.sched_getaffinity(0))
+    with burners([processor], "Main", "mark"), burners([processor]):
+        time.sleep(SETTLED_S)
+        lines, start, end = recorded(4.0)
+    found = lost(machine_of(lines), processes_of(lines), start, end)
+    assert found is not None and found.others > 0.2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,12 +31,8 @@ class Course:
     `latency_ms`: by second of production. `lag`: by commit, the first one at 2 s after T0.
     """
 
-    latency_ms: list[int | None]
-    lag: list[int]
-
-    @classmethod
-    def healthy(cls) -> Course:
-        return cls([500] * END_S, [50] * (END_S // INTERVAL_S))
+    latency_ms: list[int | None] = field(default_factory=lambda: [500] * END_S)
+    lag: list[int] = field(default_factory=lambda: [50] * (END_S // INTERVAL_S))
 
     def late(self, begin_s: int, end_s: int, latency_ms: int | None = 5000) -> Course:
         self.latency_ms[begin_s:end_s] = [latency_ms] * (end_s - begin_s)
@@ -47,11 +45,15 @@ class Course:
                 self.lag[number] = lag
         return self
 
-    def end(self, t0_s: float, t5_s: float | None, limits: Limits = LIMITS, until_s: int = END_S) -> End:
+    def silent(self, after_s: int) -> Course:
+        del self.lag[after_s // INTERVAL_S :]
+        return self
+
+    def end(self, t5_s: float | None, limits: Limits = LIMITS, until_s: int = END_S) -> End:
+        """After a fault at 41 s."""
         rows = []
         for second, latency in enumerate(self.latency_ms):
-            emitted = second * 1000 if latency is None else second * 1000 + latency
-            seen = T0_NS // MS + emitted
+            seen = T0_NS // MS + second * 1000 + (latency or 0)
             rows.append((T0_NS + second * NS, -1 if latency is None else latency, 20, seen, seen))
         produced = pd.DataFrame(rows, columns=["cell_ns", "latency_ms", "n", "first_ms", "last_ms"])
         ends = T0_NS + np.arange(1, len(self.lag) + 1) * INTERVAL_S * NS
@@ -60,7 +62,7 @@ class Course:
             cells_of(produced, limits.latency_ms),
             bins,
             limits,
-            t0_ns=at(t0_s),
+            t0_ns=at(41),
             t5_ns=None if t5_s is None else at(t5_s),
             produced_until_ns=at(until_s),
             watched_until_ns=at(until_s + INTERVAL_S),
@@ -71,61 +73,52 @@ def at(seconds: float) -> int:
     return T0_NS + round(seconds * NS)
 
 
-def test_a_healthy_engine_has_recovered_at_once() -> None:
-    end = Course.healthy().end(t0_s=41, t5_s=42)
-    assert (end.t6_ns, end.t7_ns) == (at(42), at(42))
-    assert (end.out_ns, end.out) == (at(41), "nothing")
+LATE, BEHIND = "tuples later than L*", "lag above lag*"
+BY_LAG = Limits(latency_ms=None, lag=100, hold_s=10, baseline_p99_ms=None)
+LONG = Limits(1000, 100, 20, 800)
 
 
-def test_it_is_over_with_the_first_tuple_on_time_once_lag_is_back() -> None:
-    end = Course.healthy().late(40, 50).behind(40, 52).end(t0_s=41, t5_s=48)
-    assert end.t6_ns == at(52)
-    # Produced at 50 and on time, but lag was not back before 52.
-    assert end.t7_ns == at(52)
-    # What was produced at 49 came at 54, which is later than the end: the last one before it came at 51.
-    assert end.out_ns == at(51)
-    later = Course.healthy().late(40, 60).behind(40, 52).end(t0_s=41, t5_s=48)
-    assert later.t7_ns == at(60.5)
-    assert (later.out_ns, later.out) == (at(60), "tuples later than L*")
-
-
-def test_what_never_came_is_late() -> None:
-    end = Course.healthy().late(40, 55, None).end(t0_s=41, t5_s=44)
-    assert end.t7_ns == at(55.5)
-    assert end.out_ns == at(55)  # produced at 54, and missed one L* later
-
-
-def test_one_late_tuple_in_twenty_breaks_no_hold() -> None:
-    course = Course.healthy().late(40, 50)
-    end = course.late(55, 56).end(t0_s=41, t5_s=48, limits=Limits(1000, 100, 20, 800))
-    assert end.t7_ns == at(50.5)
-    end = course.late(55, 57).end(t0_s=41, t5_s=48, limits=Limits(1000, 100, 20, 800))
-    # Two of twenty: the cell has to be one from which on there is only one left.
-    assert end.t7_ns == at(57.5)
-
-
-def test_a_watch_too_short_for_the_hold_says_only_what_was_seen() -> None:
-    end = Course.healthy().late(40, 50).end(t0_s=41, t5_s=48, until_s=58)
-    assert end.t7_ns is None
-    # Not "> 17 s": what was produced at 49 came at 54.
-    assert (end.out_ns, end.out) == (at(54), "tuples later than L*")
-
-
-def test_an_engine_that_never_catches_up_is_known_not_to_have() -> None:
-    end = Course.healthy().behind(40, 200).end(t0_s=41, t5_s=48)
-    assert (end.t6_ns, end.t7_ns) == (None, None)
-    assert (end.out_ns, end.out) == (at(90), "lag above lag*")
-
-
-def test_without_t5_it_is_known_until_the_last_commit() -> None:
-    end = Course.healthy().end(t0_s=41, t5_s=None)
-    assert (end.t6_ns, end.t7_ns, end.out_ns) == (None, None, at(90))
-
-
-def test_a_silent_engine_has_not_its_lag_back() -> None:
-    course = Course.healthy()
-    course.lag = course.lag[:24]  # the last commit at 48
-    assert course.end(t0_s=41, t5_s=44).t6_ns is None
+@pytest.mark.parametrize(
+    ("course", "t5_s", "named", "t6_s", "t7_s", "out_s", "out"),
+    [
+        pytest.param(Course(), 42, {}, 42, 42, 41, "nothing", id="healthy: at once"),
+        # Produced at 50 and on time, but lag was not back before 52. What was produced at 49 came at 54, which is later
+        # than the end: the last one before it came at 51.
+        pytest.param(Course().late(40, 50).behind(40, 52), 48, {}, 52, 52, 51, LATE, id="with the first on time"),
+        pytest.param(Course().late(40, 60).behind(40, 52), 48, {}, 52, 60.5, 60, LATE, id="once lag is back"),
+        # Produced at 54, and missed one L* later.
+        pytest.param(Course().late(40, 55, None), 44, {}, 44, 55.5, 55, LATE, id="what never came is late"),
+        pytest.param(Course().late(40, 50).late(55, 56), 48, {"limits": LONG}, 48, 50.5, ..., LATE, id="1 late in 20"),
+        # The cell has to be one from which on there is only one left.
+        pytest.param(Course().late(40, 50).late(55, 57), 48, {"limits": LONG}, 48, 57.5, ..., LATE, id="2 late in 20"),
+        # Not "> 17 s": what was produced at 49 came at 54.
+        pytest.param(Course().late(40, 50), 48, {"until_s": 58}, 48, None, 54, LATE, id="watched too shortly to hold"),
+        pytest.param(Course().behind(40, 200), 48, {}, None, None, 90, BEHIND, id="it never catches up"),
+        pytest.param(Course(), None, {}, None, None, 90, ..., id="without t5: known until the last commit"),
+        pytest.param(Course().silent(48), 44, {}, None, None, ..., ..., id="silent: lag is not back"),
+        # Without latencies it is over once lag is back, whatever tuples say: nobody can tell whose outputs they are.
+        pytest.param(
+            Course().late(40, 80).behind(40, 52),
+            48,
+            {"limits": BY_LAG},
+            52,
+            52,
+            50,
+            BEHIND,
+            id="by lag: once back",
+        ),
+        pytest.param(Course().behind(40, 90), 48, {"limits": BY_LAG}, None, None, ..., BEHIND, id="by lag: never"),
+        pytest.param(Course(), 42, {"limits": BY_LAG}, 42, 42, 41, "nothing", id="by lag: at once"),
+        pytest.param(Course(), 48, {"limits": BY_LAG}, 48, 48, 46, "not caught up", id="by lag: uncovered"),
+    ],
+)
+def test_the_end_is_the_first_tuple_on_time_once_lag_is_back(
+    course: Course, t5_s: float | None, named: dict[str, Any], t6_s: Any, t7_s: Any, out_s: Any, out: Any
+) -> None:
+    end = course.end(t5_s, **named)
+    assert (end.t6_ns, end.t7_ns) == (t6_s and at(t6_s), t7_s and at(t7_s))
+    assert out_s is ... or end.out_ns == at(out_s)
+    assert out is ... or end.out == out
 
 
 def test_limits_are_a_share_above_the_baseline_and_never_less_than_a_tenth_of_an_interval() -> None:
@@ -133,7 +126,9 @@ def test_limits_are_a_share_above_the_baseline_and_never_less_than_a_tenth_of_an
     assert found == Limits(latency_ms=5000, lag=2500, hold_s=10, baseline_p99_ms=4000)
     found = limits_from(100, 10, checkpoint_interval_s=5, rate=500, spacing_s=6.0, within=0.25)
     assert found == Limits(latency_ms=600, lag=260, hold_s=18, baseline_p99_ms=100)
-    assert limits_from(1, 1, checkpoint_interval_s=1, rate=1, spacing_s=float("inf"), within=0.25).hold_s == 10
+    assert limits_from(1, 1, checkpoint_interval_s=1, rate=1, spacing_s=math.inf, within=0.25).hold_s == 10
+    by_lag = limits_from(None, 100, checkpoint_interval_s=2, rate=500, spacing_s=math.inf, within=0.25)
+    assert by_lag == Limits(latency_ms=None, lag=200, hold_s=10, baseline_p99_ms=None)
 
 
 cells = st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1), st.booleans()), min_size=1, max_size=40)
@@ -180,30 +175,9 @@ def test_lag_is_back_where_a_slow_search_says(drawn: list[tuple[float, bool]], t
 
 @pytest.mark.parametrize("t5_s", [44, 60])
 def test_the_end_never_lies_before_what_was_seen_out(t5_s: float) -> None:
-    end = Course.healthy().late(40, 50).behind(40, 46).end(t0_s=41, t5_s=t5_s)
+    end = Course().late(40, 50).behind(40, 46).end(t5_s)
     assert end.t6_ns is not None and end.t7_ns is not None
     assert at(41) <= end.out_ns < end.t7_ns and end.t6_ns <= end.t7_ns
-
-
-BY_LAG = Limits(latency_ms=None, lag=100, hold_s=10, baseline_p99_ms=None)
-
-
-def test_without_latencies_it_is_over_once_lag_is_back() -> None:
-    """Whatever tuples say: nobody can tell whose outputs they are."""
-    course = Course.healthy().late(40, 80).behind(40, 52)
-    end = course.end(t0_s=41, t5_s=48, limits=BY_LAG)
-    assert end.t6_ns == end.t7_ns == at(52) and (end.out_ns, end.out) == (at(50), "lag above lag*")
-    never = Course.healthy().behind(40, 90).end(t0_s=41, t5_s=48, limits=BY_LAG)
-    assert (never.t6_ns, never.t7_ns) == (None, None) and never.out == "lag above lag*"
-    at_once = Course.healthy().end(t0_s=41, t5_s=42, limits=BY_LAG)
-    assert at_once.t7_ns == at(42) and (at_once.out_ns, at_once.out) == (at(41), "nothing")
-    uncovered = Course.healthy().end(t0_s=41, t5_s=48, limits=BY_LAG)
-    assert uncovered.t7_ns == at(48) and (uncovered.out_ns, uncovered.out) == (at(46), "not caught up")
-
-
-def test_limits_without_latencies_are_of_lag_alone() -> None:
-    limits = limits_from(None, 100, checkpoint_interval_s=2, rate=500, spacing_s=float("inf"), within=0.25)
-    assert (limits.latency_ms, limits.baseline_p99_ms, limits.lag, limits.hold_s) == (None, None, 200, 10)
 
 
 T0_MS = T0_NS // MS
