@@ -28,7 +28,7 @@ from faultline.records.judge.cpu import (
     rss_mb,
     taken,
 )
-from faultline.records.judge.samples import PROCESS_COLUMNS, machine_of, processes_of
+from faultline.records.judge.samples import MACHINE_COLUMNS, PROCESS_COLUMNS, machine_of, processes_of
 from faultline.records.record import CpuBesides
 from faultline.system.journal import Line
 from faultline.system.marks import SERVICES
