@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,9 @@ from faultline.system.errors import InfrastructureError
 from faultline.system.journal import by_event, read_ended
 from faultline.system.window import NS
 from tests.support.attempts import prepared
-from tests.unit.synthetic import Scenario, Synthetic
+from tests.unit.synthetic import Scenario, Synthetic, edit_lines, edit_table
+
+MADE = Synthetic(Scenario())
 
 
 @given(lines=st.lists(st.dictionaries(st.text(max_size=5), st.integers()), max_size=6), cut=st.integers(0, 200))
@@ -31,6 +34,7 @@ def test_a_file_cut_anywhere_yields_its_whole_lines(
     tmp_path_factory: pytest.TempPathFactory, lines: list[dict[str, int]], cut: int
 ) -> None:
     path = tmp_path_factory.mktemp("raw") / "x.jsonl"
+    assert read_ended(path) == (), "missing"
     encoded = [json.dumps(line).encode() + b"\n" for line in lines]
     content = b"".join(encoded)[:cut]
     path.write_bytes(content)
@@ -38,32 +42,48 @@ def test_a_file_cut_anywhere_yields_its_whole_lines(
     assert list(read_ended(path)) == [line for line, end in zip(lines, ends, strict=True) if end <= len(content)]
 
 
-def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"a":1}\n{"a":\n{"a":2}\n')
-    with pytest.raises(InfrastructureError, match=r"x\.jsonl: line 2"):
-        read_ended(tmp_path / "x.jsonl")
+@pytest.fixture
+def attempt(tmp_path: Path) -> Path:
+    return MADE.write(tmp_path)
 
 
-def test_a_missing_journal_reads_as_empty(tmp_path: Path) -> None:
-    assert read_ended(tmp_path / "none.jsonl") == ()
-
-
-def test_an_attempt_is_read_whole(tmp_path: Path) -> None:
-    made = Synthetic(Scenario())
-    raw = read_evidence(made.write(tmp_path))
-    assert raw.traces.commits == tuple(made.commits)
+def test_an_attempt_is_read_whole(attempt: Path) -> None:
+    raw = read_evidence(attempt)
+    assert raw.traces.commits == tuple(MADE.commits)
     assert raw.recorder_death is None
-    assert len(raw.records) == len(made.records)
-    assert raw.attempt.config == made.s.configuration
-    assert [one.wall_ns for one in raw.traces.of("lost")] == [made.t2]
+    assert len(raw.records) == len(MADE.records)
+    assert raw.attempt.config == MADE.s.configuration
+    assert [one.wall_ns for one in raw.traces.of("lost")] == [MADE.t2]
 
 
-@pytest.mark.parametrize("name", ["attempt.json", "gate.json", "batches.json"])
-def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
-    directory = Synthetic(Scenario()).write(tmp_path)
-    (directory / name).write_text("{")
-    with pytest.raises(InfrastructureError, match=name):
-        read_evidence(directory)
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def without_primer(path: Path) -> None:
+    edit_table(path, lambda rows: rows.drop(columns="primer"))
+
+
+CLEAR = r"records\.parquet: cannot be read .*; clear the task harvest"
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil", "words"),
+    [
+        ("attempt.json", lambda path: path.write_text("{"), r"attempt\.json"),
+        ("gate.json", lambda path: path.write_text("{"), r"gate\.json"),
+        ("batches.json", lambda path: path.write_text("{"), r"batches\.json"),
+        ("harvest/records.parquet", remove, r"records\.parquet"),
+        ("harvest/tuples.parquet", remove, r"tuples\.parquet"),
+        ("harvest/counts.parquet", remove, r"counts\.parquet"),
+        ("harvest/records.parquet", without_primer, CLEAR),
+        ("harvest/records.parquet", lambda path: path.write_bytes(b"PAR1"), CLEAR),
+    ],
+)
+def test_a_broken_or_missing_file_is_named(attempt: Path, file: str, spoil: Callable[[Path], None], words: str) -> None:
+    spoil(attempt / file)
+    with pytest.raises(InfrastructureError, match=words):
+        read_evidence(attempt)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +119,10 @@ def test_instants_of_spark_and_of_the_monotonic_clock() -> None:
     assert Gate(1_000, 70).mono_ns(1_500) == 570
 
 
-def test_harvests_from_before_there_was_event_time_know_no_late_records(tmp_path: Path) -> None:
-    directory = Synthetic(Scenario()).write(tmp_path)
-    path = directory / "harvest" / "records.parquet"
-    records = pd.read_parquet(path)
-    records.drop(columns="late", errors="ignore").to_parquet(path)
-    assert len(records) and not read_evidence(directory).records["late"].any()
+def test_harvests_from_before_there_was_event_time_know_no_late_records(attempt: Path) -> None:
+    edit_table(attempt / "harvest" / "records.parquet", lambda rows: rows.drop(columns="late", errors="ignore"))
+    late = read_evidence(attempt).records["late"]
+    assert len(late) and not late.any()
 
 
 def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
@@ -123,9 +141,7 @@ def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
     )
     start = {"event": "started", "service": "spark-worker-1", "pid": 7, "wall_ns": round(1_003 * NS), "waited_s": 1.5}
     own = all_processes(recorder, (start,), ())
-    assert set(own.loc[own["pid"] == 7, "role"]) == {"restarted"} and set(own.loc[own["pid"] == 1, "role"]) == {
-        "services"
-    }
+    assert set(zip(own["pid"], own["role"], strict=True)) == {(7, "restarted"), (1, "services")}
     found = taken(machine, own, 1_000 * NS, 1_020 * NS)
     assert found is not None and found.worst < 0.2
     # What else came to be is others' all the same: another pid, another time.
@@ -145,31 +161,10 @@ def test_a_start_is_that_of_a_process_that_was_made_within_two_seconds_of_it(apa
     assert role == "kafka", "only what nobody else counts"
 
 
-@pytest.mark.parametrize("name", ["records", "tuples", "counts"])
-def test_a_missing_part_of_the_harvest_is_named(tmp_path: Path, name: str) -> None:
-    directory = Synthetic(Scenario()).write(tmp_path)
-    (directory / "harvest" / f"{name}.parquet").unlink()
-    with pytest.raises(InfrastructureError, match=rf"{name}\.parquet"):
-        read_evidence(directory)
-
-
-def test_broken_records_say_which_task_to_clear(tmp_path: Path) -> None:
-    directory = Synthetic(Scenario()).write(tmp_path)
-    path = directory / "harvest" / "records.parquet"
-    pd.read_parquet(path).drop(columns="primer").to_parquet(path)
-    with pytest.raises(InfrastructureError, match=r"records\.parquet: cannot be read .*; clear the task harvest"):
-        read_evidence(directory)
-    path.write_bytes(b"PAR1")
-    with pytest.raises(InfrastructureError, match=r"records\.parquet: cannot be read .*; clear the task harvest"):
-        read_evidence(directory)
-
-
 @pytest.mark.parametrize("kept", [0, -1])
-def test_a_recorder_without_its_last_line_did_not_end(tmp_path: Path, kept: int) -> None:
-    directory = Synthetic(Scenario()).write(tmp_path)
-    path = directory / "recorder.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
-    assert read_evidence(directory).recorder_death == "its last line is not `stop`"
+def test_a_recorder_without_its_last_line_did_not_end(attempt: Path, kept: int) -> None:
+    edit_lines(attempt / "recorder.jsonl", lambda lines: lines[:kept])
+    assert read_evidence(attempt).recorder_death == "its last line is not `stop`"
 
 
 def test_an_audit_of_a_users_job_is_left_out_where_rows_came_too_late() -> None:

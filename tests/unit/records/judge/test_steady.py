@@ -79,37 +79,37 @@ def test_a_straight_line_drifts_by_what_it_moves(n: int, share: float, level: fl
     assert found.steady is (max(abs(found.low), abs(found.high)) <= 0.25)
 
 
-def test_a_drift_is_steady_only_when_all_of_its_interval_is() -> None:
-    assert Drift(0.0, -0.25, 0.25).steady
-    assert not Drift(0.0, -0.26, 0.1).steady
-    assert not Drift(0.0, -0.1, 0.26).steady
+def test_the_intervals_hold_what_was_planted_as_often_as_they_say() -> None:
+    random, few, many = np.random.default_rng(11), np.arange(12, dtype=float), np.arange(15, dtype=float)
+    drifts = [drift_interval(few, 100 + 2 * few + random.normal(0, 8, 12), 100.0) for _ in range(200)]
+    assert 0.9 <= sum(one.low <= 0.22 <= one.high for one in drifts if one is not None) / 200
+    random = np.random.default_rng(7)
+    slopes = [slope_interval(many, 2 * many + random.normal(0, 4, 15)) for _ in range(400)]
+    assert 0.92 <= sum(one[0] <= 2 <= one[1] for one in slopes if one is not None) / 400 <= 0.98
 
 
-def test_the_drift_interval_holds_the_planted_drift_about_as_often_as_it_says() -> None:
-    random, times = np.random.default_rng(11), np.arange(12, dtype=float)
-    drawn = [drift_interval(times, 100 + 2 * times + random.normal(0, 8, 12), 100.0) for _ in range(200)]
-    inside = [one.low <= 0.22 <= one.high for one in drawn if one is not None]
-    assert 0.9 <= sum(inside) / 200
+FLAT, NONE = [2000.0] * 10, [float("nan")] * 10
+FALLING = [4000 - 200.0 * n for n in range(10)]
 
 
-def judged(latency: list[float], lag: list[float]) -> bool:
+@pytest.mark.parametrize(
+    ("latency", "lag", "steady"),
+    [
+        (FLAT, FLAT, True),
+        (FALLING, FLAT, False),
+        (FLAT, FALLING, False),
+        (NONE, FLAT, True),
+        ([*NONE[:7], 2000.0, 2000.0, 2000.0], FLAT, False),
+        (FLAT[:3], FLAT[:3], False),
+        ([], [], False),
+    ],
+    ids=["both", "latency falls", "lag falls", "unasked", "few values", "few bins", "none"],
+)
+def test_a_baseline_is_steady_when_both_signals_are(latency: list[float], lag: list[float], steady: bool) -> None:
+    """A signal without values is not asked; too few are not steady."""
     times = np.arange(len(lag), dtype=float)
-    return is_steady(times, np.array(latency), np.array(lag), checkpoint_interval_s=1.0, offered_rps=1000.0)[0]
-
-
-def test_a_baseline_is_steady_when_both_signals_are() -> None:
-    flat, falling = [2000.0] * 10, [4000 - 200.0 * n for n in range(10)]
-    assert judged(flat, flat)
-    assert not judged(falling, flat)
-    assert not judged(flat, falling)
-
-
-def test_a_signal_without_values_is_not_asked_and_too_few_are_not_steady() -> None:
-    flat, none = [2000.0] * 10, [float("nan")] * 10
-    assert judged(none, flat)
-    assert not judged([*none[:7], 2000.0, 2000.0, 2000.0], flat)
-    assert not judged(flat[:3], flat[:3])
-    assert not judged([], [])
+    found = is_steady(times, np.array(latency), np.array(lag), checkpoint_interval_s=1.0, offered_rps=1000.0)
+    assert found[0] is steady
 
 
 @given(st.integers(4, 60), st.integers(0, 400))
@@ -143,11 +143,11 @@ def test_what_decides_whether_a_baseline_is_steady_is_cheap_to_import() -> None:
 
 
 def test_noise_that_hides_a_drift_is_not_steady() -> None:
+    assert [Drift(0.0, *ends).steady for ends in ((-0.25, 0.25), (-0.26, 0.1), (-0.1, 0.26))] == [True, False, False]
     random, times = np.random.default_rng(5), np.arange(10, dtype=float)
-    still = [drift_interval(times, 100 + random.normal(0, 3, 10), 100.0) for _ in range(100)]
-    wild = [drift_interval(times, 100 + random.normal(0, 60, 10), 100.0) for _ in range(100)]
-    assert sum(one.steady for one in still if one) == 100
-    assert sum(one.steady for one in wild if one) <= 10
+    for spread, least, most in ((3, 100, 100), (60, 0, 10)):
+        drawn = [drift_interval(times, 100 + random.normal(0, spread, 10), 100.0) for _ in range(100)]
+        assert least <= sum(one.steady for one in drawn if one) <= most
 
 
 def test_nothing_is_told_of_a_drift_without_values() -> None:
@@ -168,14 +168,6 @@ def test_nothing_is_told_of_a_drift_without_values() -> None:
 def test_keeping_up_is_shown_or_not_or_nobody_can_tell(growth: tuple[float, float] | None, answer: bool | None) -> None:
     assert sustained(growth, 1000.0) is answer
     assert sustained(growth, 0.0) is None
-
-
-def test_the_slope_interval_holds_the_planted_slope_as_often_as_it_says() -> None:
-    random = np.random.default_rng(7)
-    times = np.arange(15, dtype=float)
-    intervals = [slope_interval(times, 2 * times + random.normal(0, 4, 15)) for _ in range(400)]
-    inside = [low <= 2 <= high for low, high in (i for i in intervals if i is not None)]
-    assert 0.92 <= sum(inside) / 400 <= 0.98
 
 
 def test_a_slope_takes_three_points_at_more_than_one_instant() -> None:
