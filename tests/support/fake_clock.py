@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 
-from fault.identity import Delivery, Presence, ProcessIdentity, to_line
+from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity, to_line
 
 
 class FakeClock:
@@ -43,6 +43,12 @@ class FakeClock:
             self.mono_ns = max(self.mono_ns, first[0])
             first[2]()
         self.mono_ns = max(self.mono_ns, until)
+
+
+def executor_of(run: str, number: int) -> ProcessIdentity:
+    """One under a pid that no machine has."""
+    command = (f"-Dfaultline.run={run}", EXECUTOR.main, "--executor-id", str(number))
+    return ProcessIdentity(4_194_400 + number, 1.0, EXECUTOR, run, command, number)
 
 
 @dataclass(frozen=True)

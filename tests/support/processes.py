@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable
 
 import psutil
 
+from faultline.experiment.attempt import Attempt
+from faultline.system.processes import Entry, spawn_detached
 from faultline.system.waiting import wait_until
 
 # Seconds for any event that a test waits for. A busy machine is slow and not wrong, so none is shorter than a minute.
 EVENT_S = 120.0
+
+
+SLEEP = "import time; time.sleep(900)"
+
+
+def detached(attempt: Attempt, role: str, program: str = SLEEP) -> Entry:
+    """A process of an attempt, in its ledger, that sleeps or does what the Python program says."""
+    attempt.logs.mkdir(parents=True, exist_ok=True)
+    return spawn_detached(
+        [sys.executable, "-c", program],
+        role=role,
+        attempt=attempt.id,
+        ledger=attempt.ledger,
+        stdout=attempt.logs / f"{role}.out",
+        stderr=attempt.logs / f"{role}.err",
+        cwd=attempt.folder,
+    )
 
 
 def words_of(pid: int) -> list[str]:

@@ -26,7 +26,7 @@ from faultline.lifecycle.healing import unhealed
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant, Journal, read_journal
 from tests.support.attempts import ENDPOINTS, prepared
-from tests.support.fake_clock import FakeClock, MadeUpHost
+from tests.support.fake_clock import FakeClock, MadeUpHost, executor_of
 
 AT_S, END_S = 0.4, 0.6
 
@@ -79,24 +79,16 @@ class Stage:
         self.host, self.broker, self.cycles = MadeUpHost(), Broker(), Cycles()
 
     def executor(self, number: int) -> ProcessIdentity:
-        command = (f"-Dfaultline.run={self.attempt}", EXECUTOR.main, "--executor-id", str(number))
-        made = ProcessIdentity(4_194_400 + number, 1.0, EXECUTOR, self.attempt, command, number)
-        self.host.start(made)
+        self.host.start(made := executor_of(self.attempt, number))
         return made
 
     def run(self, *faults: Fault, duration_s: float = END_S, **more: Any) -> int:
         planned = FaultPlan(faults, seed=1).resolve(rate=100, checkpoint_interval_s=0.2, snapshot_interval_s=0.4)
         fixed: dict[str, Any] = {"bootstrap": "", "input_topic": "in", "repetition": 1, "seed": 1, **more}
-        assignment = Assignment(
-            self.attempt, planned, duration_s, checkpoint_interval_s=0.2, snapshot_interval_s=0.4, **fixed
-        )
-        conductor = Conductor(
-            assignment,
-            self.directory,
-            injector=Injector(here=self.host),
-            offsets=self.broker,
-            progress=self.cycles,  # type: ignore[arg-type]
-        )
+        fixed |= {"checkpoint_interval_s": 0.2, "snapshot_interval_s": 0.4}
+        assignment, given = Assignment(self.attempt, planned, duration_s, **fixed), {"progress": self.cycles}
+        injector = Injector(here=self.host)
+        conductor = Conductor(assignment, self.directory, injector=injector, offsets=self.broker, **given)  # type: ignore[arg-type]
         with Journal(self.directory / "conductor.jsonl") as journal:
             return conductor.run(journal)
 
@@ -173,7 +165,11 @@ def test_a_broker_that_is_late_delays_no_signal_and_one_that_fails_fails_the_att
     assert stage.line("failed")["message"] == stage.broker.error
 
 
-def test_a_control_opens_the_gate_and_breaks_nothing(stage: Stage) -> None:
+def test_without_victims_the_gate_stays_shut_and_a_control_opens_it_and_breaks_nothing(stage: Stage) -> None:
+    assert stage.run(kill()) == 1
+    assert stage.line("failed")["message"].startswith("count: 1 victims are asked for, but only 0")
+    assert not (stage.directory / "gate.json").exists()
+    (stage.directory / "conductor.jsonl").unlink()
     stage.executor(0)
     assert stage.run(duration_s=0.1) == 0
     assert [line["event"] for line in stage.lines()] == ["victims", "gate", "done"]
@@ -181,13 +177,7 @@ def test_a_control_opens_the_gate_and_breaks_nothing(stage: Stage) -> None:
     assert stage.broker.readings == 0 and stage.host.sent == []
 
 
-def test_without_victims_the_gate_stays_shut(stage: Stage) -> None:
-    assert stage.run(kill()) == 1
-    assert stage.line("failed")["message"].startswith("count: 1 victims are asked for, but only 0")
-    assert not (stage.directory / "gate.json").exists()
-
-
-def test_a_victim_that_was_replaced_is_chosen_anew_and_one_that_lives_is_kept(stage: Stage) -> None:
+def test_a_victim_that_was_replaced_is_chosen_anew(stage: Stage) -> None:
     first = stage.executor(0)
     stage.then("find", lambda: (stage.host.end(first), stage.executor(2)) and None, turn=2)
     assert stage.run(kill(0.1)) == 0
@@ -350,16 +340,13 @@ def test_the_token_of_another_run_is_refused(tmp_path: Path, attempt: str, capsy
     assert not (tmp_path / "gate.json").exists()
 
 
-def test_a_wrong_assignment_is_refused_with_its_key(tmp_path: Path, attempt: str) -> None:
+def test_a_missing_attempt_and_a_wrong_assignment_are_refused(tmp_path: Path, attempt: str) -> None:
+    with pytest.raises(ConfigError, match="has no whole attempt.json; clear the whole run"):
+        read_assignment(tmp_path)
     attempt_json(tmp_path, attempt)
     data = json.loads((tmp_path / "plan.json").read_text())
     (tmp_path / "plan.json").write_text(json.dumps({**data, "faults": [{"fault": {"victim": "moon"}}]}))
     with pytest.raises(ConfigError, match="plan.json: not a plan"):
-        read_assignment(tmp_path)
-
-
-def test_a_missing_attempt_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no whole attempt.json; clear the whole run"):
         read_assignment(tmp_path)
 
 

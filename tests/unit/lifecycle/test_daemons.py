@@ -24,13 +24,13 @@ from faultline.lifecycle.daemons import start_companion, start_fault_daemons, wo
 from faultline.lifecycle.workload_supervisor import WorkloadSupervisor
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal, write_lines
-from faultline.system.processes import Entry, end_ledger, read_ledger, spawn_detached
+from faultline.system.processes import end_ledger, read_ledger
 from faultline.system.secrets import make_secrets, write_logins
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port
 from faultline.system.waiting import wait_until
 from tests.support.attempts import ID, prepared, run_in
 from tests.support.installation import free_ports
-from tests.support.processes import shown
+from tests.support.processes import detached, shown
 
 
 def planned(*faults: Fault) -> tuple[PlannedFault, ...]:
@@ -90,52 +90,35 @@ def test_what_cannot_log_in_gets_a_gate_before_whatever_stands_there(tmp_path: P
         end_ledger(attempt.ledger)
 
 
-def sleeper(attempt: Attempt, program: str = "import time; time.sleep(900)") -> Entry:
-    return spawn_detached(
-        [sys.executable, "-c", program],
-        role="supervisor",
-        attempt=attempt.id,
-        ledger=attempt.ledger,
-        stdout=attempt.logs / "out",
-        stderr=attempt.logs / "supervisor.err",
-        cwd=attempt.folder,
-    )
-
-
-def test_a_workload_that_ended_before_the_gate_is_not_waited_for(tmp_path: Path) -> None:
-    run = run_with(tmp_path, settings(tmp_path, 1))
-    attempt = run.attempt
-    write_json(attempt.folder / "workload.json", {"max_restarts": 5})
-    attempt.spark_logs.mkdir()
-    (attempt.spark_logs / "driver-0.log").write_text("Traceback (most recent call last):\nValueError: no such thing\n")
-    write_lines(attempt.supervisor_journal, [{"event": "exit", "incarnation": 0, "returncode": 1}])
-    entry = sleeper(attempt)
-    end_ledger(attempt.ledger)
-    assert workload_trouble(run, entry) == (
-        "workload: ended before anything was measured; the last words of driver-0.log: ValueError: no such thing"
-    )
+LAST_WORDS = "the last words of driver-0.log: [AN_ERROR.OF_A_CLASS] why"
 
 
 @pytest.mark.parametrize(
-    ("codes", "said"),
+    ("measured", "codes", "said"),
     [
-        ([], "supervisor: ended early: it left no message"),
-        ([0], "workload: ended by itself, with status 0; the last words of driver-0.log: [AN_ERROR.OF_A_CLASS] why"),
-        ([1], "supervisor: ended early: it left no message"),
-        ([1, 1], "workload: ended 2 times; the last words of driver-1.log: (no log)"),
+        (True, [], "supervisor: ended early: it left no message"),
+        (True, [0], f"workload: ended by itself, with status 0; {LAST_WORDS}"),
+        (True, [1], "supervisor: ended early: it left no message"),
+        (True, [1, 1], "workload: ended 2 times; the last words of driver-1.log: (no log)"),
+        (False, [1], "workload: ended before anything was measured; the last words of driver-0.log: ValueError: none"),
     ],
 )
-def test_a_workload_that_ended_is_told_by_its_own_last_words(tmp_path: Path, codes: list[int], said: str) -> None:
+def test_a_workload_that_ended_is_told_by_its_own_last_words(
+    tmp_path: Path, measured: bool, codes: list[int], said: str
+) -> None:
     run = run_with(tmp_path, settings(tmp_path, 1))
     attempt = run.attempt
     write_json(attempt.folder / "workload.json", {"max_restarts": 1})
     attempt.spark_logs.mkdir()
-    (attempt.spark_logs / "driver-0.log").write_text("an Error\n[AN_ERROR.OF_A_CLASS] why\nan Exception\nbye\n")
-    attempt.gate.touch()
+    log = "Traceback (most recent call last):\nValueError: none\n"
+    if measured:
+        log = "an Error\n[AN_ERROR.OF_A_CLASS] why\nan Exception\nbye\n"
+        attempt.gate.touch()
+    (attempt.spark_logs / "driver-0.log").write_text(log)
     lines = [{"event": "exit", "incarnation": number, "returncode": code} for number, code in enumerate(codes)]
     write_lines(attempt.supervisor_journal, lines)
-    entry = sleeper(attempt)
-    if len(codes) < 2:
+    entry = detached(attempt, "supervisor")
+    if len(codes) < 2 and measured:
         assert workload_trouble(run, entry) is None, "it may be started again"
     end_ledger(attempt.ledger)
     assert workload_trouble(run, entry) == said
@@ -175,15 +158,17 @@ while True:
 """
 
 
+def supervisor_of(folder: Path, command: list[str], **more: object) -> WorkloadSupervisor:
+    specification = {"command": command, "env": {}, "restart_delay_s": 0, "max_restarts": 2, **more}
+    return WorkloadSupervisor(run_in(folder), specification)
+
+
 @pytest.mark.parametrize(("takes_s", "grace_s", "hooks", "code"), [(1.3, 30.0, True, 0), (60.0, 0.3, False, -9)])
 def test_a_driver_that_is_stopped_has_its_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float, grace_s: float, hooks: bool, code: int
 ) -> None:
     monkeypatch.setattr(workload_supervisor, "TERM_GRACE_S", grace_s)
-    command = [sys.executable, "-c", PROGRAM, str(takes_s)]
-    supervisor = WorkloadSupervisor(
-        run_in(tmp_path), {"command": command, "env": {}, "restart_delay_s": 0, "max_restarts": 5}
-    )
+    supervisor = supervisor_of(tmp_path, [sys.executable, "-c", PROGRAM, str(takes_s)])
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(supervisor.run()))
     thread.start()
@@ -199,8 +184,7 @@ def test_a_driver_that_is_stopped_has_its_grace(
 
 def supervised(folder: Path, command: list[str], **more: object) -> list[str]:
     """The events of a supervisor that runs a command to its end."""
-    specification = {"command": command, "env": {}, "restart_delay_s": 0, "max_restarts": 2, **more}
-    WorkloadSupervisor(run_in(folder), specification).run()
+    supervisor_of(folder, command, **more).run()
     return [line["event"] for line in read_journal(Attempt(folder).supervisor_journal)]
 
 

@@ -29,6 +29,10 @@ from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+OWN: dict[str, Any] = {"workload": "query", "job": "/j.py"}
+PROGRAM: dict[str, Any] = {"workload": "program", "application": "/a.py"}
+AT_RECORD = {"faults": [{"victim": "driver", "action": "kill", "at_record": 30_000}]}
+BY_RECORD = OWN | {"data": "/a.csv", "fault_plan": AT_RECORD}
 QUERY = "def query(records, config):\n    return records\n"
 
 
@@ -58,22 +62,20 @@ def test_an_attempt_keeps_the_job_as_it_was(tmp_path: Path, job: Path) -> None:
 
 
 def test_its_content_is_part_of_the_build_and_not_of_the_configuration(tmp_path: Path, job: Path) -> None:
-    before, config = job_hashes([own(job)]), own(job)
-    assert sorted(Path(name).name for name in before) == ["helper.py", "job.py"]
-    (tmp_path / "helper.py").write_text("x = 2\n")
-    assert job_hashes([config]) != before and own(job).config_id == config.config_id
-    job.unlink()
-    assert job_hashes([config]) == {}, "whoever prepares it says that it is gone"
-    assert job_hashes([parse_configuration({})]) == {}
-
-
-def test_data_is_part_of_the_build(tmp_path: Path, job: Path) -> None:
     data = tmp_path / "a.jsonl"
     data.write_text('{"a": 1}\n')
     config = own(job, data=str(data))
     before = job_hashes([config])
-    data.write_text('{"a": 2}\n')
-    assert {name for name, said in job_hashes([config]).items() if said != before[name]} == {str(data)}
+    assert sorted(Path(name).name for name in before) == ["a.jsonl", "helper.py", "job.py"]
+    for changed, content in ((data, '{"a": 2}\n'), (tmp_path / "helper.py", "x = 2\n")):
+        before = job_hashes([config])
+        changed.write_text(content)
+        assert {name for name, said in job_hashes([config]).items() if said != before[name]} == {str(changed)}
+    assert own(job, data=str(data)).config_id == config.config_id
+    data.unlink()
+    job.unlink()
+    assert job_hashes([config]) == {}, "whoever prepares it says that it is gone"
+    assert job_hashes([parse_configuration({})]) == {}
 
 
 def test_a_file_is_hashed_once_while_nothing_changes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,49 +111,32 @@ def test_the_load_of_recorded_times_is_theirs(tmp_path: Path, job: Path, monkeyp
         check_here(own(job, data_speed=5000, **told))
     assert str(refused.value).startswith("data_speed: 5,000 records/s for 100 s take 0 GB at least, and 0 GB are free;")
     assert str(refused.value).endswith("lower it, or duration_s to 20")
-    with pytest.raises(
-        ConfigError, match=r"data_speed: so fast the data makes (600|599),\d+ records/s, and 500,000 can be sent"
-    ):
+    with pytest.raises(ConfigError, match=r"data_speed: so fast the data makes (600|599),\d+ records/s, and 500,000 "):
         check_here(own(job, data_speed=600_000, **told))
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (
-            {
-                "workload": "query",
-                "job": "/j.py",
-                "data": "/a.csv",
-                "data_time": "t",
-                "data_pace": "recorded",
-                "fault_plan": {"faults": [{"victim": "driver", "action": "kill", "at_record": 30_000}]},
-            },
-            "fault_plan: at_record counts at a rate; with data_pace=recorded give at_s instead",
-        ),
+        (BY_RECORD | {"data_time": "t", "data_pace": "recorded"},
+         "fault_plan: at_record counts at a rate; with data_pace=recorded give at_s instead"),
         ({"workload": "query"}, "job: is empty; name your Python file"),
         ({"workload": "query", "job": "job.py"}, "job: 'job.py' is a relative path"),
         ({"workload": "word_count", "job": "/job.py"}, "job: only query has it; leave it empty"),
         ({"workload": "program"}, "application: is empty"),
         ({"workload": "program", "application": "/a.exe"}, "application: /a.exe is neither a Python file nor a jar"),
-        ({"workload": "program", "application": "/a.py", "jars": "b.jar"}, "jars: 'b.jar' is a relative path"),
-        (
-            {"workload": "program", "application": "/a.py", "application_arguments": "{topic}"},
-            "nothing is called {topic}",
-        ),
-        ({"workload": "program", "application": "/a.py", "application_arguments": "'"}, "cannot be split"),
-        ({"workload": "program", "application": "/a.py", "commit_mode": "none"}, "commit_mode: none needs a program"),
+        (PROGRAM | {"jars": "b.jar"}, "jars: 'b.jar' is a relative path"),
+        (PROGRAM | {"application_arguments": "{topic}"}, "nothing is called {topic}"),
+        (PROGRAM | {"application_arguments": "'"}, "cannot be split"),
+        (PROGRAM | {"commit_mode": "none"}, "commit_mode: none needs a program"),
         ({"data": "/a.txt"}, "data: word_count makes its own input; leave it out, or use query and program"),
-        ({"workload": "query", "job": "/j.py", "data_key": "k"}, "data_key: there is no data that it is of"),
-        ({"workload": "query", "job": "/j.py", "data": "/a.csv", "skew": 1}, "skew: with data no words are drawn"),
-        ({"workload": "query", "job": "/j.py", "data": "a.csv"}, "data: 'a.csv' is a relative path"),
-        (
-            {"workload": "query", "job": "/j.py", "data": "/a.csv", "data_speed": 2},
-            "data_speed: a rate is not hastened",
-        ),
-        ({"workload": "query", "job": "/j.py", "arguments": {"a": [1]}}, "arguments.a: "),
+        (OWN | {"data_key": "k"}, "data_key: there is no data that it is of"),
+        (OWN | {"data": "/a.csv", "skew": 1}, "skew: with data no words are drawn"),
+        (OWN | {"data": "a.csv"}, "data: 'a.csv' is a relative path"),
+        (OWN | {"data": "/a.csv", "data_speed": 2}, "data_speed: a rate is not hastened"),
+        (OWN | {"arguments": {"a": [1]}}, "arguments.a: "),
     ],
-)
+)  # fmt: skip
 def test_what_contradicts_itself_is_refused_by_name(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_configuration(values)
@@ -162,6 +147,8 @@ def test_what_is_not_there_is_refused_before_anything_starts(tmp_path: Path, job
     jar = tmp_path / "a.jar"
     with zipfile.ZipFile(jar, "w") as content:
         content.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    broken = tmp_path / "broken.py"
+    broken.write_text("def main(:\n")
     program = {"workload": "program", "application": str(jar)}
     cases = [
         (own(tmp_path / "no.py"), "cannot be read"),
@@ -171,14 +158,9 @@ def test_what_is_not_there_is_refused_before_anything_starts(tmp_path: Path, job
         (own(job, data=str(job)), "ends in .py; use"),
         (parse_configuration({**program, "application": "/no.jar"}), "application: /no.jar is no file"),
         (parse_configuration(program), "main_class: "),
-        (
-            parse_configuration({**program, "main_class": "a.B", "reference": "/no.py"}),
-            "reference: /no.py cannot be read",
-        ),
+        (parse_configuration({**program, "main_class": "a.B", "reference": "/no.py"}), "reference: /no.py cannot be "),
+        (parse_configuration({**program, "application": str(broken)}), "application: "),
     ]
-    broken = tmp_path / "broken.py"
-    broken.write_text("def main(:\n")
-    cases.append((parse_configuration({**program, "application": str(broken)}), "application: "))
     for config, said in cases:
         with pytest.raises(ConfigError) as refused:
             check_here(config)

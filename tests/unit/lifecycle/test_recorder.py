@@ -15,10 +15,10 @@ from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.recorder import take_turn
 from faultline.system.locks import Claim
 from faultline.system.marks import SERVICES
-from faultline.system.processes import read_ledger, spawn_detached
+from faultline.system.processes import read_ledger
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
-from tests.support.processes import shown
+from tests.support.processes import detached, shown
 
 RULE = RoleRule("kafka", "kafka", "of-this-run")
 # Waits, then becomes another program under the same pid, as a held service does.
@@ -72,19 +72,8 @@ def test_another_users_look_alike_is_others_load() -> None:
 @pytest.mark.parametrize("role", ["proxy", "memcached", "whatever a workload brings"])
 def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str) -> None:
     """Without a role their CPU would count as used by others."""
-    folder = tmp_path / "20261121T061500Z-3fa9c1"
-    folder.mkdir()
-    attempt = Attempt(folder)
-    entry = spawn_detached(
-        [sys.executable, "-c", "import time; time.sleep(900)"],
-        role=role,
-        attempt=attempt.id,
-        ledger=attempt.ledger,
-        stdout=tmp_path / "out",
-        stderr=tmp_path / "err",
-        cwd=tmp_path,
-    )
-    roles = Table([], {})
+    attempt = Attempt(tmp_path / "20261121T061500Z-3fa9c1")
+    entry, roles = detached(attempt, role), Table([], {})
 
     def found() -> str | None:
         ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(attempt.ledger)}
@@ -113,10 +102,7 @@ def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is
 
         wait_until(lambda: len(told()) >= 3, timeout_s=120, what="an age that is looked at")
         now = told()
-        assert {name: now[pid] for pid, name in names.items()} == {
-            "scheduler": "services",
-            "of-this-run": "kafka",
-        }
+        assert {name: now[pid] for pid, name in names.items()} == {"scheduler": "services", "of-this-run": "kafka"}
         assert told()[keeper.pid] == "services"
         assert "services" not in {one.role for one in roles.look({}).values()}
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,36 +18,20 @@ from faultline.lifecycle import start as subject
 from faultline.lifecycle.progress import current_attempt, phase_of
 from faultline.lifecycle.start import _stop_recorder
 from faultline.system.journal import write_lines
-from faultline.system.processes import end_ledger, spawn_detached
+from faultline.system.processes import end_ledger
 from faultline.system.settings import ROOT, Settings, load_settings
 from faultline.system.window import NS
 from tests.support.attempts import ID, prepared
 from tests.support.plain_hooks import context_of
+from tests.support.processes import detached
 
 
-@pytest.mark.parametrize(
-    ("lines", "problems"),
-    [
-        ([{"kind": "start"}, {"kind": "machine"}], ["recorder: died before the end"]),
-        ([{"kind": "start"}, {"kind": "machine"}, {"kind": "stop"}], []),
-    ],
-)
-def test_a_recorder_that_was_told_to_stop_did_not_die(
-    tmp_path: Path, lines: list[dict[str, Any]], problems: list[str]
-) -> None:
+@pytest.mark.parametrize(("last", "problems"), [("machine", ["recorder: died before the end"]), ("stop", [])])
+def test_a_recorder_that_was_told_to_stop_did_not_die(tmp_path: Path, last: str, problems: list[str]) -> None:
     attempt = Attempt(tmp_path / "20261121T061500Z-3fa9c1")
-    attempt.logs.mkdir(parents=True)
-    spawn_detached(
-        [sys.executable, "-c", "pass"],
-        role="recorder",
-        attempt=attempt.id,
-        ledger=attempt.ledger,
-        stdout=attempt.logs / "recorder.out",
-        stderr=attempt.logs / "recorder.err",
-        cwd=tmp_path,
-    )
+    detached(attempt, "recorder", "pass")
     end_ledger(attempt.ledger)
-    write_lines(attempt.recorder_journal, lines)
+    write_lines(attempt.recorder_journal, [{"kind": "start"}, {"kind": last}])
     found: list[str] = []
     _stop_recorder(attempt, found)
     assert found == problems
@@ -61,14 +44,9 @@ def test_journals_are_looked_at_seldom_inside_the_window_and_often_around_its_en
     assert steps._pace(attempt, plan)() == steps.AT_END_S, "before the gate there is nothing to disturb"  # type: ignore[arg-type]
     write_lines(attempt.conductor_journal, [{"event": "gate", "t0_mono_ns": 5_000_000_000}])
     pace = steps._pace(attempt, plan)  # type: ignore[arg-type]
-    for mono_s, wanted in (
-        (5, steps.IN_WINDOW_S),
-        (33.9, steps.IN_WINDOW_S),
-        (34.1, steps.AT_END_S),
-        (99, steps.AT_END_S),
-    ):
+    for mono_s in (5, 33.9, 34.1, 99):
         monkeypatch.setattr("time.monotonic_ns", lambda at=mono_s: round(at * 1e9))
-        assert pace() == wanted, mono_s
+        assert pace() == (steps.IN_WINDOW_S if mono_s < 34 else steps.AT_END_S), mono_s
 
 
 def test_an_attempt_begins_when_its_turn_comes(tmp_path: Path) -> None:

@@ -260,11 +260,10 @@ def limit_s(attempt: Attempt, plan: AttemptPlan, committed_ns: int | None) -> fl
     return drain_limit_s(attempt, plan, engine)
 
 
-def test_without_a_fault_it_is_a_minute_and_three_intervals(attempt: Attempt, plan: AttemptPlan) -> None:
-    assert limit_s(attempt, plan, None) == 72.0
-
-
-def test_after_a_fault_it_is_three_restarts_when_that_is_more(attempt: Attempt, plan: AttemptPlan) -> None:
+def test_it_is_a_minute_and_three_intervals_or_three_restarts_when_that_is_more(
+    attempt: Attempt, plan: AttemptPlan
+) -> None:
+    assert limit_s(attempt, plan, None) == 72.0, "without a fault"
     hit_ns = time.time_ns() - 50 * NS
     lines = [{"event": "delivered", "wall_ns": hit_ns - 90 * NS}, {"event": "delivered", "wall_ns": hit_ns}]
     attempt.conductor_journal.write_text("".join(json.dumps(line) + "\n" for line in lines))

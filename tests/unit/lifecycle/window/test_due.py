@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault.plan import Fault, FaultPlan
-from faultline.engines.base import Offsets
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import baseline_commits, earliest_fault_s, phase_of
 from faultline.experiment.plan import Aim
@@ -45,18 +44,6 @@ class Commits:
         until_ns = T0.wall_ns + (until_mono_ns - T0.mono_ns)
         instants = [T0.plus(at).wall_ns for at in self.at_s]
         return next((one for one in sorted(instants) if not_before_ns <= one <= until_ns), None)
-
-    def committed(self) -> Offsets:
-        raise NotImplementedError
-
-    def covering(self, offsets: Offsets) -> int:
-        raise NotImplementedError
-
-    def runs(self) -> int:
-        raise NotImplementedError
-
-    def last_commit_ns(self) -> int:
-        raise NotImplementedError
 
 
 def due(
