@@ -6,10 +6,7 @@ A copy of the sources gets it; what asks the registry, from `prepare` to `judge`
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,47 +16,27 @@ from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.plan import read_plan
 from faultline.records.judge.judge import judge
-from faultline.system.settings import ROOT
+from tests.support.walks import Tree
 from tests.unit.scenario import Scenario
 from tests.unit.synthetic import Synthetic
 
-SOURCES = ("include", "generators", "fault", "spark_jobs")
-FOLDER = "include/faultline/engines/slate"
+FILE = "include/faultline/engines/slate/engine.py"
 # What Spark alone leaves, and the slate stands for.
 SPARKS = ("batches.json", "listener.jsonl", "checkpoint.json", "spark-logs")
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("walk")
-    for folder in SOURCES:
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (root / FOLDER).mkdir()
-    (root / FOLDER / "__init__.py").touch()
-    shutil.copy(ROOT / "tests" / "unit" / "toys" / "slate.py", root / FOLDER / "engine.py")
-    return root
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    made = Tree.at(tmp_path_factory.mktemp("walk"), {FILE: "slate.py"})
+    (made.root / FILE).with_name("__init__.py").touch()
+    return made
 
 
-def ask(tree: Path, question: str, *arguments: object) -> list[str]:
-    """What a program that knows this tree says."""
-    environment = {**os.environ, "PYTHONPATH": f"{tree / 'include'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-P", "-c", question, *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip().splitlines()
+def test_nothing_else_is_touched(tree: Tree) -> None:
+    tree.require_only_what_was_added()
 
 
-def test_nothing_else_is_touched(tree: Path) -> None:
-    def files(root: Path) -> dict[str, bytes]:
-        found = (path for folder in SOURCES for path in (root / folder).rglob("*") if path.is_file())
-        return {str(path.relative_to(root)): path.read_bytes() for path in found if "__pycache__" not in path.parts}
-
-    before, after = files(ROOT), files(tree)
-    added = {name for name in after if before.get(name) != after[name]}
-    assert added == {f"{FOLDER}/__init__.py", f"{FOLDER}/engine.py"}
-
-
-def test_what_it_left_is_judged_as_what_spark_left_of_the_same_course(tree: Path, tmp_path: Path) -> None:
+def test_what_it_left_is_judged_as_what_spark_left_of_the_same_course(tree: Tree, tmp_path: Path) -> None:
     folder = Synthetic(Scenario()).write(tmp_path)
     wanted = judge(folder).as_dict()
     assert wanted["status"] == "valid" and wanted["metrics"]["recovery"]["detection_s"] == 0.35
@@ -76,13 +53,13 @@ from pathlib import Path
 from faultline.records.judge.judge import judge
 print(json.dumps(judge(Path(sys.argv[1])).as_dict()))
 """
-    (said,) = ask(tree, question, folder)
+    (said,) = tree.ask(question, folder)
     judged = json.loads(said)
     assert judged.pop("artifacts") != wanted.pop("artifacts")  # Spark's files are not there
     assert judged == json.loads(json.dumps(wanted))
 
 
-def test_it_is_prepared_submitted_supervised_and_cleaned_up(tree: Path, tmp_path: Path) -> None:
+def test_it_is_prepared_submitted_supervised_and_cleaned_up(tree: Tree, tmp_path: Path) -> None:
     question = """
 import json, sys
 from dataclasses import replace
@@ -139,7 +116,7 @@ print(began.exists())
 collect.remove_working_data(run)
 print(began.exists())
 """
-    assert ask(tree, question, tmp_path) == [
+    assert tree.ask(question, tmp_path) == [
         "slate spark",
         "{'slate.chalk': 'white', 'slate.hands': '2'}",
         "executors: a slate has room for two hands; lower it",
@@ -164,18 +141,13 @@ print(began.exists())
     ],
 )
 def test_nonsense_fails_at_import_with_its_file_named(
-    tree: Path, tmp_path: Path, change: tuple[str, str], said: str
+    tree: Tree, tmp_path: Path, change: tuple[str, str], said: str
 ) -> None:
-    other = tmp_path / "tree"
-    shutil.copytree(tree, other)
-    file = other / FOLDER / "engine.py"
-    assert change[0] in file.read_text()
-    file.write_text(file.read_text().replace(*change))
     question = """
 try:
     import faultline.engines.registry
 except ValueError as error:
     print(error)
 """
-    (answer,) = ask(other, question)
+    (answer,) = tree.changed(tmp_path / "tree", change).ask(question)
     assert said in answer and answer.count("/engine.py") >= 1 and "slate/engine.py" in answer

@@ -100,13 +100,12 @@ def parsed(**changed: Any) -> Decide | None:
     return parse_decide({**GOOD, **changed}, figures=FIGURES, axes=AXES)
 
 
-def test_nothing_asked_is_nothing_to_decide() -> None:
+def test_the_example_of_the_messages_is_legal_nothing_asks_nothing_and_a_list_is_no_question() -> None:
+    example = json.loads(EXAMPLE)
+    assert parse_decide(example, figures=FIGURES, axes={example["along"]: [1, 2]}) is not None
     assert parse_decide(None, figures=FIGURES, axes=AXES) is None
-
-
-def test_the_example_of_the_messages_is_a_legal_one() -> None:
-    given = json.loads(EXAMPLE)
-    assert parse_decide(given, figures=FIGURES, axes={given["along"]: [1, 2]}) is not None
+    with pytest.raises(ConfigError, match="decide: .* is no object; give one such as"):
+        parse_decide([1], figures=FIGURES, axes=AXES)
 
 
 @given(
@@ -151,8 +150,3 @@ def test_what_is_in_range_is_taken(
 def test_what_is_wrong_is_refused_by_its_key(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parsed(**changed)
-
-
-def test_a_list_is_no_question() -> None:
-    with pytest.raises(ConfigError, match="decide: .* is no object; give one such as"):
-        parse_decide([1], figures=FIGURES, axes=AXES)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from faultline.experiment import job_file
 from faultline.experiment.job_file import EVENT_TIMES, OUTPUT_MODES, REFLECTS, is_job, read_job
 from faultline.system.hashes import file_hash
+from tests.support.refusals import refused
 
 QUERY = "def query(records, config):\n    return records\n"
 TUPLES = "def tuples(records):\n    return records\n"
@@ -23,14 +24,10 @@ def written(folder: Path, text: str, name: str = "job.py") -> str:
     return str(path)
 
 
-def test_a_query_alone_is_enough(tmp_path: Path) -> None:
-    job = read_job(written(tmp_path, QUERY))
+def test_a_query_alone_is_enough_and_the_file_is_not_run(tmp_path: Path) -> None:
+    job = read_job(written(tmp_path, f"import nowhere_to_be_found\nraise SystemExit('run')\n{QUERY}"))
     assert (job.output_mode, job.reflects, job.event_time, dict(job.arguments)) == ("update", "nothing", None, {})
     assert not job.has_sink and list(job.files) == ["job.py"]
-
-
-def test_the_file_is_not_run(tmp_path: Path) -> None:
-    read_job(written(tmp_path, f"import nowhere_to_be_found\nraise SystemExit('run')\n{QUERY}"))
 
 
 @given(
@@ -74,9 +71,8 @@ def test_what_is_declared_is_what_is_read(
 )
 def test_a_file_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     path = written(tmp_path, text)
-    with pytest.raises(ValueError, match=r"^job: ") as refused:
+    with refused("job: ", said, path, kind=ValueError):
         read_job(path)
-    assert said in str(refused.value) and path in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -97,26 +93,17 @@ def test_a_job_is_what_says_so_or_has_the_query_of_one(tmp_path: Path, text: str
 
 
 def test_a_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[bytes] = []
-    whole = ast.parse
-
-    def noted(text: bytes) -> ast.Module:
-        parsed.append(text)
-        return whole(text)
-
-    monkeypatch.setattr(ast, "parse", noted)
+    parsed, whole = list[bytes](), ast.parse
+    monkeypatch.setattr(ast, "parse", lambda text: parsed.append(text) or whole(text))
     read_job(written(tmp_path, QUERY))
     assert parsed == [QUERY.encode()]
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    for path, said in ((tmp_path, "is a folder"), (tmp_path / "no.py", "cannot be read: No such file")):
+    (tmp_path / "job.py").write_bytes(b"\xff\xfe")
+    for name, said in (("", "is a folder"), ("no.py", "cannot be read: No such file"), ("job.py", "no Python")):
         with pytest.raises(ValueError, match=said):
-            read_job(str(path))
-    binary = tmp_path / "job.py"
-    binary.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="no Python"):
-        read_job(str(binary))
+            read_job(str(tmp_path / name))
 
 
 def test_modules_beside_it_belong_to_it(tmp_path: Path) -> None:
@@ -155,15 +142,9 @@ def test_packages_and_named_files_beside_it_belong_to_it(tmp_path: Path, monkeyp
         (tmp_path / name).write_text("x" * 50)
     (tmp_path / "textlib" / "template.py").write_text("{{ no python }}")
     names = ["stop.csv", "data/a.csv", "value", "../x.csv", "/etc/hosts", "//etc/hosts", "ж." * 120]
-    text = f"from textlib.clean import a\nS = {names}\n{QUERY}"
-    job = read_job(written(tmp_path, text))
-    beside = [
-        "data/a.csv",
-        "job.py",
-        "stop.csv",
-        *(f"textlib/{name}" for name in ("__init__.py", "clean.py", "template.py", "words.txt")),
-    ]
-    assert sorted(job.files) == beside
+    job = read_job(written(tmp_path, f"from textlib.clean import a\nS = {names}\n{QUERY}"))
+    textlib = [f"textlib/{name}" for name in ("__init__.py", "clean.py", "template.py", "words.txt")]
+    assert sorted(job.files) == ["data/a.csv", "job.py", "stop.csv", *textlib]
     monkeypatch.setattr(job_file, "MOST_BYTES", 40)
     with pytest.raises(ValueError, match="more than 0 MB, .* alone"):
         read_job(str(job.path))

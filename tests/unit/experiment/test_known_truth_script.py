@@ -17,8 +17,7 @@ from faultline.cli.run_one import parse_order
 from faultline.engines.known_truth.course import GUARD_NS, NS, Outage, lay_out
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.known_truth_script import Script, parse_script, require_fit
-from faultline.system.errors import ConfigError
-from faultline.system.settings import ROOT
+from tests.support.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -44,10 +43,8 @@ from faultline.system.settings import ROOT
     ],
 )
 def test_a_script_that_cannot_be_kept_is_refused_by_its_key(given: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with refused(message):
         parse_script(given)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -64,24 +61,9 @@ def test_a_script_that_cannot_be_kept_is_refused_by_its_key(given: dict[str, obj
 def test_a_script_that_does_not_fit_its_run_is_refused(
     truth: dict[str, object], more: dict[str, object], message: str
 ) -> None:
-    base = SCENARIOS[0].configuration
-    values = {key: getattr(base, key) for key in _KEYS} | more
-    with pytest.raises(ConfigError) as caught:
-        require_fit(parse_script(truth), _Run(**values))
-    assert str(caught.value).startswith(message)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    rate: float
-    checkpoint_interval_s: float
-    warmup_s: float
-    duration_s: float
-    fault_at_s: float | None
-    restart_delay_s: float
-
-
-_KEYS = [item.name for item in dataclasses.fields(_Run)]
+    run = SCENARIOS[0].configuration.model_copy(update=more)
+    with refused(message):
+        require_fit(parse_script(truth), run)
 
 
 @given(st.integers(0, 60), st.floats(100, 5000), st.floats(1, 20), st.booleans(), st.sampled_from(["batch", "record"]))
@@ -89,11 +71,9 @@ def test_the_mapping_is_canonical(count: int, latency: float, spread: float, rec
     given = {"overcounted": count, "latency_ms": latency, "spread_ms": spread, "recovers": recovers, "style": style}
     given["redeploy_s"] = 60  # a whole number where a float is meant
     script = parse_script(given)
-    again = parse_script(script.as_mapping())
-    assert again == script
-    assert repr(again.as_mapping()) == repr(
-        parse_script({**script.as_mapping(), "overcounted": float(count)}).as_mapping()
-    )
+    for same in (script.as_mapping(), {**script.as_mapping(), "overcounted": float(count)}):
+        again = parse_script(same)
+        assert again == script and repr(again.as_mapping()) == repr(script.as_mapping())
 
 
 def test_a_configuration_writes_its_script_out() -> None:
@@ -104,18 +84,9 @@ def test_a_configuration_writes_its_script_out() -> None:
 
 def test_scripts_stay_light() -> None:
     """The configuration imports them, and is itself imported where start-up time counts."""
-    code = (
-        "import sys, faultline.experiment.workloads.known_truth_script;"
-        "print([m for m in ('numpy', 'pandas') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": f"{ROOT / 'include'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"
+    code = "import sys, faultline.experiment.workloads.known_truth_script; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "pandas"} & {*found}
 
 
 def test_scenarios_are_of_both_styles_and_no_two_are_the_same() -> None:
@@ -153,13 +124,8 @@ def test_planted_instants_follow_the_definitions() -> None:
     """Worked by hand: kill 12.85 s after T0, so the replay is committed 18.35 s after it; batches each 0.5 s."""
     scenario = SCENARIOS[0]
     recovery = planted(scenario.script, scenario.run, primer=2).recoveries[0].seconds
-    assert {name: recovery[name] for name in ("detection_s", "redeploy_s", "load_s", "reload_s", "replay_s")} == {
-        "detection_s": 0,
-        "redeploy_s": 3.5,
-        "load_s": 1,
-        "reload_s": 4.5,
-        "replay_s": 1,
-    }
+    parts = {"detection_s": 0, "redeploy_s": 3.5, "load_s": 1, "reload_s": 4.5, "replay_s": 1}
+    assert parts.items() <= recovery.items()
     # Two batches (18.5, 19.0) leave the lag out of band, the one of 19.5 (index 39, wobble −2) does not.
     assert recovery["catchup_s"] == pytest.approx(19.5 + 0.11 - 18.35)
     # One more is slow (20.0), but the record that came due with it is on time all the same, and from the second that it
@@ -171,9 +137,8 @@ def test_planted_instants_follow_the_definitions() -> None:
 def test_what_cannot_be_seen_to_hold_is_censored() -> None:
     scenario = Scenario("x", {"slow_bins": 40})
     (found,) = planted(scenario.script, scenario.run, primer=2).recoveries
-    assert (found.recovered, found.over_ns) == (False, None)
+    assert (found.recovered, found.over_ns, found.seconds["macro_s"]) == (False, None, None)
     assert found.seconds["catchup_s"] is not None
-    assert found.seconds["macro_s"] is None
     # The last of 40 slow batches, the one of 39.5, is the last thing that is seen out of its bound.
     assert found.seconds["censored_at_s"] == pytest.approx(39.5 + 0.41 - 12.85)
     assert found.seconds["resolution_s"] is None

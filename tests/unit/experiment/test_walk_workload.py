@@ -5,55 +5,25 @@ A copy of the sources gets both; whatever derives from the registry is then aske
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from faultline.system.settings import ROOT
+from tests.support.walks import Tree
 
-TOYS = ROOT / "tests" / "unit" / "toys"
 ADDED = {"include/faultline/experiment/workloads/echo.py": "echo_workload.py", "spark_jobs/echo.py": "echo.py"}
-SOURCES = ("include", "generators", "fault", "spark_jobs", "scripts")
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("walk")
-    for folder in SOURCES:
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for target, toy in ADDED.items():
-        shutil.copy(TOYS / toy, root / target)
-    return root
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    return Tree.at(tmp_path_factory.mktemp("walk"), ADDED)
 
 
-def ask(tree: Path, question: str) -> str:
-    """What a program that knows this tree says."""
-    environment = {**os.environ, "PYTHONPATH": f"{tree / 'include'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-P", "-c", question], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip()
+def test_nothing_else_is_touched(tree: Tree) -> None:
+    tree.require_only_what_was_added()
 
 
-def digests(root: Path) -> dict[str, str]:
-    files = [path for folder in SOURCES for path in (root / folder).rglob("*") if path.is_file()]
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-        if "__pycache__" not in path.parts
-    }
-
-
-def test_nothing_else_is_touched(tree: Path) -> None:
-    before, after = digests(ROOT), digests(tree)
-    assert {name for name in after if before.get(name) != after[name]} == set(ADDED)
-
-
-def test_its_parameter_is_one_of_the_configuration(tree: Path) -> None:
+def test_its_parameter_is_one_of_the_configuration(tree: Tree) -> None:
     question = """
 from faultline.system.errors import ConfigError
 from faultline.experiment.config import parse_configuration
@@ -67,7 +37,7 @@ for wrong in ({**echo, "echoes": 10}, {**echo, "echoes": 3}, {"echoes": 2}, {"wo
     except ConfigError as error:
         print(error)
 """
-    assert ask(tree, question).splitlines() == [
+    assert tree.ask(question) == [
         "c6f4a5a9ad98",  # the identity of others is what it was
         "2 0.0 True",
         "echoes: 10 is refused: input should be less than or equal to 9",
@@ -77,7 +47,7 @@ for wrong in ({**echo, "echoes": 10}, {**echo, "echoes": 3}, {"echoes": 2}, {"wo
     ]
 
 
-def test_form_documentation_matrix_and_page_know_it(tree: Path) -> None:
+def test_form_documentation_matrix_and_page_know_it(tree: Tree) -> None:
     question = """
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrix import Matrix
@@ -86,13 +56,13 @@ from faultline.orchestration.forms import SECTIONS, field_schema
 print(SECTIONS["Echo"], "echo" in field_schema("workload")["enum"], field_schema("echoes")["maximum"])
 print([line for line in table(Configuration).splitlines() if "echoes" in line])
 """
-    assert ask(tree, question).splitlines() == [
+    assert tree.ask(question) == [
         "('echoes',) True 9",
         "['| `echoes` | 1 | ≥ 1, ≤ 9 | How often `echo` repeats each line. |']",
     ]
 
 
-def test_generator_spark_and_harvest_are_told_of_it(tree: Path) -> None:
+def test_generator_spark_and_harvest_are_told_of_it(tree: Tree) -> None:
     question = """
 from pathlib import Path
 from faultline.system.settings import load_settings
@@ -107,7 +77,7 @@ folder = load_settings().root / "spark_jobs"
 print(workload_program(folder, config).is_file(), "echo.py" in programs(folder))
 print(configured_settings(config)["spark.executor.cores"])
 """
-    assert ask(tree, question).splitlines() == ["text True {'tuples': 'words'} batch", "True True", "1"]
+    assert tree.ask(question) == ["text True {'tuples': 'words'} batch", "True True", "1"]
 
 
 @pytest.mark.parametrize(
@@ -120,17 +90,13 @@ print(configured_settings(config)["spark.executor.cores"])
     ],
 )
 def test_nonsense_fails_at_import_with_its_file_named(
-    tree: Path, tmp_path: Path, change: tuple[str, str], said: str
+    tree: Tree, tmp_path: Path, change: tuple[str, str], said: str
 ) -> None:
-    other = tmp_path / "tree"
-    shutil.copytree(tree, other)
-    file = other / "include/faultline/experiment/workloads/echo.py"
-    file.write_text(file.read_text().replace(*change))
     question = """
 try:
     import faultline.experiment.config
 except ImportError as error:
     print(error)
 """
-    answer = ask(other, question)
+    (answer,) = tree.changed(tmp_path / "tree", change).ask(question)
     assert said in answer and "workloads/echo.py" in answer

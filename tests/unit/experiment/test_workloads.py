@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from faultline.experiment.workloads.nexmark import query_file
 from faultline.experiment.workloads.nexmark_events import BATCH_EVENTS, QUERIES, Query, batch_events, pieces
 from faultline.experiment.workloads.topology_rules import ALL, MECHANISMS, NONE, mechanisms_of, rules_of
 from faultline.system.errors import ConfigError
+from tests.support.refusals import refused
 
 
 def configuration(**values: Any) -> Configuration:
@@ -71,9 +73,8 @@ def test_all_are_those_that_the_chain_has_a_stage_for() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_is_refused_by_name(values: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with refused(says):
         configuration(**values)
-    assert says in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_rules_at_their_defaults_are_none_at_all() -> None:
@@ -112,60 +113,52 @@ def test_the_program_is_told_of_all_of_them(tmp_path: Path) -> None:
     rules = {"tuple_timeout_s": 4, "queue": "memcached", "persist_delay_ms": 50, "queue_capacity": 100}
     program = told(tmp_path, parallelism="1-2-4-1", mechanisms=ALL, topology=rules)
     assert program["pressure"] == {"capacity": 100, "load_factor": 0.8, "divisor": 2.0}
-    assert (
-        program["replacement"]["warm"] and program["replacement"]["most"] == 8 and program["replacement"]["slots"] == 12
-    )
+    assert {"warm": True, "most": 8, "slots": 12}.items() <= program["replacement"].items()
     assert program["failing"]["timeout_s"] == 4 and program["failing"]["spaces"] == {"a": "t-space-a", "b": "t-space-b"}
-    assert program["persistence"]["queue"] == "memcached"
-    assert program["persistence"]["address"] == ["127.0.0.1", 11311]
+    assert {"queue": "memcached", "address": ["127.0.0.1", 11311]}.items() <= program["persistence"].items()
     assert program["store"]["delay_s"] == 0.05
 
 
-def test_rebalance_is_replacement_without_preparation(tmp_path: Path) -> None:
+def test_replacement_alone_counts_what_waited_too_long_and_rebalance_prepares_nothing(tmp_path: Path) -> None:
+    failing = told(tmp_path, mechanisms="replacement", topology={"tuple_timeout_s": 4})["failing"]
+    assert failing["replay"] is False and failing["timeout_s"] == 4
     assert told(tmp_path, mechanisms="rebalance")["replacement"]["warm"] is False
 
 
 def test_spark_may_begin_with_fewer_executors_and_add_the_others() -> None:
     config = configuration(mechanisms="dynamic_allocation", executors=4, executor_cores=2, parallelism="1-1-1")
     settings = configured_settings(config)
-    assert settings["spark.dynamicAllocation.initialExecutors"] == "1"
-    assert settings["spark.dynamicAllocation.maxExecutors"] == "4"
+    bounds = {"initialExecutors": "1", "maxExecutors": "4"}
+    assert {f"spark.dynamicAllocation.{name}": value for name, value in bounds.items()}.items() <= settings.items()
     assert settings["spark.cores.max"] == "8"
     assert "spark.dynamicAllocation.enabled" not in configured_settings(configuration(executors=4))
 
 
-def test_replacement_alone_counts_what_waited_too_long(tmp_path: Path) -> None:
-    program = told(tmp_path, mechanisms="replacement", topology={"tuple_timeout_s": 4})
-    assert program["failing"]["replay"] is False and program["failing"]["timeout_s"] == 4
-
-
 def test_a_store_or_queue_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    database = configuration(parallelism="1-1-1-1", topology={"store": "postgresql"})
+    def look(mechanisms: str = NONE, **own: str) -> None:
+        config = configuration(parallelism="1-1-1-1", mechanisms=mechanisms, topology=own)
+        config.kind.check_here(config.own, config)
+
+    queue = partial(look, "delayed_persistence", queue="memcached")
     monkeypatch.delenv(topology_services.DATABASE, raising=False)
-    with pytest.raises(
-        ConfigError, match=f"topology.store: postgresql needs {topology_services.DATABASE}=postgresql://"
-    ):
-        database.kind.check_here(database.own, database)
+    with refused("topology.store: postgresql needs FAULTLINE_TOPOLOGY_DATABASE=postgresql://"):
+        look(store="postgresql")
     monkeypatch.setenv(topology_services.DATABASE, "postgresql://nobody:x@127.0.0.1:1/none")
-    with pytest.raises(ConfigError, match=f"{topology_services.DATABASE}: the database does not answer"):
-        database.kind.check_here(database.own, database)
-    queue = configuration(parallelism="1-1-1-1", mechanisms="delayed_persistence", topology={"queue": "memcached"})
+    with refused("FAULTLINE_TOPOLOGY_DATABASE: the database does not answer"):
+        look(store="postgresql")
     monkeypatch.setenv(topology_services.MEMCACHED, "127.0.0.1:1")
-    with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 127.0.0.1:1 does not answer"):
-        queue.kind.check_here(queue.own, queue)
     words = ["parallelism=1-1-1-1", "mechanisms=delayed_persistence", 'topology={"queue": "memcached"}']
-    with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 127.0.0.1:1 does not answer"):
-        describe_faults("topology", words)  # nor does a dry run pass it
+    for ask in (queue, lambda: describe_faults("topology", words)):  # nor does a dry run pass it
+        with refused("FAULTLINE_MEMCACHED: 127.0.0.1:1 does not answer"):
+            ask()
     monkeypatch.setenv(topology_services.MEMCACHED, "somewhere")
-    with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 'somewhere' is no address; give HOST:PORT"):
-        queue.kind.check_here(queue.own, queue)
+    with refused("FAULTLINE_MEMCACHED: 'somewhere' is no address; give HOST:PORT"):
+        queue()
     monkeypatch.delenv(topology_services.MEMCACHED)
     monkeypatch.setattr(topology_services, "memcached_program", lambda: None)
-    with pytest.raises(ConfigError, match="topology.queue: memcached is not installed; install the Debian package"):
-        queue.kind.check_here(queue.own, queue)
-    # Without the mechanism the queue is nobody's, and its address is not asked for.
-    idle = configuration(parallelism="1-1-1-1", topology={"queue": "memcached"})
-    idle.kind.check_here(idle.own, idle)
+    with refused("topology.queue: memcached is not installed; install the Debian package"):
+        queue()
+    look(queue="memcached")  # without the mechanism the queue is nobody's
 
 
 # ---- Nexmark's parameters: what is refused by name, what is one configuration, and what the program is told ----
@@ -186,10 +179,7 @@ def test_every_query_can_be_asked_for_and_has_a_file() -> None:
         ({"query": "q99"}, "query: 'q99' is not known; did you mean q9?"),
         ({"events": {"shares": [2, 6, 93]}}, "events.shares: [2, 6, 93] add up to 101; let them add up to 100"),
         ({"events": {"shares": [2, 6]}}, "events.shares: [2, 6] is refused; give 3 whole numbers"),
-        (
-            {"events": {"bytes": [200, 500, 1]}},
-            "events.bytes: [200, 500, 1] is refused; give 3 whole numbers from [100, 200, 40] to 800",
-        ),
+        ({"events": {"bytes": [200, 500, 1]}}, "events.bytes: [200, 500, 1] is refused; give 3 whole numbers from ["),
         ({"events": {"share": [2, 6, 92]}}, "events.share: unknown; known: shares, bytes, hot, active"),
         ({"events": "{"}, "events: not JSON"),
         ({"rate_curve": {"kind": "step", "at_s": 5, "to": 0}}, "rate_curve: a rate of 0 leaves a gap in event time"),
@@ -204,9 +194,8 @@ def test_every_query_can_be_asked_for_and_has_a_file() -> None:
     ],
 )
 def test_bad_input_is_refused_by_name(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with refused(said):
         nexmark(**values)
-    assert str(refused.value).startswith(said)
 
 
 def test_a_query_without_a_file_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
