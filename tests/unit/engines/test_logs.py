@@ -123,12 +123,7 @@ def test_a_reload_is_real_and_the_next_load_of_the_open_store_is_not() -> None:
     assert launch.wall_ns == 1_795_241_789_150_000_000
 
 
-def test_the_first_load_in_an_executor_is_real_without_any_further_line() -> None:
-    loads = parse_executor_log([*NO_OP, *NO_OP], "app/0").loads
-    assert [load.real for load in loads] == [True, False]
-
-
-def test_a_store_that_moved_away_and_back_is_read_again() -> None:
+def test_the_first_load_in_an_executor_is_real_and_a_store_that_moved_away_and_back_is_read_again() -> None:
     again = [line.replace("06:16:29", "06:16:40") for line in RELOAD]
     loads = parse_executor_log([*NO_OP, *NO_OP, *again], "app/0").loads
     assert [load.real for load in loads] == [True, False, True]
@@ -151,13 +146,10 @@ def test_threads_that_load_at_once_are_kept_apart() -> None:
     assert [(load.partition, load.tid, load.real) for load in loads] == [(0, 61, False), (1, 62, True)]
 
 
-def test_without_the_store_in_the_line_the_tasks_index_is_the_partition() -> None:
+def test_partitions_are_known_by_the_tasks_index_and_in_maintenance_threads_by_the_store() -> None:
     lines = [_line("30.000", "RocksDB", "Loading 3 with x"), _line("30.100", "RocksDB", "Loaded 3")]
     load = parse_executor_log(lines, "app/0").loads[0]
     assert (load.partition, load.real) == (0, True)
-
-
-def test_snapshots_are_seen_from_task_and_maintenance_threads() -> None:
     text = "Saved checkpoint file for version 15 checkpointUniqueId: "
     lines = [_line("27.078", f"RocksDBFileManager {STORE}", text, "state-store-maintenance-thread-0")]
     snapshot = parse_executor_log(lines, "app/0").snapshots[0]
@@ -315,13 +307,10 @@ def test_what_was_raised_is_told_before_what_spark_says_of_it(tmp_path: Path, te
 
 def test_who_has_no_line_of_an_error_class_says_the_last_error_or_line(tmp_path: Path) -> None:
     log, telling = tmp_path / "log", re.compile("TOLD")
+    assert last_words(tmp_path / "none", telling) == "(no log)"
     for text, words in (
         ("TOLD you\nbut an Error\n", "TOLD you"), ("one Exception\nbye", "one Exception"), ("bye\n\n", "bye"),
         ("", "(empty)"), ("x" * 400, "x" * 300),
     ):  # fmt: skip
         log.write_text(text)
         assert last_words(log, telling) == words
-
-
-def test_a_log_that_was_never_written_is_no_error(tmp_path: Path) -> None:
-    assert last_words(tmp_path / "none", re.compile("x")) == "(no log)"

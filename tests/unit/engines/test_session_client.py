@@ -32,10 +32,12 @@ from tests.support.decoys import NOBODY, decoy, only_root
 
 INSTANCE = "0123456789abcdef"
 Answer = Callable[[socket.socket, dict[str, Any]], None]
+Serve = Callable[[Answer], Settings]
+Process = subprocess.Popen[bytes]
 
 
 @pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
+def stranger() -> Iterator[Process]:
     """A process that stands for a session's."""
     environment = {**os.environ, INSTANCE_MARK: INSTANCE}
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"], env=environment)
@@ -46,13 +48,13 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def named(stranger: subprocess.Popen[bytes]) -> list[list[Any]]:
+def named(stranger: Process) -> list[list[Any]]:
     """Whom the session names as its own."""
     return [[stranger.pid, start_ticks(stranger.pid)]]
 
 
 @pytest.fixture
-def serve(tmp_path: Path, named: list[list[Any]]) -> Iterator[Callable[[Answer], Settings]]:
+def serve(tmp_path: Path, named: list[list[Any]]) -> Iterator[Serve]:
     """Answers one client at the session's socket of an installation."""
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -78,9 +80,7 @@ def say(connection: socket.socket, **line: Any) -> None:
     connection.sendall((json.dumps(line) + "\n").encode())
 
 
-def test_a_job_that_is_done_is_done_and_what_it_prints_is_handed_on(
-    serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes]
-) -> None:
+def test_a_job_that_is_done_is_done_and_what_it_prints_is_handed_on(serve: Serve, stranger: Process) -> None:
     asked, said = list[dict[str, Any]](), list[str]()
 
     def answer(connection: socket.socket, job: dict[str, Any]) -> None:
@@ -94,9 +94,7 @@ def test_a_job_that_is_done_is_done_and_what_it_prints_is_handed_on(
 
 
 @pytest.mark.parametrize("status", ["busy", "stale", "failed"])
-def test_a_job_that_was_refused_or_failed_is_not_done(
-    serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes], status: str
-) -> None:
+def test_a_job_that_was_refused_or_failed_is_not_done(serve: Serve, stranger: Process, status: str) -> None:
     with pytest.raises(NoSession, match=f"the warm Spark is {status}: why"):
         run_in_session(serve(lambda connection, job: say(connection, status=status, message="why")), "harvest", ())
     assert stranger.poll() is None, "it knows by itself whether it can go on"
@@ -106,7 +104,7 @@ def test_a_job_that_was_refused_or_failed_is_not_done(
     "answer", [lambda c, job: None, lambda c, job: c.sendall(b"{half"), lambda c, job: c.sendall(b"?\n")]
 )
 def test_a_session_that_dies_on_the_way_is_ended_before_the_job_is_done_again(
-    serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes], answer: Answer
+    serve: Serve, stranger: Process, answer: Answer
 ) -> None:
     with pytest.raises(NoSession, match="was lost"):
         run_in_session(serve(answer), "harvest", ())
@@ -115,7 +113,7 @@ def test_a_session_that_dies_on_the_way_is_ended_before_the_job_is_done_again(
 
 @pytest.mark.parametrize("lie", ["its birth", "its mark", "no process"])
 def test_a_greeting_that_names_somebody_elses_process_ends_nobody(
-    serve: Callable[[Answer], Settings], named: list[list[Any]], lie: str
+    serve: Serve, named: list[list[Any]], lie: str
 ) -> None:
     """Whoever answers at the socket may name any pid."""
     with decoy() as stranger:
@@ -130,17 +128,13 @@ def test_a_greeting_that_names_somebody_elses_process_ends_nobody(
         assert ours.is_running() and ours.status() != psutil.STATUS_ZOMBIE
 
 
-def test_a_session_that_is_slow_is_ended(
-    serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes]
-) -> None:
+def test_a_session_that_is_slow_is_ended(serve: Serve, stranger: Process) -> None:
     with pytest.raises(NoSession, match=r"not done within 0\.3 s"):
         run_in_session(serve(lambda connection, job: threading.Event().wait(120)), "harvest", (), limit_s=0.3)
     stranger.wait(120)
 
 
-def test_a_task_that_is_told_to_end_ends_the_session_that_works_for_it(
-    serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes]
-) -> None:
+def test_a_task_that_is_told_to_end_ends_the_session_that_works_for_it(serve: Serve, stranger: Process) -> None:
     def stop(text: str) -> None:
         raise KeyboardInterrupt
 
