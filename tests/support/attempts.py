@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,15 @@ def prepared(
     )
     made = replace(made, program=program_of(attempt, config, made))
     write_json(attempt.plan, {**made.as_mapping(), **(plan or {})})
+    return attempt
+
+
+def of(settings: Settings, name: str = ID, **said: Any) -> Attempt:
+    """An attempt of this installation, of which nothing but that is written down."""
+    attempt = Attempt(settings.attempts / name)
+    attempt.folder.mkdir(parents=True)
+    told = {"attempt": name, "home": str(settings.home), "environment": {"host": socket.gethostname()}, **said}
+    write_json(attempt.folder / "attempt.json", told)
     return attempt
 
 

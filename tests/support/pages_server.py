@@ -1,10 +1,11 @@
-"""The pages of a results folder, served to a real browser on a loopback port."""
+"""Pages on a loopback port: those of a results folder, for a real browser, and made-up ones."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import uvicorn
@@ -28,3 +29,27 @@ def served(results: Path) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(120)
+
+
+@contextmanager
+def pages(content: Callable[[str], str | None]) -> Iterator[str]:
+    """The address of a server that gives a path (without slashes around it) this content, or 404."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = content(self.path.strip("/"))
+            self.send_response(404 if text is None else 200)
+            self.end_headers()
+            self.wfile.write((text or "").encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(120)

@@ -155,7 +155,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
 
 
 @pytest.fixture
-def keeper(attempt: Attempt) -> LineageKeeper:
+def keeper(attempt: Attempt, driver: Driver) -> LineageKeeper:
     return LineageKeeper(attempt, "http://127.0.0.1:1")
 
 
@@ -231,9 +231,7 @@ def test_what_one_fault_took_ends_one_lineage_however_late_it_is_noticed(
     assert control(attempt) == {"lineage": 1, "stop": False}
 
 
-def test_a_lineage_that_found_nothing_new_has_reached_its_start(
-    attempt: Attempt, keeper: LineageKeeper, driver: Driver
-) -> None:
+def test_a_lineage_that_found_nothing_new_has_reached_its_start(attempt: Attempt, keeper: LineageKeeper) -> None:
     with Journal(attempt.supervisor_journal) as journal:
         keeper.driver_died(journal)
     write_start(attempt.checkpoint.resolve(), 25)
@@ -241,7 +239,7 @@ def test_a_lineage_that_found_nothing_new_has_reached_its_start(
     assert CheckpointProgress(attempt.checkpoint, attempt.listener_journal).committed() == {"0": 25}
 
 
-def test_a_dead_driver_ends_the_lineage_at_once(attempt: Attempt, keeper: LineageKeeper, driver: Driver) -> None:
+def test_a_dead_driver_ends_the_lineage_at_once(attempt: Attempt, keeper: LineageKeeper) -> None:
     with Journal(attempt.supervisor_journal) as journal:
         keeper.driver_died(journal)
         keeper.driver_died(journal)

@@ -71,9 +71,8 @@ def test_traces_come_back_as_they_were_left(tmp_path: Path, capsys: pytest.Captu
     at = {line["event"] + str(line.get("batch", "")): line["wall_ns"] for line in read_journal(tmp_path / FILE)}
     assert traces.method == "rank"
     assert offsets(traces.commits) == [(0, {"0": 3, "1": 3}), (1, {"0": 5, "1": 4}), (2, {"0": 9, "1": 9})]
-    assert [(one.planned_ns, one.committed_ns) for one in traces.commits[1:]] == [
-        (at["planned1"], at["committed1"]), (at["planned2"], at["committed2"]),
-    ]  # fmt: skip
+    instants = [(at[f"planned{number}"], at[f"committed{number}"]) for number in (1, 2)]
+    assert [(one.planned_ns, one.committed_ns) for one in traces.commits[1:]] == instants
     assert [batch.took_ms for batch in traces.work][2] == pytest.approx((at["committed2"] - at["planned2"]) / 1e6)
     assert (traces.reached, traces.state_rows, traces.state_bytes) == ({"0": 9, "1": 9}, 18, 0)
     assert traces.lives == (Life(0, 5, 9),)

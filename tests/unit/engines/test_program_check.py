@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,12 @@ def pass_time(driver: Driver, check: ProgramCheck, seconds: float) -> None:
         check.look()
 
 
-def checked(driver: Driver, attempt: Attempt) -> ProgramCheck:
+@pytest.fixture
+def check(driver: Driver, attempt: Attempt) -> ProgramCheck:
     return ProgramCheck(attempt, "http://driver", "orders", lambda: driver.now)
 
 
-def test_batches_without_a_checkpoint_are_told_and_nothing_else_is(driver: Driver, attempt: Attempt) -> None:
-    check = checked(driver, attempt)
+def test_batches_without_a_checkpoint_are_told_and_nothing_else_is(driver: Driver, check: ProgramCheck) -> None:
     pass_time(driver, check, 10 * PATIENCE_S)
     driver.jobs = [BEFORE]
     pass_time(driver, check, 10 * PATIENCE_S)
@@ -78,9 +79,8 @@ def test_batches_without_a_checkpoint_are_told_and_nothing_else_is(driver: Drive
         pass_time(driver, check, 3 * LOOK_S)
 
 
-def test_one_that_does_as_it_was_told_is_asked_no_more(driver: Driver, attempt: Attempt) -> None:
+def test_one_that_does_as_it_was_told_is_asked_no_more(driver: Driver, attempt: Attempt, check: ProgramCheck) -> None:
     driver.jobs = [BATCH]
-    check = checked(driver, attempt)
     pass_time(driver, check, PATIENCE_S - LOOK_S)  # another query of its came first
     begin(attempt, '{"orders":{"0":0}}')
     driver.settings = [[name, value] for name, value in ASKED.items()]
@@ -91,8 +91,7 @@ def test_one_that_does_as_it_was_told_is_asked_no_more(driver: Driver, attempt: 
     assert running_settings(attempt.folder) == ASKED
 
 
-def test_several_queries_in_one_checkpoint_are_named(driver: Driver, attempt: Attempt) -> None:
-    check = checked(driver, attempt)
+def test_several_queries_in_one_checkpoint_are_named(driver: Driver, attempt: Attempt, check: ProgramCheck) -> None:
     for name in ("words", "lengths"):
         (attempt.checkpoint / name / "offsets").mkdir(parents=True)
     with pytest.raises(InfrastructureError, match="several queries .*lengths, words"):
@@ -100,8 +99,7 @@ def test_several_queries_in_one_checkpoint_are_named(driver: Driver, attempt: At
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_setting_that_the_program_makes_itself_is_named(driver: Driver, attempt: Attempt, name: str) -> None:
-    check = checked(driver, attempt)
+def test_a_setting_that_the_program_makes_itself_is_named(driver: Driver, check: ProgramCheck, name: str) -> None:
     driver.settings = [[one, "other" if one == name else value] for one, value in ASKED.items()]
     with pytest.raises(InfrastructureError, match=re.escape(name)):
         pass_time(driver, check, 2 * LOOK_S)
@@ -126,12 +124,8 @@ def begin(attempt: Attempt, *starts: str) -> None:
     ],
 )
 def test_a_program_that_does_not_take_in_all_of_its_input_is_told_so(
-    driver: Driver, attempt: Attempt, starts: list[str], said: str | None
+    driver: Driver, attempt: Attempt, check: ProgramCheck, starts: list[str], said: str | None
 ) -> None:
-    check = checked(driver, attempt)
     begin(attempt, *starts)
-    if said is None:
+    with nullcontext() if said is None else pytest.raises(InfrastructureError, match=said):
         pass_time(driver, check, 10 * PATIENCE_S)
-    else:
-        with pytest.raises(InfrastructureError, match=said):
-            pass_time(driver, check, PATIENCE_S + 2 * LOOK_S)

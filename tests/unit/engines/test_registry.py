@@ -21,6 +21,7 @@ from faultline.experiment.common import CommitMode
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.registry import WORKLOADS
 
+MOON = dataclasses.replace(Spark.capabilities, cycles=frozenset({"moon", "checkpoint"}))
 OFFSETS = st.dictionaries(st.sampled_from("012"), st.integers(0, 9))
 
 
@@ -32,9 +33,7 @@ def engine(kind: type[Spark] | type[KnownTruth], **changes: object) -> Engine:
 
 
 def test_every_sub_package_offers_its_engine() -> None:
-    assert {name: type(one).__name__ for name, one in ENGINES.by_name.items()} == {
-        "spark": "Spark", "known_truth": "KnownTruth",
-    }  # fmt: skip
+    assert {name: type(one) for name, one in ENGINES.by_name.items()} == {"spark": Spark, "known_truth": KnownTruth}
 
 
 def test_what_can_be_asked_of_an_engine_is_what_can_be_configured() -> None:
@@ -54,14 +53,7 @@ def test_a_workload_runs_on_the_engine_that_has_it_for_itself_else_on_the_other(
     [
         ({"name": "spark", "only_for": frozenset({"a"})}, r"^b\.py: the name spark is taken by a\.py$"),
         ({"name": "other"}, r"^b\.py: the rest of the workloads is taken by a\.py$"),
-        (
-            {
-                "name": "other",
-                "only_for": frozenset({"a"}),
-                "capabilities": dataclasses.replace(Spark.capabilities, cycles=frozenset({"moon", "checkpoint"})),
-            },
-            r"^b\.py: nobody knows the capability moon$",
-        ),
+        ({"name": "other", "only_for": {"a"}, "capabilities": MOON}, r"^b\.py: nobody knows the capability moon$"),
     ],
 )
 def test_an_engine_that_declares_nonsense_is_refused(second: dict[str, object], message: str) -> None:

@@ -27,11 +27,6 @@ from faultline.system.settings import Settings
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
-
-
-@pytest.fixture
 def endpoints(tmp_path: Path) -> Endpoints:
     return Endpoints(
         kafka="b:1", kafka_detoured="", kafka_detour="", engine="spark://m:7077", engine_ui="", airflow="",
@@ -43,6 +38,7 @@ def endpoints(tmp_path: Path) -> Endpoints:
 def attempt(settings: Settings) -> Attempt:
     made = Attempt(settings.attempts / "20261121T061500Z-3fa9c1")
     made.folder.mkdir(parents=True)
+    write_json(made.folder / "attempt.json", {"attempt": made.id})
     return made
 
 
@@ -90,7 +86,7 @@ def test_of_a_storage_in_hdfs_only_checkpoints_lie_there(
     assert removed == [there]
 
 
-def test_executors_of_a_target_are_told_nothing_of_this_machine_alone(
+def test_executors_of_a_target_are_told_nothing_of_this_machine_attempt(
     settings: Settings, endpoints: Endpoints, attempt: Attempt
 ) -> None:
     there, folder = settings.at(endpoints), make_shared(attempt, endpoints)
@@ -104,15 +100,7 @@ def test_executors_of_a_target_are_told_nothing_of_this_machine_alone(
     assert str(there.logins / "workload.jaas") in executors and str(settings.secrets) not in executors
 
 
-# ---- A checkpoint on a disk of its own: where it lies, that the alone leads there, and that nothing of it ----
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Attempt:
-    made = Attempt(tmp_path / "20261126T061500Z-3fa9c1")
-    made.folder.mkdir()
-    write_json(made.folder / "alone.json", {"alone": made.id})
-    return made
+# ---- A checkpoint on a disk of its own: where it lies, that the attempt leads there, and that nothing of it ----
 
 
 @pytest.fixture
@@ -124,21 +112,21 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_checkpoint_lies_there_from_start_to_teardown_and_then_no_more(
-    alone: Attempt, disk: Path, tmp_path: Path
+    attempt: Attempt, disk: Path, settings: Settings
 ) -> None:
-    folder = make_on_disk(alone, disk)
-    assert folder.parent == disk and make_on_disk(alone, disk) == folder, "the same for each life of the driver"
+    folder = make_on_disk(attempt, disk)
+    assert folder.parent == disk and make_on_disk(attempt, disk) == folder, "the same for each life of the driver"
     (folder / "offsets").mkdir()
     (folder / "offsets" / "0").write_text("v1")
-    keep_logs(alone)
-    assert (alone.checkpoint / "offsets" / "0").read_text() == "v1" and lies_on_disk(alone)
+    keep_logs(attempt)
+    assert (attempt.checkpoint / "offsets" / "0").read_text() == "v1" and lies_on_disk(attempt)
     for _ in range(2):
-        discard(alone, Settings(tmp_path, tmp_path / "home", tmp_path / "results"))
-    assert list(disk.iterdir()) == [] and not lies_on_disk(alone)
-    assert not alone.checkpoint.is_symlink()
+        discard(attempt, settings)
+    assert list(disk.iterdir()) == [] and not lies_on_disk(attempt)
+    assert not attempt.checkpoint.is_symlink()
 
 
-def test_a_disk_that_is_not_mounted_is_said_before_anything_is_written(alone: Attempt, tmp_path: Path) -> None:
+def test_a_disk_that_is_not_mounted_is_said_before_anything_is_written(attempt: Attempt, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="checkpoints: is not mounted; ./faultline down, then up --hosts 3"):
-        make_on_disk(alone, tmp_path / "checkpoints")
-    assert [one.name for one in alone.folder.iterdir()] == ["alone.json"]
+        make_on_disk(attempt, tmp_path / "checkpoints")
+    assert [one.name for one in attempt.folder.iterdir()] == ["attempt.json"]

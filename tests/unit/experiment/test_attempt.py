@@ -29,9 +29,11 @@ def at(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:
 
 
 def test_an_id_is_the_time_of_its_making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever folder of an earlier time, or of one that is none, is there."""
     at(monkeypatch, NOON)
     assert re.fullmatch(r"20261121T120000Z-[0-9a-f]{6}", new_attempt_id(tmp_path / "nowhere"))
-    (tmp_path / "20261121T115959Z-3fa9c1").mkdir()
+    for time in ("20261121T115959Z", "20269921T120000Z", "99991231T235959Z"):
+        (tmp_path / f"{time}-3fa9c1").mkdir()
     (tmp_path / "summary-99991121T115959Z").mkdir()
     assert new_attempt_id(tmp_path).startswith("20261121T120000Z-")
 
@@ -45,15 +47,6 @@ def test_ids_go_on_in_order_when_the_clock_is_set_back(tmp_path: Path, monkeypat
     assert made == sorted(made)
     times = ["120000", "120001", "120002", "120003", "130000"]
     assert [one[9:15] for one in made] == times, "and by the clock once that has caught up"
-
-
-@pytest.mark.parametrize("odd", ["20269921T120000Z-3fa9c1", "99991231T235959Z-3fa9c1"])
-def test_a_folder_of_a_time_that_is_none_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str
-) -> None:
-    at(monkeypatch, NOON)
-    (tmp_path / odd).mkdir()
-    assert new_attempt_id(tmp_path).startswith("20261121T120000Z-")
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one_and_nothing_beside(tmp_path: Path) -> None:
@@ -98,18 +91,15 @@ def test_an_attempt_that_does_not_say_so_is_nobodys(tmp_path: Path, changes: dic
     assert open_attempts(tmp_path, HOME) == [attempt] * ours
 
 
-@pytest.mark.parametrize("text", [None, "", '{"attempt": "cut', "[]"])
-def test_a_ledger_without_its_attempt_is_nobodys(tmp_path: Path, text: str | None) -> None:
-    attempt = made(tmp_path / "20261121T061500Z-3fa9c1")
-    attempt.ledger.touch()
-    (attempt.folder / "attempt.json").unlink()
-    if text is not None:
-        (attempt.folder / "attempt.json").write_text(text)
-    assert open_attempts(tmp_path, HOME) == []
-
-
-def test_a_link_is_no_attempt(tmp_path: Path) -> None:
+def test_a_link_or_a_ledger_without_its_attempt_is_no_attempt(tmp_path: Path) -> None:
     """Whoever can make one in the folder of results leads to what he has written himself elsewhere."""
+    alone = made(tmp_path / "alone" / "20261121T061500Z-3fa9c1")
+    alone.ledger.touch()
+    for text in ("", '{"attempt": "cut', "[]"):
+        (alone.folder / "attempt.json").write_text(text)
+        assert open_attempts(tmp_path / "alone", HOME) == []
+    (alone.folder / "attempt.json").unlink()
+    assert open_attempts(tmp_path / "alone", HOME) == []
     elsewhere = made(tmp_path / "elsewhere" / "20261121T061500Z-3fa9c1")
     (tmp_path / "attempts").mkdir()
     planted = Attempt(tmp_path / "attempts" / elsewhere.id)

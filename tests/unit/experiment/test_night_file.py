@@ -68,10 +68,7 @@ def test_a_set_holds_configurations_and_points_of_matrices_each_once(tmp_path: P
         ("repetition: 5", "n.yaml: repetition: unknown key; did you mean repetitions?"),
         ("schedule: daily", "n.yaml: schedule: 'daily' is no cron expression"),
         ("alerts: 5", "n.yaml: alerts: is no list"),
-        (
-            "alerts: [{when: worst, webhook: 'http://x'}]",
-            "n.yaml: alerts[0].when: 'worst' is not known; did you mean w",
-        ),
+        ("alerts: [{when: worst, slack: x}]", "n.yaml: alerts[0].when: 'worst' is not known; did you mean worse?"),
         ("alerts: [{webhok: 'http://x'}]", "n.yaml: alerts[0].webhok: unknown key; did you mean webhook?"),
         ("alerts: [{when: worse}]", "n.yaml: alerts[0]: names no way to tell; give one of webhook, slack, mail, noti"),
         ("alerts: [{webhook: 'ftp://x'}]", "n.yaml: alerts[0].webhook: 'ftp://x' is no address"),

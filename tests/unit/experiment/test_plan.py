@@ -26,13 +26,8 @@ FAULTS = {"faults": [
     {"victim": "executor", "action": "pause", "at_s": 45, "duration_s": 2},
     {"victim": "kafka", "action": "delay", "at_s": 60, "duration_s": 1, "delay_ms": 100},
 ]}  # fmt: skip
-OWN: dict[str, dict[str, Any]] = {
-    "query": {"job": str(ROOT / "examples" / "word_count.py")},
-    "program": {
-        "application": str(ROOT / "examples" / "kafka_word_count.py"),
-        "reference": str(ROOT / "examples" / "word_count.py"),
-    },
-}
+COUNT, PROGRAM = (str(ROOT / "examples" / name) for name in ("word_count.py", "kafka_word_count.py"))
+OWN = {"query": {"job": COUNT}, "program": {"application": PROGRAM, "reference": COUNT}}
 VALUES: list[dict[str, Any]] = [
     *({"workload": name, "executor_cores": 4, **OWN.get(name, {})} for name in WORKLOADS),
     {"fault_plan": FAULTS, "duration_s": 90, "commit_mode": "none", "restart_delay_s": 5},
@@ -71,12 +66,9 @@ def test_what_was_before_schema_3_is_read_from_the_attempts_own_file(tmp_path: P
         if plan is not None:
             write_json(attempt.plan, plan)
         read = read_plan(attempt)
-        assert (read.faults, read.order.config_id, read.order.repetition) == (
-            config.planned_faults(), config.config_id, 3
-        )  # fmt: skip
-        assert (
-            read.endpoints.hosts == HOSTS and read.topics["input"].name == "t" and read.not_measured == {"cpu": "why"}
-        )
+        order = (read.faults, read.order.config_id, read.order.repetition)
+        assert order == (config.planned_faults(), config.config_id, 3)
+        assert (read.endpoints.hosts, read.topics["input"].name, read.not_measured) == (HOSTS, "t", {"cpu": "why"})
 
 
 def test_one_clock_ends_latencies_where_executors_may_have_several(tmp_path: Path) -> None:
@@ -115,10 +107,6 @@ def test_a_damaged_plan_is_refused_by_its_file(tmp_path: Path, damage: str) -> N
     attempt.plan.write_text(json.dumps(values) if damage == "half" else damage)
     with pytest.raises(InfrastructureError, match=r"plan\.json: .*clear the"):
         read_plan(attempt)
-
-
-def test_endpoints_are_whole_after_json() -> None:
-    assert Endpoints.from_mapping(json.loads(json.dumps(ENDPOINTS.as_mapping()))) == ENDPOINTS
 
 
 def test_plans_outlive_an_update(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -33,12 +34,8 @@ REFUSED = (
     "x" * (MOST + 1),
 )  # fmt: skip
 # What ids are made of, and what they would be broken with.
-RUNS = st.one_of(
-    st.text(max_size=300),
-    st.lists(st.sampled_from([*"./\\~-_ :+a1\n\0", "..", "manual__", "2026-11-21T06:40:30+00:00", "x" * 90])).map(
-        "".join
-    ),
-)
+PARTS = [*"./\\~-_ :+a1\n\0", "..", "manual__", "2026-11-21T06:40:30+00:00", "x" * 90]
+RUNS = st.text(max_size=300) | st.lists(st.sampled_from(PARTS)).map("".join)
 
 
 def test_ids_are_short_and_readable() -> None:
@@ -74,15 +71,8 @@ def test_what_no_id_is_is_refused_wherever_one_is_taken(text: str, tmp_path: Pat
 
 def test_no_id_leads_out_of_the_folder(tmp_path: Path) -> None:
     results = tmp_path / "results"
-    facts = {
-        "matrix": "m",
-        "run_id": "r",
-        "series": "s",
-        "build": "b",
-        "logical_date": None,
-        "planned_at": "x",
-        "cells": (),
-    }
+    facts: dict[str, Any] = {"matrix": "m", "run_id": "r", "series": "s", "build": "b", "planned_at": "x"}
+    facts |= {"logical_date": None, "cells": ()}
     plan = Manifest(sweep_id="s1", **facts)
     manifests = Manifests(results)
     manifests.write(plan)
@@ -102,19 +92,12 @@ def test_no_id_leads_out_of_the_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "secret.json"], "nothing was written"
 
 
-@pytest.mark.parametrize(
-    "trick", ["..%2f..%2fsecret", "%2e%2e", "a%00", "%1b%5b31m", "a%0ab", "/etc/passwd", "-a", "~root"]
-)
-def test_the_page_knows_no_sweep_of_another_name(tmp_path: Path, trick: str) -> None:
+def test_the_page_knows_no_sweep_of_another_name(tmp_path: Path) -> None:
     put(tmp_path, record("a1"))
     app = served(tmp_path)
-    for address in (
-        f"/sweeps/{trick}",
-        f"/experiments.csv?sweep={trick}",
-        f"/compare?a=s1&b={trick}",
-        f"/runs/m/{trick}",
-    ):
-        assert ask(app, address).status == 404
+    for trick in ("..%2f..%2fsecret", "%2e%2e", "a%00", "%1b%5b31m", "a%0ab", "/etc/passwd", "-a", "~root"):
+        for address in ("/sweeps/", "/experiments.csv?sweep=", "/compare?a=s1&b=", "/runs/m/"):
+            assert ask(app, address + trick).status == 404, address + trick
 
 
 def test_a_record_with_another_id_is_named_and_left_out(tmp_path: Path) -> None:
@@ -129,7 +112,6 @@ def test_a_record_with_another_id_is_named_and_left_out(tmp_path: Path) -> None:
 
 @given(RUNS)
 @example("manual__2026-11-21T06:40:30+00:00_/../../x")
-@example("..")
 @example("scheduled__2026-11-21T02:00:00+00:00.")
 @example("x" * 300)
 def test_every_run_has_an_id_that_is_one(run_id: str) -> None:
@@ -140,12 +122,9 @@ def test_every_run_has_an_id_that_is_one(run_id: str) -> None:
     assert Path("sweeps", f"{found}.json").parent == Path("sweeps") and len(f"{found}.json".encode()) < 255
 
 
-def test_long_names_of_runs_that_begin_alike_stay_apart() -> None:
+def test_ids_of_before_are_ids_and_long_names_of_runs_that_begin_alike_stay_apart() -> None:
     first, second = (sweep_id_of("x" * 220 + end) for end in "ab")
     assert first != second and len(first) == len(second) == MOST
-
-
-def test_ids_of_before_are_ids() -> None:
     folder = ROOT / "docs" / "results"
     files = [*folder.rglob("*.json.gz"), *folder.rglob("*.tar.xz")]
     found = {one.sweep_id for file in files if "again" not in file.parts for one in read_saved([file])}

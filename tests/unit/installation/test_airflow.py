@@ -44,10 +44,15 @@ def test_nothing_is_answered_to_what_is_no_challenge(text: str) -> None:
             require_proof("key", new_challenge(), 1, text)
 
 
+def at_a_port() -> tuple[int, Settings]:
+    """A port where nobody listens, and an installation whose Airflow has it."""
+    port = free_port()
+    return port, Settings(ROOT, Path("/nowhere"), Path("/nowhere"), {**DEFAULT_PORTS, "airflow": port})
+
+
 @only_root
 def test_a_strangers_server_is_told_by_the_kernel() -> None:
-    port = free_port()
-    settings = Settings(ROOT, Path("/nowhere"), Path("/nowhere"), {**DEFAULT_PORTS, "airflow": port})
+    port, settings = at_a_port()
     require_own_listener(settings)  # nobody listens, which is another trouble
 
     def listen(pipe: Connection) -> None:
@@ -75,8 +80,7 @@ def hear(server: socket.socket) -> bytes:
 @pytest.mark.parametrize("late", [False, True])
 def test_a_task_s_token_goes_to_nobody_who_took_the_port(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     """Also not to one who took it just before the connection was made."""
-    port = free_port()
-    settings = Settings(ROOT, Path("/nowhere"), Path("/nowhere"), {**DEFAULT_PORTS, "airflow": port})
+    port, settings = at_a_port()
 
     class Client(httpx.Client):
         pass
@@ -124,24 +128,13 @@ def test_its_secrets_are_for_their_owner_only(settings: Settings, umask: int) ->
     assert first == {path.name: path.read_bytes() for path in home.iterdir()}, "made once, and kept"
 
 
-def test_keys_that_others_can_read_are_refused(settings: Settings) -> None:
-    keys = write_airflow_home(settings) / "secrets.json"
-    keys.chmod(0o640)
-    with pytest.raises(ConfigError, match=f"others may not see it; chmod 0600 {keys}$"):
-        write_airflow_home(settings)
-
-
 def test_the_password_is_shown_on_a_terminal_only(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="./faultline up makes it"):
         password(settings)
     write_airflow_home(settings)
-    known = password(settings)
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    assert login_words(settings, Terminal()) == f"user admin, password {known}"
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    assert login_words(settings, terminal) == f"user admin, password {password(settings)}"
     assert login_words(settings, io.StringIO()) == "user admin, ./faultline password shows the password"
 
 
@@ -166,10 +159,14 @@ def test_the_database_of_before_is_kept_until_another_is_wanted(
     assert choose_database(settings, running=False) is None, "said by an empty name"
 
 
-def test_a_damaged_configuration_does_not_lose_the_database_in_silence(
+def test_keys_that_others_can_read_and_a_damaged_configuration_are_refused(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    keys = write_airflow_home(settings) / "secrets.json"
+    keys.chmod(0o640)
+    with pytest.raises(ConfigError, match=f"others may not see it; chmod 0600 {keys}$"):
+        write_airflow_home(settings)
     monkeypatch.delenv(DATABASE, raising=False)
-    (write_airflow_home(settings) / "airflow.cfg").write_bytes(b"\xff\xfe")
+    (keys.parent / "airflow.cfg").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"airflow\.cfg: is damaged"):
         choose_database(settings, running=False)

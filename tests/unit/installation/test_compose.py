@@ -12,9 +12,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from fnmatch import fnmatch
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ from faultline.system.processes import PUNCTUAL_NICENESS
 from faultline.system.settings import DEFAULT_PORTS, HOST, ROOT, Settings
 from faultline.system.ssh_hosts import check_ssh_host
 from faultline.system.waiting import wait_until
+from tests.support.pages_server import pages
+from tests.support.scripts import script
 
 FILE = ROOT / "docker-compose.yaml"
 DOCKER = ROOT / "docker"
@@ -221,25 +222,20 @@ def test_scripts_that_are_started_exist_and_parse() -> None:
     started += [service["healthcheck"]["test"][1] for service in SERVICES.values() if "healthcheck" in service]
     scripts = {Path(text).relative_to(INSIDE.root) for text in started if text.startswith(str(INSIDE.root))}
     assert len(scripts) == 4
-    for script in (*scripts, Path("docker/make-secrets")):
-        file = ROOT / script
-        assert os.access(file, os.X_OK), script
+    for name in (*scripts, Path("docker/make-secrets")):
+        file = ROOT / name
+        assert os.access(file, os.X_OK), name
         if file.read_text().startswith("#!/bin/sh"):
             subprocess.run(["sh", "-n", str(file)], check=True, timeout=120)
         else:
             compile(file.read_text(), str(file), "exec")
 
 
-def fake(folder: Path, name: str, body: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
-    (folder / name).chmod(0o755)
-
-
 def test_a_killed_scheduler_is_started_again_and_a_stopped_one_is_not(tmp_path: Path) -> None:
-    fake(tmp_path, "python", f'echo "$$ $*" >>{tmp_path}/started; exec /bin/sleep 900')
-    fake(tmp_path, "sleep", "exit 0")
+    script(tmp_path / "python", f'echo "$$ $*" >>{tmp_path}/started; exec /bin/sleep 900')
+    script(tmp_path / "sleep", "exit 0")
     path = f"{tmp_path}:{os.environ['PATH']}"
-    script = subprocess.Popen([str(DOCKER / "scheduler")], env={"PATH": path}, stderr=subprocess.DEVNULL)
+    scheduler = subprocess.Popen([str(DOCKER / "scheduler")], env={"PATH": path}, stderr=subprocess.DEVNULL)
 
     def started(count: int) -> list[str]:
         def lines() -> list[str]:
@@ -252,13 +248,13 @@ def test_a_killed_scheduler_is_started_again_and_a_stopped_one_is_not(tmp_path: 
         assert arguments[-2:] == ["faultline.installation.serve", "airflow-scheduler"]
         os.kill(int(pid), signal.SIGKILL)
         second = int(started(2)[1].split()[0])
-        script.terminate()
-        assert script.wait(120) == 0
+        scheduler.terminate()
+        assert scheduler.wait(120) == 0
         with pytest.raises(ProcessLookupError):
             os.kill(second, 0)
     finally:
-        script.kill()
-        script.wait()
+        scheduler.kill()
+        scheduler.wait()
 
 
 # ---- Settings ----
@@ -377,27 +373,9 @@ def test_make_secrets_gives_all_that_is_asked_for_and_keeps_it(tmp_path: Path) -
 # ---- The health check ----
 
 
-@contextmanager
-def answering(document: object) -> Iterator[str]:
-    """A server that gives the document at every path; yields its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(document).encode())
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer((HOST, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"http://{HOST}:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+def answering(document: object) -> AbstractContextManager[str]:
+    """A server that gives the document at every path; its address."""
+    return pages(lambda _: json.dumps(document))
 
 
 def healthy(*arguments: str) -> bool:
@@ -434,9 +412,8 @@ def test_a_port_that_listens_and_a_worker_that_master_and_sshd_know_are_healthy(
         with answering({"workers": [{"port": 17081, "state": "DEAD"}]}) as url:
             assert not healthy("spark-worker", url, "17081", port)
         assert healthy("port", port)
-    assert not healthy("port", port)
     with answering({"workers": [{"port": 17081, "state": "ALIVE"}]}) as url:
-        assert not healthy("spark-worker", url, "17081", port)
+        assert not healthy("port", port) and not healthy("spark-worker", url, "17081", port)
 
 
 # ---- Compose itself ----

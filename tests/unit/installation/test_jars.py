@@ -16,6 +16,8 @@ from faultline.installation.java import Java
 from faultline.installation.software import LOCKS, file_hash, hashes, set_hashes
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
+from tests.support.refusals import refused
+from tests.support.scripts import script
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,13 +38,11 @@ GOOD = {("kafka", "one-1.0.jar"): jar_bytes("one"), ("spark-kafka", "two-2.0.jar
 @pytest.fixture
 def lock(tmp_path: Path) -> Path:
     path = tmp_path / "jars.lock"
-    path.write_text(
-        "# a comment\n\n"
-        + "".join(
-            f"{hashlib.sha256(content).hexdigest()}  org.example:{name[:3]}:{name[4:7]}  {name}  {group}\n"
-            for (group, name), content in GOOD.items()
-        )
+    lines = (
+        f"{hashlib.sha256(content).hexdigest()}  org.example:{name[:3]}:{name[4:7]}  {name}  {group}\n"
+        for (group, name), content in GOOD.items()
     )
+    path.write_text("# a comment\n\n" + "".join(lines))
     return path
 
 
@@ -59,16 +59,13 @@ def home(tmp_path: Path) -> Path:
 
 def fake_java(tmp_path: Path, serves: dict[tuple[str, str], bytes]) -> Java:
     """A `java` that, run as Ivy, leaves the given files where the real one would."""
-    executable = tmp_path / "java"
-    lines = ["#!/bin/sh"]
+    lines = list[str]()
     for number, ((group, name), content) in enumerate(serves.items()):
         source = tmp_path / f"served-{number}"
         source.write_bytes(content)
         lines.append(f"mkdir -p out/{group} && cp '{source}' out/{group}/{name}")
     lines.append(f"cp ivy.xml '{tmp_path}/asked.xml'; echo \"$*\" >'{tmp_path}/arguments'")
-    executable.write_text("\n".join(lines) + "\n")
-    executable.chmod(0o755)
-    return Java(tmp_path, executable, "17.0.1", True)
+    return Java(tmp_path, script(tmp_path / "java", "\n".join(lines)), "17.0.1", True)
 
 
 def test_the_repositorys_lock_is_complete() -> None:
@@ -119,20 +116,11 @@ def test_verify_names_jar_fault_and_remedy(home: Path, lock: Path, content: byte
     jars.verify(home, lock)
     path, other = jars.classpath(home, "kafka", lock)[0], jars.classpath(home, "spark-kafka", lock)[0]
     path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(ConfigError) as caught:
+    with refused(f"{path}: {fault};", "run `./faultline` again", *(["delete it"] if content is not None else [])):
         jars.verify(home, lock)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: {fault};")
-    assert "run `./faultline` again" in message and "\n" not in message
-    assert ("delete it" in message) == (content is not None)
     other.unlink()
     with pytest.raises(ConfigError, match=rf"{fault} \(and 1 more\)"):
         jars.verify(home, lock)
-
-
-def test_a_set_that_is_none_is_refused(home: Path, lock: Path) -> None:
-    with pytest.raises(ConfigError, match="choose one of kafka"):
-        jars.classpath(home, "spark", lock)
 
 
 def test_fetch_asks_only_for_what_is_missing(home: Path, lock: Path, tmp_path: Path) -> None:
@@ -164,7 +152,9 @@ def test_a_jar_that_cannot_be_had_is_named_and_the_others_stay(home: Path, lock:
     assert [jar.filename for jar in jars.missing(home, lock)] == ["two-2.0.jar"]
 
 
-def test_without_pyspark_the_remedy_is_named(tmp_path: Path) -> None:
+def test_without_pyspark_the_remedy_is_named_and_a_set_that_is_none_refused(tmp_path: Path, lock: Path) -> None:
+    with pytest.raises(ConfigError, match="choose one of kafka"):
+        jars.classpath(tmp_path, "spark", lock)
     with pytest.raises(InfrastructureError, match="delete that directory"):
         jars.ivy_jar(tmp_path)
 

@@ -21,6 +21,7 @@ from faultline.installation.class_data import archive_here, archive_path
 from faultline.installation.java import Java, find_java
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
+from tests.support.scripts import script
 
 MODULES = "java.base@17\njdk.incubator.vector@17\n"
 
@@ -34,17 +35,9 @@ def _no_package_lists(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
 
 def fake_java(home: Path, version: str, modules: str = MODULES, *, exit_code: int = 0) -> Path:
     """A script that answers like `java` and writes a line into `asked` each time."""
-    executable = home / "bin" / "java"
-    executable.parent.mkdir(parents=True, exist_ok=True)
-    executable.write_text(
-        "#!/bin/sh\n"
-        f"echo asked >>'{home}/asked'\n"
-        f"case $1 in --list-modules) printf '%s' '{modules}' ;; "
-        f"*) echo '    java.home = {home}' >&2; echo 'openjdk version \"{version}\" 2025-04-15' >&2 ;; esac\n"
-        f"exit {exit_code}\n"
-    )
-    executable.chmod(0o755)
-    return executable
+    told = f"echo '    java.home = {home}' >&2; echo 'openjdk version \"{version}\" 2025-04-15' >&2"
+    answers = f"case $1 in --list-modules) printf '%s' '{modules}' ;; *) {told} ;; esac"
+    return script(home / "bin" / "java", f"echo asked >>'{home}/asked'\n{answers}\nexit {exit_code}")
 
 
 def times_asked(home: Path) -> int:
@@ -101,7 +94,6 @@ def test_answers_are_kept_until_the_program_changes(tmp_path: Path) -> None:
     fake_java(home, "17.0.1")
     environ = {"JAVA_HOME": str(home)}
     first = find_java(cache, environ=environ, places=())
-    assert times_asked(home) == 2
     assert find_java(cache, environ=environ, places=()) == first
     assert times_asked(home) == 2
     fake_java(home, "11.0.22")
@@ -124,8 +116,7 @@ def test_install_command_fits_the_system_and_its_package_lists(
 ) -> None:
     cases = "".join(f"openjdk-{number}-jre-headless) echo Package ;; " for number in offered)
     for name, body in (("apt-get", "exit 0"), ("apt-cache", f"case $2 in {cases}*) exit 100 ;; esac")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+        script(tmp_path / name, body)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("faultline.installation.java.sys.platform", "linux")
     for user, before in ((0, ""), (1000, "sudo ")):

@@ -22,6 +22,7 @@ from faultline.system.secrets import make_secrets
 from faultline.system.settings import ROOT, free_port
 from faultline.system.sockets import listener_of, owner_of
 from faultline.system.waiting import wait_until
+from tests.support.acceptor import LOCAL, accepting
 from tests.support.decoys import only_root
 from tests.support.stranger import as_stranger
 
@@ -32,16 +33,13 @@ PROOF = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapW
 END = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
-def test_an_exchange_is_that_of_the_specification() -> None:
+def test_an_exchange_is_that_of_the_specification_and_a_challenge_for_somebody_else_is_not_answered() -> None:
     exchange = Exchange("user", "pencil", NONCE)
     assert exchange.first() == f"n,,n=user,r={NONCE}".encode()
     assert exchange.last(CHALLENGE) == PROOF
     exchange.check(END)
     with pytest.raises(InfrastructureError, match="does not know the password"):
         exchange.check(END.replace(b"6rr", b"7rr"))
-
-
-def test_a_challenge_for_somebody_else_is_not_answered() -> None:
     with pytest.raises(InfrastructureError, match="another's"):
         Exchange("user", "pencil", "mine").last(CHALLENGE)
     with pytest.raises(InfrastructureError, match="cannot be read"):
@@ -49,32 +47,28 @@ def test_a_challenge_for_somebody_else_is_not_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"),
+    ("answer", "said"),
     [
-        ([b""], "closed the connection"),
-        ([struct.pack(">iihi", 10, 0, 33, 0)], "refuses the mechanism"),
-        ([struct.pack(">i", 2**30)], "is none"),
+        (b"", "closed the connection"),
+        (struct.pack(">iihi", 10, 0, 33, 0), "refuses the mechanism"),
+        (struct.pack(">i", 2**30), "is none"),
     ],
 )
-def test_a_broker_that_refuses_is_said_in_one_line(answers: list[bytes], said: str) -> None:
-    async def run() -> None:
-        async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(4 + struct.unpack(">i", await reader.readexactly(4))[0] - 4)
-            writer.write(b"".join(answers))
-            await writer.drain()
+def test_a_broker_that_refuses_is_said_in_one_line(answer: bytes, said: str) -> None:
+    def broker(came: socket.socket) -> None:
+        came.recv(struct.unpack(">i", came.recv(4, socket.MSG_WAITALL))[0], socket.MSG_WAITALL)
+        came.sendall(answer)
+        came.close()
+
+    async def come(port: int) -> None:
+        reader, writer = await asyncio.open_connection(LOCAL, port)
+        try:
+            await log_in(reader, writer, "user", "pencil")
+        finally:
             writer.close()
 
-        server = await asyncio.start_server(broker, "127.0.0.1", 0)
-        async with server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            try:
-                await log_in(reader, writer, "user", "pencil")
-            finally:
-                writer.close()
-                await asyncio.sleep(0.1)  # the other side ends, too
-
-    with pytest.raises(InfrastructureError, match=said):
-        asyncio.run(run())
+    with accepting(broker) as port, pytest.raises(InfrastructureError, match=said):
+        asyncio.run(come(port))
 
 
 def test_the_kernel_tells_whose_a_socket_is() -> None:

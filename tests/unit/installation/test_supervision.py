@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -51,17 +50,17 @@ from faultline.system.journal import read_journal
 from faultline.system.marks import INSTANCE_MARK
 from faultline.system.settings import INSTANCE, OPEN_TEXT, ROOT, Settings, load_settings
 from faultline.system.waiting import wait_until
+from tests.support.attempts import of
 from tests.support.installation import within
 from tests.support.processes import words_of
+from tests.support.refusals import refused
+from tests.support.scripts import script
 
 
 @pytest.mark.parametrize(
     ("start", "line"),
     [
-        (
-            lambda given: _start_daemon(given, Path("java"), Path("/")),
-            r"supervisord: its start: not within \d+ s",
-        ),
+        (lambda given: _start_daemon(given, Path("java"), Path("/")), r"supervisord: its start: not within \d+ s"),
         (lambda given: provision_airflow(given, print), r"airflow: its database: not within \d+ s; see"),
         (lambda given: prepare_kafka(given, Path("java")), r"kafka: formatting its storage: not within \d+ s; see how"),
     ],
@@ -87,8 +86,7 @@ def test_a_program_that_does_not_answer_is_a_line(
 
 
 def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(settings: Settings) -> None:
-    sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"])
-    try:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"]) as sleeping:
         started = psutil.Process(sleeping.pid).create_time()
         owners = [
             {"pid": sleeping.pid, "create_time": started},
@@ -97,16 +95,11 @@ def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(settings: Set
             None,
         ]
         for number, owner in enumerate(owners):
-            attempt = Attempt(settings.attempts / f"20261121T06150{number}Z-00000{number}")
-            attempt.folder.mkdir(parents=True)
-            told = {"attempt": attempt.id, "home": str(settings.home), "environment": {"host": socket.gethostname()}}
-            write_json(attempt.folder / "attempt.json", {**told, "owner": owner})
+            of(settings, f"20261121T06150{number}Z-00000{number}", owner=owner)
         assert [process.pid for process in supervision._owners(settings)] == [sleeping.pid]
         Attempt(settings.attempts / "20261121T061500Z-000000").closed.touch()
         assert supervision._owners(settings) == []
-    finally:
         sleeping.kill()
-        sleeping.wait()
 
 
 def test_down_ends_a_run_that_has_no_attempt_yet(settings: Settings) -> None:
@@ -124,8 +117,9 @@ def test_down_ends_a_run_that_has_no_attempt_yet(settings: Settings) -> None:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(tmp_path, tmp_path, tmp_path / "results")
+def settings(settings: Settings) -> Settings:
+    settings.home.mkdir()
+    return settings
 
 
 @pytest.fixture
@@ -175,10 +169,8 @@ def test_down_ends_the_holder_and_not_the_one_that_calls_it(settings: Settings, 
 
 
 def test_airflow_does_not_come_up_beside_an_experiment_of_an_external_one(settings: Settings) -> None:
-    attempt = Attempt(settings.attempts / "20261126T010000Z-abcdef")
-    (attempt.folder / OWNER).parent.mkdir(parents=True)
-    told = {"attempt": attempt.id, "home": str(settings.home), "environment": {"host": socket.gethostname()}}
-    write_json(attempt.folder / "attempt.json", told)
+    attempt = of(settings)
+    (attempt.folder / OWNER).parent.mkdir()
     write_json(settings.home / INSTANCE, {"instance": "i"})
     write_json(attempt.folder / OWNER, {"place": "/dags", "prefix": "theirs_", "instance": "i"})
     assert owner_of(attempt, settings) == ("/dags", "theirs_")
@@ -292,10 +284,7 @@ def test_a_list_of_builds_that_is_broken_is_named(empty: Path) -> None:
 
 def test_an_attempt_that_is_not_healed_is_named(empty: Path) -> None:
     settings = load_settings()
-    attempt = Attempt(settings.attempts / "20261121T061500Z-3fa9c1")
-    attempt.folder.mkdir(parents=True)
-    said = {"attempt": attempt.id, "home": str(settings.home), "environment": {"host": socket.gethostname()}}
-    write_json(attempt.folder / "attempt.json", said)
+    attempt = of(settings)
     write_json(attempt.unhealed, {"why": "healing: node9 is away"})
     line = f"attempt {attempt.id} is not healed: healing: node9 is away; the next experiment tries again"
     assert line in CliRunner().invoke(cli.app, ["doctor"]).output
@@ -372,15 +361,11 @@ def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, addresses: Sequence[st
     }
     for what, answer in told.items():
         (folder / what).write_text(json.dumps(answer))
-    ip = folder / "ip"
-    ip.write_text(f'#!/bin/sh\n[ "$1" = -j ] && cat {folder}/"$2"\n')
-    ip.chmod(0o700)
+    ip = script(folder / "ip", f'[ "$1" = -j ] && cat {folder}/"$2"')
     monkeypatch.setattr(layout, "found", lambda _: str(ip))
     monkeypatch.setattr(layout, "require_means", lambda: None)
-    home = folder / "home"
-    home.mkdir(exist_ok=True)
-    settings: Settings = load_settings()
-    return choose_hosts(Settings(settings.root, home, home), 3).conductor
+    (folder / "home").mkdir()
+    return choose_hosts(Settings(ROOT, folder / "home", folder / "home"), 3).conductor
 
 
 @pytest.mark.parametrize(
@@ -400,7 +385,5 @@ def test_a_network_that_is_used_or_reached_is_left_alone(
 
 
 def test_where_a_way_leads_to_all_of_them_there_are_no_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^--hosts: all networks from 10\.77\.0 to 10\.77\.255 are in use; .*ip route"
-    ):
+    with refused("--hosts: all networks from 10.77.0 to 10.77.255 are in use; ", "ip route"):
         chosen(tmp_path, monkeypatch, [], ["10.0.0.0/8"])

@@ -113,16 +113,21 @@ def test_every_thread_gives_way_and_is_restored() -> None:
         assert own.restore() == []
 
 
+@contextmanager
+def lowering() -> Iterator[Background]:
+    own = Background(INSTANCE, means())
+    try:
+        yield own
+    finally:
+        own.restore()
+
+
 @needs_idle
 @needs_groups
 def test_a_session_that_holds_something_else_stays_and_its_processes_do_not_count_as_lowered() -> None:
-    with service(own_session=False) as pid:
-        own = Background(INSTANCE, means())
-        try:
-            assert own.lower(all_stats()) == set()
-            assert policies_of(pid) == IDLE and niceness_of(pid) == niceness_of(os.getpid())
-        finally:
-            own.restore()
+    with service(own_session=False) as pid, lowering() as own:
+        assert own.lower(all_stats()) == set()
+        assert policies_of(pid) == IDLE and niceness_of(pid) == niceness_of(os.getpid())
 
 
 @pytest.mark.parametrize("groups", [pytest.param(True, marks=needs_groups), False])
@@ -150,11 +155,8 @@ def test_what_shares_no_control_group_with_what_is_measured_stays(monkeypatch: p
             ended.wait()
         gone = (ended.pid, 0)
         assert control_group(ended.pid) == ""
-        own = Background(INSTANCE, means())
-        try:
+        with lowering() as own:
             assert {key[0] for key in own.lower({**stats, gone: stats[next(iter(stats))]}, [gone])} == {pid}
-        finally:
-            own.restore()
 
 
 @needs_idle
@@ -201,16 +203,16 @@ def as_user(act: Callable[[], Any], *, niceness_limit: int) -> Any:
 @pytest.mark.parametrize("limit", [0, 20])
 def test_an_ordinary_user_lowers_what_the_kernel_lets_it_take_back(limit: int) -> None:
     def act() -> list[object]:
+        def seen() -> list[object]:
+            return [[sorted(policies_of(pid)), niceness_of(pid)] for pid in pids]
+
         own, ways = Background(INSTANCE, means()), means()
-        found = []
         # One look changes a few autogroups at most.
         for _ in range(3):
             lowered = own.lower(all_stats())
-        found.append([ways.idle, ways.groups, sorted(key[0] for key in lowered)])
-        found.append([[sorted(policies_of(pid)), niceness_of(pid)] for pid in pids])
+        during = seen()
         own.restore()
-        found.append([[sorted(policies_of(pid)), niceness_of(pid)] for pid in pids])
-        return found
+        return [[ways.idle, ways.groups, sorted(key[0] for key in lowered)], during, seen()]
 
     with service(user=NOBODY) as first, service(user=NOBODY) as second:
         pids = [first, second]

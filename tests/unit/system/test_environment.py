@@ -61,13 +61,11 @@ def test_what_is_not_named_stays_behind(name: str, secret: str) -> None:
 
 
 def test_what_the_user_passes_on_reaches_workloads_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PASSED, "MY_KEY, MY_OTHER,MISSING")
-    monkeypatch.setenv("MY_KEY", "1")
-    monkeypatch.setenv("MY_OTHER", "2")
-    monkeypatch.setenv("FAULTLINE_TOPOLOGY_DATABASE", "postgresql://a:b@c/d")
-    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    own = {"MY_KEY": "1", "MY_OTHER": "2", "FAULTLINE_TOPOLOGY_DATABASE": "postgresql://a:b@c/d"}
+    for name, value in {**own, PASSED: "MY_KEY, MY_OTHER,MISSING", "LC_ALL": "C.UTF-8"}.items():
+        monkeypatch.setenv(name, value)
     usual, workload = clean_environment(), clean_environment(for_workload=True)
-    assert set(workload) - set(usual) == {"MY_KEY", "MY_OTHER", "FAULTLINE_TOPOLOGY_DATABASE"}
+    assert set(workload) - set(usual) == set(own)
     assert usual["LC_ALL"] == "C.UTF-8"
 
 
@@ -120,9 +118,8 @@ def test_a_setting_refuses_root_before_anything_is_started(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rights.os, "geteuid", lambda: 0)
-    monkeypatch.setenv(REFUSE_ROOT, "1")
-    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
+    for name, value in {REFUSE_ROOT: "1", "FAULTLINE_HOME": "home", "FAULTLINE_RESULTS": "results"}.items():
+        monkeypatch.setenv(name, value if value == "1" else str(tmp_path / value))
     monkeypatch.setattr("tests.run.add_packages", lambda *_: pytest.fail("it went on"))
     meet_root.cache_clear()
     monkeypatch.setattr(sys, "argv", ["faultline", *command.split()])
@@ -208,9 +205,8 @@ def test_endpoints_are_loopback_unless_there_are_hosts() -> None:
     here = Endpoints.embedded(DEFAULT_PORTS)
     assert {here.kafka, here.kafka_detour} == {f"{HOST}:19092", f"{HOST}:19095"} and here.here == HOST
     spread = Endpoints.embedded(DEFAULT_PORTS, Placement.of(3, "10.77.0", "faultl-0a1b2c3d"))
-    assert (spread.kafka, spread.kafka_detoured, spread.kafka_detour) == (
-        "10.77.0.2:19092", "10.77.0.2:19094", "10.77.0.1:19095"
-    )  # fmt: skip
+    brokers = (spread.kafka, spread.kafka_detoured, spread.kafka_detour)
+    assert brokers == ("10.77.0.2:19092", "10.77.0.2:19094", "10.77.0.1:19095")
     assert spread.engine == "spark://10.77.0.1:17077" and spread.here == "10.77.0.1"
     assert spread.airflow == here.airflow, "it listens on loopback only"
     assert Endpoints.from_mapping(json.loads(json.dumps(spread.as_mapping()))) == spread

@@ -28,6 +28,7 @@ from faultline.system.secrets import (
 from faultline.system.settings import INSTANCE, ROOT, Settings
 from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
 from tests.support.decoys import NOBODY, only_root
+from tests.support.refusals import refused
 
 
 def test_they_are_made_once_and_differ(tmp_path: Path) -> None:
@@ -120,6 +121,13 @@ def test_a_login_that_is_gone_while_services_run_is_named(settings: Settings) ->
 # ---- The hosts that faults reach over SSH: what others can read or change is refused before anything is ----
 
 
+def host_with(folder: Path, key_mode: int, known_mode: int) -> dict[str, str]:
+    for name, mode in (("key", key_mode), ("known", known_mode)):
+        (folder / name).touch()
+        (folder / name).chmod(mode)
+    return {"host": "h", "user": "u", "key_file": str(folder / "key"), "known_hosts": str(folder / "known")}
+
+
 @pytest.mark.parametrize(
     ("key_mode", "known_mode", "said"),
     [
@@ -132,28 +140,21 @@ def test_a_login_that_is_gone_while_services_run_is_named(settings: Settings) ->
     ],
 )
 def test_wide_modes_are_refused_in_one_line(tmp_path: Path, key_mode: int, known_mode: int, said: str | None) -> None:
-    key, known = tmp_path / "key", tmp_path / "known"
-    for file, mode in ((key, key_mode), (known, known_mode)):
-        file.touch()
-        file.chmod(mode)
-    host = {"host": "10.0.0.5", "user": "bench", "key_file": str(key), "known_hosts": str(known)}
+    host = host_with(tmp_path, key_mode, known_mode)
     (tmp_path / "ssh_hosts.json").write_text(json.dumps({"node1": host}))
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     if said is None:
         assert ssh_hosts(settings) == {"node1": {**host, "port": 22, "python": "python3"}}
         return
     for refuse in (ssh_hosts, require):
-        with pytest.raises(ConfigError) as caught:
+        with refused(f"ssh_hosts.json: node1.{said.format(folder=tmp_path)}"):
             refuse(settings)
-        assert str(caught.value) == f"ssh_hosts.json: node1.{said.format(folder=tmp_path)}"
 
 
 @pytest.mark.parametrize("python", ["python3 -c 'x'", "", "$(id)", 3, "py;id"])
 def test_a_hosts_python_is_the_name_of_a_program(tmp_path: Path, python: object) -> None:
     """A shell over there reads it."""
-    for name in ("key", "known"):
-        (tmp_path / name).touch(0o600)
-    host = {"host": "a", "user": "b", "key_file": str(tmp_path / "key"), "known_hosts": str(tmp_path / "known")}
+    host = host_with(tmp_path, 0o600, 0o600)
     with pytest.raises(ConfigError, match=r"^here\.python: .*such as /usr/bin/python3"):
         check_ssh_host("here", {**host, "python": python})
     assert check_ssh_host("here", {**host, "python": "/opt/py-3.11/bin/python3"})["python"].startswith("/opt")

@@ -34,13 +34,8 @@ class Host:
         self.stolen += (self.waves.pop(0) if self.waves else 0.0) * seconds
 
     def wait(self, limit_s: float, cancelled: bool = False) -> float:
-        return await_quiet(
-            limit_s,
-            cancelled=lambda: cancelled,
-            stolen_s=lambda: self.stolen,
-            clock=lambda: self.now,
-            sleep=self.sleep,
-        )
+        told = {"stolen_s": lambda: self.stolen, "clock": lambda: self.now, "sleep": self.sleep}
+        return await_quiet(limit_s, cancelled=lambda: cancelled, **told)
 
 
 @given(st.lists(st.floats(0, 2), max_size=40), st.integers(0, 300))
@@ -52,32 +47,23 @@ def test_it_ends_when_the_wave_is_over_and_never_much_later_than_the_limit(waves
     assert waited == pytest.approx(min((first_rest + SAMPLES) * SAMPLE_S, -(-limit_s // SAMPLE_S) * SAMPLE_S))
 
 
-def test_a_stopped_sweep_waits_no_longer() -> None:
+def test_a_stopped_sweep_waits_no_longer_and_a_system_that_does_not_count_never() -> None:
     with pytest.raises(Cancelled, match="quiet"):
         Host([1.0]).wait(60, cancelled=True)
-
-
-def test_a_system_that_does_not_count_it_never_waits() -> None:
     assert await_quiet(60, cancelled=lambda: True, stolen_s=lambda: None, clock=lambda: 1.0) == 0
-
-
-def test_this_machine_counts_upwards() -> None:
     first, second = stolen_by_host_s(), stolen_by_host_s()
     assert first is None or second is None or first <= second
 
 
-@pytest.mark.parametrize("value", ["ten", "-1", "1.5", ""])
-def test_a_wait_that_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv(QUIET, value)
-    with pytest.raises(ConfigError, match=QUIET):
-        longest_wait_s()
-
-
-def test_nobody_waits_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_unless_asked_in_whole_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(QUIET, raising=False)
     assert longest_wait_s() == 0
     monkeypatch.setenv(QUIET, "600")
     assert longest_wait_s() == 600
+    for value in ("ten", "-1", "1.5", ""):
+        monkeypatch.setenv(QUIET, value)
+        with pytest.raises(ConfigError, match=QUIET):
+            longest_wait_s()
 
 
 # ---- The frame of an attempt in nanoseconds ----
@@ -117,11 +103,8 @@ def test_a_jump_is_seen_with_its_direction(jump: float, before: int, after: int)
     assert jump_ms(lines([0.0] * before + [jump] * after)) == pytest.approx(jump, abs=1e-5)
 
 
-def test_a_clock_that_is_set_and_set_back_is_seen() -> None:
+def test_a_clock_that_is_set_and_set_back_is_seen_and_too_few_samples_tell_nothing() -> None:
     assert jump_ms(lines([0.0] * 10 + [-3000.0] * 8 + [0.0] * 10)) == pytest.approx(-3000)
-
-
-def test_too_few_samples_tell_nothing() -> None:
     assert jump_ms(lines([0.0] * 4)) is None
     assert jump_ms([{"kind": "start"}] * 9) is None
 
