@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from faultline import bootstrap
 from faultline.system.errors import ConfigError
@@ -130,7 +131,7 @@ def _run(layer: Layer, arguments: Sequence[str]) -> Tally:
         # A path is run in place of the layer's folders, as tests of that layer are.
         folders = () if any(map(_names_tests, arguments)) else layer.folders
         command = [sys.executable, "-m", "pytest", *folders, *layer.options, *arguments]
-        with subprocess.Popen(command, env={**os.environ, TALLY: str(left)}) as process:
+        with subprocess.Popen(command, env={**os.environ, TALLY: str(left)}, **_that_can_be_interrupted()) as process:
             try:
                 process.wait()
             except BaseException:
@@ -138,6 +139,14 @@ def _run(layer: Layer, arguments: Sequence[str]) -> Tally:
                 raise
         told = json.loads(left.read_text()) if left.exists() else {"counts": {}, "bad": []}
     return Tally(time.monotonic() - began, process.returncode, Counter(told["counts"]), told["bad"])
+
+
+def _that_can_be_interrupted() -> dict[str, Any]:
+    """How a child is started that heeds the interrupt of `_interrupt` where this process ignores such, as a job in the
+    background of a script does: children inherit that. A terminal's interrupt goes on passing it by."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        return {}
+    return {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), "process_group": 0}
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:

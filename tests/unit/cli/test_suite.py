@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from faultline.system.settings import ROOT
+from faultline.system.waiting import wait_until
 from tests import run as suite
 from tests.run import LAYERS, Layer, Tally, closing_lines, run_layers, split_arguments
+from tests.support.processes import EVENT_S
 
 
 @pytest.mark.parametrize(
@@ -87,3 +95,71 @@ def test_each_layer_runs_by_itself_and_a_failure_stops_no_other(
     # A path stands in place of the folders.
     assert run_layers(["bad"], ["good/test_it.py"], said.append) == 0
     assert capfd.readouterr().out.splitlines()[-1].strip("= ").startswith("2 passed in ")
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from faultline.cli.main import main
+from faultline.system import settings
+from tests import run as suite
+
+settings.ROOT = Path.cwd()
+suite.add_packages = suite.install_missing = lambda *given, **named: None
+suite.LAYERS = {"only": suite.Layer(("only",), ("-p", "no:cacheprovider"))}
+sys.argv = ["./faultline", "test", "only"]
+main()
+"""
+LASTING = """
+import subprocess
+import time
+from pathlib import Path
+import pytest
+
+@pytest.fixture
+def service():
+    with subprocess.Popen(["sleep", "900"]) as process:
+        yield process.pid
+        process.kill()
+    Path("ended").touch()
+
+def test_it(service):
+    Path("begun.part").write_text(str(service))
+    Path("begun.part").rename("begun")
+    time.sleep(900)
+"""
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["in front", "in the background of a script"])
+def test_a_runner_that_is_asked_to_end_has_the_fixtures_end_what_they_started(tmp_path: Path, ignored: bool) -> None:
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "test_it.py").write_text(LASTING)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    how = signal.SIG_IGN if ignored else signal.SIG_DFL
+    with (tmp_path / "said").open("w") as said:
+        runner = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=said,
+            stderr=said,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, how),
+        )
+    below = list[psutil.Process]()
+    try:
+        wait_until(
+            (tmp_path / "begun").exists,
+            timeout_s=EVENT_S,
+            what="the test",
+            alive=lambda: None if runner.poll() is None else (tmp_path / "said").read_text(),
+        )
+        below = psutil.Process(runner.pid).children(recursive=True)
+        assert int((tmp_path / "begun").read_text()) in [one.pid for one in below]
+        runner.send_signal(signal.SIGTERM)
+        assert runner.wait(suite._TO_END_S / 2) == 1, (tmp_path / "said").read_text()
+        assert (tmp_path / "ended").exists() and not [one for one in below if one.is_running()]
+    finally:
+        for one in [*below, runner]:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        runner.wait()
