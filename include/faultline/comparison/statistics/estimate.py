@@ -276,11 +276,15 @@ def _reach(n: int, alpha: float) -> float:
 
 
 def _ends(rows: Sequence[Row]) -> list[_Sides]:
-    return [_Sides.of(rows, pick) for pick in (_low, _high)]
+    return [_Sides.of(rows, pick) for pick in (_lowest, _high)]
 
 
 def _low(value: Between) -> float:
-    """One that was not seen to end is longer than whatever ended when it was last watched."""
+    return value.low
+
+
+def _lowest(value: Between) -> float:
+    """The lower end; without an upper end it is above whatever ended there."""
     return value.low if math.isfinite(value.high) else math.nextafter(value.low, math.inf)
 
 
