@@ -9,7 +9,8 @@ import pytest
 
 from faultline.system.settings import ROOT
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "tests/CAPABILITIES.md")),
+             *sorted((ROOT / "docs").rglob("*.md"))]  # fmt: skip
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
