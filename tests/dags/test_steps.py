@@ -1,8 +1,9 @@
-"""Steps of an attempt as tasks of Airflow: how each kind of failure ends the task, and what is kept of it."""
+"""Steps as tasks: how each kind of failure ends them, what is kept of it, and how they submit to Spark."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from dataclasses import replace
@@ -12,17 +13,24 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from hypothesis import given
+from hypothesis import strategies as st
 
+from faultline.engines.running import Submission
+from faultline.engines.spark.submission import SparkSubmission
 from faultline.experiment.attempt import Attempt
+from faultline.installation.airflow import spark_connections
 from faultline.lifecycle import steps
 from faultline.lifecycle.context import RunContext
+from faultline.lifecycle.hooks import PlainHooks
 from faultline.lifecycle.steps import STEPS, Step, perform
 from faultline.orchestration import experiment as subject
 from faultline.orchestration.experiment import experiment_dag, judge, run_here, submit_workload, teardown
-from faultline.orchestration.hooks import ALONE
+from faultline.orchestration.hooks import ALONE, AirflowHooks
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal
 from faultline.system.processes import Entry, append_entry, end_ledger, process_of, read_ledger, spawn_detached
+from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
 from tests.support.attempts import ID, prepared
 from tests.unit.sample_records import sample
@@ -131,3 +139,47 @@ def test_of_an_attempt_whose_plan_is_damaged_the_processes_are_ended_all_the_sam
         assert process_of(read_ledger(attempt.ledger)[0]) is None
     finally:
         end_ledger(attempt.ledger)
+
+
+SETTINGS = Settings(ROOT, Path("/home"), Path("/results"))
+TEXTS = st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), min_size=1, max_size=20)
+SUBMISSIONS = st.builds(
+    SparkSubmission,
+    command=st.lists(TEXTS, min_size=1, max_size=4).map(tuple),
+    environment=st.just({}),
+    restart_delay_s=st.just(0.0),
+    max_restarts=st.just(0),
+    name=TEXTS,
+    settings=st.dictionaries(TEXTS.map("spark.{}".format), TEXTS, max_size=4),
+    properties=st.just(Path("/home/spark.conf")),
+    main_class=st.none() | st.just("com.example.Main"),
+    spark_submit=st.none() | st.just("/opt/spark/bin/spark-submit"),
+    master=st.none() | st.sampled_from(["spark://elsewhere:7077", "yarn", "local[2]"]),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def connection() -> object:
+    given = {key: value for key, value in spark_connections(SETTINGS)["spark_default"].items() if key != "extra"}
+    extra = json.loads(str(spark_connections(SETTINGS)["spark_default"]["extra"]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({**given, "extra": extra}))
+        yield
+
+
+@given(SUBMISSIONS)
+def test_both_build_the_same_command(submission: SparkSubmission) -> None:
+    assert PlainHooks(SETTINGS).command(submission) == AirflowHooks(SETTINGS, {}).command(submission)
+
+
+def test_what_is_not_for_spark_is_run_as_it_is() -> None:
+    submission = Submission(("sleep", "1"), {}, 0.0, 0)
+    for hooks in (PlainHooks(SETTINGS), AirflowHooks(SETTINGS, {})):
+        assert hooks.command(submission) == ["sleep", "1"]
+
+
+def test_a_connection_that_is_no_spark_master_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    submission = SparkSubmission(("x.py",), {}, 0.0, 0, name="x", settings={}, properties=Path("/p"))
+    with pytest.raises(InfrastructureError, match="spark_default"):
+        AirflowHooks(SETTINGS, {}).command(replace(submission))

@@ -1,20 +1,33 @@
-"""From a results folder to a bundle, and from the bundle to the same records and page."""
+"""What is given away, as a bundle or a site, and what is judged again of it or of the store."""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from faultline.cli import main as cli
 from faultline.cli.judging import judge_sweep
+from faultline.cli.publishing import MARK, PREFIX, file_of, publish
 from faultline.records.bundle import read_bundle, sha256
 from faultline.records.judge.judge import judge
-from faultline.records.record import Record
+from faultline.records.judge.verdict import SUPERSEDED
+from faultline.records.record import SCHEMA, Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError
+from faultline.system.settings import ROOT, Settings
+from tests.unit.night_records import night_records
+from tests.unit.pages_store import put
+from tests.unit.pages_store import record as stored
+from tests.unit.sample_records import RECOVERED
 from tests.unit.synthetic import Scenario, Synthetic
 
 
@@ -123,3 +136,124 @@ def test_the_paths_of_the_checkout_that_measured_are_replaced_whoever_makes_the_
     assert [kept[name] for name in ("home", "programs", "z")] == [
         "/faultline/.faultline", "/faultline/spark_jobs", "/faultline/z",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def old(results: Path) -> Record:
+    """The record of an attempt as schema 1 had it: not recovered, though its raw files say otherwise."""
+    record = judge(Synthetic(Scenario()).write(results))
+    part = record.metrics.recovery.model_copy(update={"recovered": False, "macro_s": None, "censored_at_s": 34.0})
+    metrics = record.metrics.model_copy(update={"recovery": part, "recoveries": [part], "placebo": None})
+    before = record.model_copy(update={"schema_": 1, "metrics": metrics})
+    path = Store(results).path(before)
+    path.parent.mkdir(parents=True)
+    path.write_text(before.as_json())
+    return before
+
+
+def test_both_are_shown_and_nothing_is_written(old: Record, results: Path) -> None:
+    path = Store(results).path(old)
+    judged = judge_sweep("s1", (0.1, 0.5), again=False)
+    (row,) = judged.rows()
+    assert row["before"]["schema"] == 1 and row["before"]["macro_s"] is None
+    assert list(row["within"]) == ["0.1", "0.5"]
+    tight, loose = row["within"]["0.1"], row["within"]["0.5"]
+    assert tight["recovered"] and loose["recovered"]
+    assert tight["latency_limit_ms"] < loose["latency_limit_ms"] and tight["lag_limit"] < loose["lag_limit"]
+    assert path.read_text() == old.as_json() and not (results / SUPERSEDED).exists()
+
+
+def test_what_is_replaced_is_kept_beside(old: Record, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judged = judge_sweep(old.attempt, (), again=True)
+    judged.print()
+    shown = capsys.readouterr().out
+    assert "(schema 1)" in shown and "> 34.0" in shown and "1 records changed" in shown
+    now = Record.model_validate_json(Store(results).path(old).read_text())
+    assert now.schema_ == SCHEMA and now.metrics.recovery.recovered
+    moved = results / SUPERSEDED / old.config_id / f"{old.attempt}.schema-1.json"
+    assert moved.read_text() == old.as_json()
+    # A second time changes nothing.
+    (row,) = judge_sweep("s1", (), again=True).rows()
+    assert row["moved_to"] is None and list(moved.parent.iterdir()) == [moved]
+
+
+def test_an_attempt_without_raw_files_keeps_its_record(old: Record, results: Path) -> None:
+    shutil.rmtree(results / "attempts")
+    (row,) = judge_sweep("s1", (), again=True).rows()
+    assert row["problem"] == "its raw files are gone" and row["within"] == {}
+    assert json.loads(Store(results).path(old).read_text())["schema"] == 1
+
+
+def test_broken_raw_files_are_named_and_the_record_stays(old: Record, results: Path) -> None:
+    (results / "attempts" / old.attempt / "gate.json").write_text("{")
+    (row,) = judge_sweep("s1", (), again=True).rows()
+    assert "gate.json" in row["problem"]
+    assert json.loads(Store(results).path(old).read_text())["schema"] == 1
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 10.1, float("nan"), float("inf")])
+def test_a_share_out_of_range_is_refused(old: Record, share: float) -> None:
+    with pytest.raises(ConfigError, match="--within"):
+        judge_sweep("s1", (share,), again=False)
+
+
+def test_an_unknown_sweep_is_refused_with_the_nearest(old: Record) -> None:
+    with pytest.raises(ConfigError, match="s2: neither a sweep nor an attempt with a record; did you mean s1"):
+        judge_sweep("s2", (), again=False)
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Settings:
+    made = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    put(
+        made.results,
+        stored("a1", recovery=RECOVERED),
+        stored("a2", sweep="s2", matrix="m 2/ü", state_mb=8.0),
+        stored("a3", sweep=None, matrix=None),
+        *night_records(1, 100),
+    )
+    return made
+
+
+def test_every_link_leads_to_a_file_and_none_to_a_server(published: Settings, tmp_path: Path) -> None:
+    said: list[str] = []
+    first = publish(published, tmp_path / "site", said.append)
+    pages = sorted((tmp_path / "site").rglob("*.html"))
+    assert first in pages and len(pages) >= 8 and said[0].startswith(f"{len(pages)} pages in ")
+    for page in pages:
+        text = page.read_text()
+        assert PREFIX not in text and "data-refresh" not in text
+        for address in re.findall(r"""(?:href|src)=["'](.*?)["']""", text):
+            named = unquote(unescape(address).partition("#")[0])
+            if named and not named.startswith("data:"):
+                assert (page.parent / named).resolve().is_file(), (page, address)
+    names = {str(page.relative_to(tmp_path / "site")) for page in pages}
+    assert {"index.html", "sweeps/s1.html", "matrices/m.html", "nights.html", "unswept.html"} <= names
+    assert (tmp_path / "site" / "static" / "plotly.min.js").is_file()
+
+
+def test_a_second_call_replaces_the_site_and_nothing_else_is_ever_replaced(published: Settings, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    publish(published, target, lambda text: None)
+    (target / "old.html").write_text("x")
+    publish(published, target, lambda text: None)
+    assert not (target / "old.html").exists() and (target / MARK).exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "results", "site"}, "nothing half-made is left"
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("x")
+    with pytest.raises(ConfigError, match="mine: holds something else; name an empty folder"):
+        publish(published, mine, lambda text: None)
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+    with pytest.raises(ConfigError, match="is a file; name a folder"):
+        publish(published, mine / "thesis.txt", lambda text: None)
+
+
+@given(st.lists(st.text(min_size=1, max_size=30), min_size=2, max_size=2, unique=True))
+def test_addresses_become_files_inside_the_folder_and_stay_apart(names: list[str]) -> None:
+    from urllib.parse import quote
+
+    one, other = (file_of(f"{PREFIX}/sweeps/{quote(name, safe='')}") for name in names)
+    assert one != other
+    for path in (one, other):
+        assert path.endswith(".html") and not path.startswith("/") and ".." not in path.split("/")

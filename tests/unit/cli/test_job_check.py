@@ -1,16 +1,19 @@
-"""What is said of a job: what it declares, what was measured of it, and what was not, and why."""
+"""What is said of a job, and which records of a topic are recorded for it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from faultline.cli.job_check import asked, declared, words_of
+from faultline.cli.recording import _row
 from faultline.cli.run_one import parse_order
 from faultline.records.record import AuditPart, LatencyMs, Record
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
+from generators.producer import NUMBER, PHASE, PRIMER_KEY
 from tests.unit.sample_records import sample
 
 EXAMPLES = ROOT / "examples"
@@ -84,3 +87,42 @@ def test_what_is_wrong_without_any_fault_is_said() -> None:
 def test_a_measurement_that_failed_says_why() -> None:
     failed = sample().model_copy(update={"status": "failed", "reasons": ["workload: ended: ValueError: no"]})
     assert words_of(failed) == ["failed: workload: ended: ValueError: no"]
+
+
+class Message:
+    """A record as the consumer gives it."""
+
+    def __init__(self, key: bytes | None, headers: list[tuple[str, bytes]]) -> None:
+        self._key, self._headers = key, headers
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 7
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_795_608_000_000
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes:
+        return b"v"
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return self._headers
+
+
+def names_in(row: dict[str, Any] | None) -> list[str]:
+    assert row is not None
+    return [one["name"] for one in row["headers"]]
+
+
+def test_only_what_faultline_sent_beside_a_schedule_is_left_out() -> None:
+    """A user's own header may have any name, and any key may be a user's."""
+    assert _row(Message(f"{PRIMER_KEY}0".encode(), [(PHASE, b"primer")])) is None
+    assert _row(Message(b"user", [(PHASE, b"closing")])) is None, "of data that is replayed it has the data's key"
+    assert names_in(_row(Message(b"user", [("phase", b"closing"), ("h", b"1")]))) == ["phase", "h"]
+    assert names_in(_row(Message(f"{PRIMER_KEY}0".encode(), [("phase", b"primer")]))) == ["phase"]
+    assert names_in(_row(Message(None, [(NUMBER, b"3")]))) == []

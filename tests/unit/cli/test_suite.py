@@ -1,9 +1,10 @@
-"""Which layers run with which arguments, and what is said at their end."""
+"""The suite's own command: its layers, its Debian packages and its Python packages. Installers are fakes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultline import bootstrap
+from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until
 from tests import run as suite
 from tests.run import LAYERS, Layer, Tally, closing_lines, run_layers, split_arguments
+from tests.support.needs import needed
 from tests.support.processes import EVENT_S
 
 
@@ -163,3 +167,285 @@ def test_a_runner_that_is_asked_to_end_has_the_fixtures_end_what_they_started(tm
             with contextlib.suppress(psutil.Error):
                 one.kill()
         runner.wait()
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder of PATH, with every program but chromium."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(suite, "PLACES", ())
+    monkeypatch.setattr("tests.run.os.geteuid", lambda: 0)
+    for name in set(suite.PACKAGES) - {"chromium"}:
+        fake_program(folder, name)
+    return folder
+
+
+def fake_program(folder: Path, name: str, body: str = "") -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def install_debian(tmp_path: Path) -> list[str]:
+    said: list[str] = []
+    suite.install_missing(tmp_path / "logs" / "debian.log", said.append)
+    return said
+
+
+def test_nothing_missing_nothing_said(programs: Path, tmp_path: Path) -> None:
+    fake_program(programs, "chromium")
+    fake_program(programs, "apt-get", f"touch {tmp_path}/called")
+    assert install_debian(tmp_path) == [] and not (tmp_path / "called").exists()
+
+
+def test_what_is_missing_is_installed(programs: Path, tmp_path: Path) -> None:
+    there = f"echo '#!/bin/sh' >{programs}/chromium; /bin/chmod +x {programs}/chromium"
+    fake_program(programs, "apt-get", f'echo "$DEBIAN_FRONTEND $*" >>{tmp_path}/called; {there}')
+    assert install_debian(tmp_path) == ["installing Debian packages for the tests: chromium"]
+    assert (tmp_path / "called").read_text() == "noninteractive install -y --no-install-recommends chromium\n"
+
+
+def test_what_only_thorough_tests_need_is_installed_for_them_only(programs: Path, tmp_path: Path) -> None:
+    fake_program(programs, "chromium")
+    there = "; ".join(f"echo >{programs}/{name}; /bin/chmod +x {programs}/{name}" for name in suite.THOROUGH)
+    fake_program(programs, "apt-get", f'echo "$*" >>{tmp_path}/called; {there}')
+    assert install_debian(tmp_path) == []
+    said: list[str] = []
+    suite.install_missing(tmp_path / "logs" / "debian.log", said.append, thorough=True)
+    assert len(said) == 1 and "podman" in said[0] and "runc" in (tmp_path / "called").read_text()
+
+
+def test_the_lists_are_fetched_only_after_a_first_try(programs: Path, tmp_path: Path) -> None:
+    fake_program(
+        programs,
+        "apt-get",
+        f"echo $1 >>{tmp_path}/called; [ $1 = update ] && echo >{tmp_path}/lists; [ -f {tmp_path}/lists ]",
+    )
+    said = install_debian(tmp_path)
+    assert (tmp_path / "called").read_text().split() == ["install", "update", "install"]
+    # It claimed to succeed, and the program is not there all the same.
+    assert said[1].startswith("tests that need chromium are skipped")
+
+
+@pytest.mark.parametrize(
+    ("user", "apt", "words"),
+    [
+        (0, "echo no network; exit 100", "tests that need chromium are skipped, since that failed; see "),
+        (1000, "exit 100", "run: sudo apt-get install -y --no-install-recommends chromium"),
+        (0, None, "no apt-get here: tests are skipped that need the programs of Debian's chromium"),
+    ],
+)
+def test_what_cannot_be_installed_is_said_in_one_line(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, apt: str | None, words: str
+) -> None:
+    monkeypatch.setattr("tests.run.os.geteuid", lambda: user)
+    if apt:
+        fake_program(programs, "apt-get", apt)
+    said = install_debian(tmp_path)
+    assert words in said[-1] and not any("\n" in line for line in said)
+    if user == 0 and apt:
+        assert "no network" in (tmp_path / "logs" / "debian.log").read_text()
+
+
+def test_an_apt_that_does_not_start_and_a_log_that_cannot_be_written_are_no_errors(
+    programs: Path, tmp_path: Path
+) -> None:
+    (programs / "apt-get").write_bytes(b"\x7fELF")
+    (programs / "apt-get").chmod(0o755)
+    assert "that failed" in install_debian(tmp_path)[-1]
+    (tmp_path / "file").touch()
+    said: list[str] = []
+    suite.install_missing(tmp_path / "file" / "log", said.append)
+    assert "that failed" in said[-1]
+
+
+def test_programs_beside_path_are_found_and_of_postgresql_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in ("9", "15", "17"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        fake_program(tmp_path / version / "bin", "initdb")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(suite, "PLACES", ("/no/such", f"{tmp_path}/*/bin"))
+    assert suite.find_program("initdb") == f"{tmp_path}/17/bin/initdb"
+    assert suite.find_program("sshd") is None
+
+
+def test_tests_that_need_a_missing_program_are_skipped_in_one_line_for_each_package(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n"
+        "from tests import run as suite\n"
+        "from tests.support.needs import needed, pytest_runtest_makereport\n"
+        "suite.PLACES = ()\n"
+        "@pytest.fixture(scope='module')\n"
+        "def sshd(): return needed('sshd')\n"
+    )
+    for name in ("one", "two"):
+        (tmp_path / f"test_{name}.py").write_text(
+            "from tests.support.needs import needed\n"
+            "def test_1(sshd): assert False\n"
+            "def test_2(sshd): assert False\n"
+            "def test_3(): needed('memcached'); assert False\n"
+            "def test_4(): assert needed('initdb')\n"
+        )
+    fake_program(tmp_path, "initdb")
+    options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": f"{ROOT}:{ROOT / 'include'}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert [line.split()[1] for line in lines] == ["[4]", "[2]"], done.stdout
+    assert lines[0].endswith("sshd is missing: apt-get install -y --no-install-recommends openssh-server")
+    assert lines[1].endswith("memcached is missing: apt-get install -y --no-install-recommends memcached")
+    assert "2 passed, 6 skipped" in done.stdout
+
+
+def test_what_is_there_is_given(programs: Path) -> None:
+    assert needed("sshd") == str(programs / "sshd")
+    with pytest.raises(pytest.skip.Exception, match="chromium is missing"):
+        needed("chromium")
+
+
+BOTH = "both==1 \\\n    --hash=sha256:0\n"
+ADDED = "other==2 ; b \\\n    --hash=sha256:1\npytest==3 \\\n    --hash=sha256:2\n"
+USERS = BOTH + ADDED[: ADDED.index("pytest")].replace("; b", "; a")
+TESTS = f"# head\n{BOTH}    # via x\n{ADDED}"
+
+
+class Installer:
+    """Stands in for Environment._run: puts a package where it is told to, and answers with `failure`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failure: str | None = None
+        self.calls: list[str] = []
+        self.asked = ""
+        monkeypatch.setattr(bootstrap.Environment, "_run", lambda _, command: self.run(command))
+
+    def run(self, command: list[str]) -> str | None:
+        self.calls.append(Path(command[0]).name)
+        assert "--require-hashes" in command and "--no-deps" in command
+        self.asked = Path(command[command.index("-r") + 1]).read_text()
+        (Path(command[command.index("--target") + 1]) / "pytest").write_text(f"{len(self.calls)}")
+        return self.failure
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    root.mkdir()
+    (root / "requirements.lock").write_text(USERS)
+    (root / suite.LOCK).write_text(TESTS)
+    return root
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    """An environment as the bootstrap leaves it."""
+    venv = tmp_path / "home" / "venv"
+    (venv / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (venv / "made-of").touch()
+    return venv
+
+
+@pytest.fixture
+def installer(monkeypatch: pytest.MonkeyPatch) -> Installer:
+    return Installer(monkeypatch)
+
+
+def links(venv: Path) -> list[str]:
+    return [path.read_text() for path in venv.glob("lib/*/site-packages/faultline_tests.pth")]
+
+
+def test_only_what_the_users_lock_has_not_is_added_and_once(root: Path, venv: Path, installer: Installer) -> None:
+    suite.add_packages(root, venv)
+    suite.add_packages(root, venv)
+    assert installer.calls == ["uv"] and installer.asked == ADDED
+    assert (venv / "tests" / "pytest").read_text() == "1"
+    assert links(venv) == [f"{venv}/tests\n"]
+    assert not (venv / "tests.part").exists()
+
+
+@pytest.mark.parametrize("change", ["lock", "users lock", "folder", "link", "nothing"])
+def test_a_change_brings_the_installer_back(root: Path, venv: Path, installer: Installer, change: str) -> None:
+    suite.add_packages(root, venv)
+    (venv / "tests" / "of before").touch()
+    if change == "lock":
+        (root / suite.LOCK).write_text(TESTS.replace("pytest==3", "pytest==4"))
+    elif change == "users lock":
+        (root / "requirements.lock").write_text(USERS.replace("both==1", "both==2"))
+    elif change == "folder":
+        shutil.rmtree(venv / "tests")
+    elif change == "link":
+        (venv / "lib" / "python3.11" / "site-packages" / "faultline_tests.pth").unlink()
+    suite.add_packages(root, venv)
+    assert len(installer.calls) == (1 if change == "nothing" else 2)
+    assert (venv / "tests" / "of before").exists() == (change == "nothing"), "a package of before is gone"
+
+
+def test_what_is_interrupted_is_made_anew_and_what_was_there_stays(
+    root: Path, venv: Path, installer: Installer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.add_packages(root, venv)
+    (root / suite.LOCK).write_text(TESTS.replace("pytest==3", "pytest==4"))
+
+    def interrupted(command: list[str]) -> None:
+        installer_run(command)
+        raise KeyboardInterrupt
+
+    installer_run = installer.run
+    monkeypatch.setattr(installer, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        suite.add_packages(root, venv)
+    assert (venv / "tests" / "pytest").read_text() == "1"
+    (venv / "tests.part" / "half").touch()
+    monkeypatch.setattr(installer, "run", installer_run)
+    suite.add_packages(root, venv)
+    assert (venv / "tests" / "pytest").read_text() == "3" and not (venv / "tests" / "half").exists()
+
+
+@pytest.mark.parametrize(
+    ("failure", "calls", "kind", "words"),
+    [
+        ("dns error", ["uv", "python"], InfrastructureError, "then run `./faultline test` again"),
+        ("Hash mismatch for `a==1`", ["uv"], ConfigError, "a==1 is not what requirements-test.lock promises"),
+    ],
+)
+def test_failures_are_explained(
+    root: Path, venv: Path, installer: Installer, failure: str, calls: list[str], kind: type[Exception], words: str
+) -> None:
+    installer.failure = failure
+    with pytest.raises(kind, match=words):
+        suite.add_packages(root, venv)
+    assert installer.calls == calls and not (venv / "tests").exists() and not links(venv)
+
+
+def test_a_place_that_cannot_be_written_is_one_line(root: Path, venv: Path, installer: Installer) -> None:
+    (venv.parent / "bootstrap.lock").mkdir()
+    with pytest.raises(ConfigError, match="bootstrap.lock"):
+        suite.add_packages(root, venv)
+
+
+def test_an_environment_of_somebody_else_is_left_alone(root: Path, venv: Path, installer: Installer) -> None:
+    (venv / "made-of").unlink()
+    suite.add_packages(root, venv)
+    assert installer.calls == []
+
+
+def test_the_locks_agree_and_the_users_holds_nothing_of_the_tests() -> None:
+    users, tests = ((ROOT / name).read_text() for name in ("requirements.lock", suite.LOCK))
+    versions = [dict(line.split("==")[:2] for line in pins(text)) for text in (users, tests)]
+    assert all(versions[0][name] == version for name, version in versions[1].items() if name in versions[0])
+    direct = {line.split("==")[0] for line in pins((ROOT / "requirements-test.in").read_text())}
+    assert direct <= set(versions[1])
+    # PyYAML is Airflow's, too.
+    assert direct & set(versions[0]) == {"pyyaml"}
+    assert all(line.endswith("\\") for line in pins(tests)), "each with its hashes"
+    assert bootstrap.entries(bootstrap.added(tests, users), ["pytest"]).startswith("pytest==")
+
+
+def pins(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line[:1].isalnum()]

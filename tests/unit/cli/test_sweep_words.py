@@ -1,17 +1,25 @@
-"""A sweep as the command line takes it."""
+"""Sweeps and all queries, as the command line takes them; and how many events a second each query handles."""
 
 from __future__ import annotations
 
 import itertools
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.nexmark import figures, source_figures
+from faultline.cli.nexmark_sweep import describe, print_queries
+from faultline.cli.nexmark_sweep import wanted_of as queries_of
 from faultline.cli.sweep_words import Wanted, wanted_of
-from faultline.experiment.config import Configuration
+from faultline.comparison.findings.nexmark import Kind, per_core, per_machine, silent, table_of
+from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
+from faultline.experiment.workloads.nexmark_events import DENSE_RATE, QUERIES
+from faultline.records.record import Record
 from faultline.system.errors import ConfigError
+from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 
 def read_by_the_form(wanted: Wanted) -> Any:
@@ -19,12 +27,22 @@ def read_by_the_form(wanted: Wanted) -> Any:
     return wanted.spec.matrix(wanted.spec.resolve({**dict.fromkeys(Configuration.model_fields), **wanted.form}))
 
 
+def is_waited_for(wanted: Wanted) -> bool:
+    return bool(read_by_the_form(wanted).cells("s") == wanted.matrix.cells("s"))
+
+
 @pytest.mark.parametrize("matrix", MATRICES)
 @pytest.mark.parametrize(("words", "seeds"), [((), {1}), (("repetitions=2", "seed=9"), {9}), (("seed=[1,2]",), {1, 2})])
 def test_what_is_triggered_is_what_is_said(matrix: str, words: tuple[str, ...], seeds: set[int]) -> None:
     wanted = wanted_of([matrix, "preset=smoke", *words])
-    assert read_by_the_form(wanted).cells("s") == wanted.matrix.cells("s")
-    assert {config.seed for config in wanted.matrix.configurations()} == seeds
+    assert is_waited_for(wanted) and {config.seed for config in wanted.matrix.configurations()} == seeds
+
+
+@pytest.mark.parametrize("preset", MATRICES["nexmark"].presets)
+@pytest.mark.parametrize("given", [["warmup_s=30"], ["duration_s=95", "repetitions=3"], ["source=kafka"]])
+def test_of_all_queries_what_is_triggered_is_what_is_waited_for(preset: str, given: list[str]) -> None:
+    wanted = queries_of([f"preset={preset}", *given])
+    assert is_waited_for(wanted) and {one.config.source for one in wanted.matrix.cells("b")} <= {"kafka", "engine"}
 
 
 def test_an_axis_of_the_matrix_needs_no_brackets_and_any_other_has_them() -> None:
@@ -39,10 +57,16 @@ def test_an_axis_of_the_matrix_needs_no_brackets_and_any_other_has_them() -> Non
     ]  # fmt: skip
 
 
-def test_a_sweep_needs_no_matrix() -> None:
+def test_a_sweep_needs_no_matrix_and_a_relative_path_is_meant_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = wanted_of(["workload=pi", "iterations=[100,1000]", "fault=none"])
     assert wanted.spec.name == "sweep" and [one.iterations for one in wanted.matrix.configurations()] == [100, 1000]
     assert wanted.form == {"axes": {"iterations": [100, 1000]}, "workload": "pi", "fault": "none"}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").write_text("some words of mine\n" * 100)
+    monkeypatch.chdir(tmp_path)
+    assert wanted_of(["input_rate", "workload=word_count", "corpus=mine"]).form["corpus"] == str(tmp_path / "mine")
 
 
 def test_a_job_is_of_its_workload_alone_where_others_stand_beside_it(
@@ -62,20 +86,13 @@ def test_a_job_is_of_its_workload_alone_where_others_stand_beside_it(
         "workload: word_count, query", "job: of query alone", "arguments: of query alone",
         "each configuration 5 times",
     ]  # fmt: skip
-    assert read_by_the_form(wanted).cells("s") == wanted.matrix.cells("s")
+    assert is_waited_for(wanted)
     # Its default is no nothing, and word_count has that, too.
     (tmp_path / "p.py").touch()
     program = wanted_of(["workload=[word_count,program]", "application=p.py", "pass_header=true", "fault=none"])
     assert program.form["pass_header"] is True
     with pytest.raises(ConfigError, match="job: only query has it; leave it empty"):
         wanted_of(["workload=[word_count,pi]", "job=mine.py"])
-
-
-def test_a_relative_path_is_meant_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "a.txt").write_text("some words of mine\n" * 100)
-    monkeypatch.chdir(tmp_path)
-    assert wanted_of(["input_rate", "workload=word_count", "corpus=mine"]).form["corpus"] == str(tmp_path / "mine")
 
 
 @pytest.mark.parametrize(
@@ -95,9 +112,126 @@ def test_a_relative_path_is_meant_from_here(tmp_path: Path, monkeypatch: pytest.
         (["recovery", "decide=5"], "decide: '5' is no JSON object"),
         (["recovery", "series=two words"], "series: 'two words' is not a label"),
         (["executor_cores", "executors=40"], "executor_memory_mb: 20 executors of 1024 MiB do not fit a worker"),
+        (["nexmark", "rate=1", "rate=2"], "rate: given twice"),
+        (["nexmark", "state_store=redis"], "state_store: 'redis' is not known"),
+        (["nexmark", "preset=recovery", "fault_at_s=36"], "fault_at_s: 36 lies outside [50, 100]"),
+        (["nexmark", "preset=recovery", "source=engine"], "fault: events from the engine keep no schedule"),
     ],
 )
 def test_bad_words_are_refused_by_name(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         wanted_of(words)
     assert str(refused.value).startswith(said)
+
+
+NUMBERS = count()
+
+
+def record(query: str, rps: float, *, status: str = "valid", **config: Any) -> Record:
+    """A record of `query` with so many events a second, on two cores and the driver's 0.186; `config` makes it another
+    configuration."""
+    made = sample(workload="nexmark", query=query, status=status, attempt=f"20261121T061500Z-{next(NUMBERS):06x}")
+    metrics = made.metrics.model_copy(update={"rps_per_core": rps / 2, "throughput_rps": rps})
+    update = {"metrics": metrics, "matrix": "nexmark", "config": {**made.config, **config}}
+    return made.model_copy(update=update | ({"config_id": str(config)} if config else {}))
+
+
+def test_words_become_the_form_and_axes_become_lists() -> None:
+    wanted = queries_of(["preset=smoke", "rate=50000", "repetitions=2", "warmup_s=7"])
+    assert wanted.form == {"preset": "smoke", "rate": [50_000], "repetitions": 2, "warmup_s": 7.0}
+    assert queries_of(["source=kafka"]).form == {"source": ["kafka"]}
+    for words in (["source=kafka"], ["source=kafka", "preset=smoke"]):
+        through_kafka = queries_of(words).matrix.configurations()[0]
+        assert through_kafka.rate == 2000 and through_kafka.model_dump()["batch_events"] is None, "as its source has it"
+    # What is given is held against the preset: this second is one that its windows have room for.
+    broken = queries_of(["preset=recovery", "fault=driver", "fault_at_s=60"]).form
+    assert broken == {"preset": "recovery", "fault": "driver", "fault_at_s": 60.0}
+    spec, cells = MATRICES["nexmark"], wanted.matrix.cells("b")
+    assert len(cells) == 2 and cells[0].config.rate == 50_000 and cells[0].config.warmup_s == 7
+    assert len(spec.preset_matrix().cells("b")) == 3 * len(QUERIES)
+    one = parse_configuration({"workload": "nexmark", "query": "q5"})
+    assert one in spec.preset_matrix().configurations()
+
+
+def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    said = describe(["preset=smoke", "build=x"])
+    assert said[0] == "nexmark, preset smoke: 1 configuration, 1 experiment"
+    assert said[-1] == "1 to measure: about 1 min on an idle machine"
+    said = describe(["build=x"])
+    assert said[0] == f"nexmark, preset default: {len(QUERIES)} configurations, {3 * len(QUERIES)} experiments"
+    assert said[-1].startswith(f"{3 * len(QUERIES)} to measure: about 2 h ")
+
+
+def test_figures_are_per_core_with_the_driver_and_of_the_machine_and_only_valid_records_count() -> None:
+    found = figures([record("q0", 2e6), record("q0", 3e6), record("q0", 9e6, status="unsound")])
+    assert set(found) == {
+        "events_per_s_q0", "events_per_s_per_core_q0", "events_per_s_per_core_with_driver_q0"
+    }, "and no ratio to what was measured elsewhere"  # fmt: skip
+    assert found["events_per_s_q0"].value == pytest.approx(2.5e6) and found["events_per_s_q0"].n == 2
+    assert found["events_per_s_per_core_q0"].low == pytest.approx(1e6)
+    assert found["events_per_s_per_core_with_driver_q0"].low == pytest.approx(2e6 / 2.186)
+    assert per_core([record("q0", 1e6, status="failed")]) == per_machine([record("q0", 1e6, status="failed")]) == {}
+
+
+def test_without_the_drivers_cpu_only_its_figure_is_missing() -> None:
+    known = record("q0", 2e6)
+    cpu = known.metrics.cpu_cores.model_copy(update={"driver": None})
+    unknown = known.model_copy(update={"metrics": known.metrics.model_copy(update={"cpu_cores": cpu})})
+    assert set(figures([unknown])) == {"events_per_s_q0", "events_per_s_per_core_q0"}
+    assert table_of([unknown, record("q1", 2e6)])[2:] == ["| q0 | 1,000 | — | 2,000 |", "| q1 | 1,000 | 915 | 2,000 |"]
+
+
+def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> None:
+    records = [record("q10", 1e6), record("q2", 2e6), record("q2", 4e6)]
+    lines = table_of(records)
+    assert lines[0] == "| query | empty state: per core | empty state: with the driver | empty state: machine |"
+    assert lines[2:] == [
+        "| q2 | 1,500 (1,000–2,000) | 1,372 (915–1,830) | 3,000 (2,000–4,000) |",
+        "| q10 | 500 | 457 | 1,000 |",
+    ]
+    # What began with its state filled stands apart.
+    filled = record("q20", 1e5, preload_events=10**6)
+    lines = table_of([*records, filled, record("q20", 2e5)])
+    assert lines[0].count("|") == 8 and lines[-1] == "| q20 | 100 | 91 | 200 | 50 | 46 | 100 |"
+    assert per_core([filled]) == {} and per_core([filled], kind=Kind.FILLED) == {"q20": [50_000.0]}
+    other = record("q2", 2e6, seed=7)
+    assert table_of([*records, other])[-1].endswith("measured in more than one configuration: q2.")
+    print_queries(records)
+    said = capsys.readouterr().out
+    assert "with driver" in said and "1,372" in said and said.index("q2 ") < said.index("q10 ")
+
+
+def test_a_run_that_ends_before_the_first_result_is_due_is_told_so() -> None:
+    times: dict[str, Any] = {"rate": DENSE_RATE, "warmup_s": 30, "duration_s": 60, "watermark_s": 4}
+    # 90 s at these speeds are 2.25 s and 4.5 s of event time.
+    slow, fast = record("q4", 0.25e6, **times), record("q4", 0.5e6, **times)
+    assert silent([slow], Kind.DENSE) == ["q4"] and silent([fast], Kind.DENSE) == silent([slow, fast], Kind.DENSE) == []
+    assert silent([slow], Kind.EMPTY) == []
+    assert table_of([slow])[-1].startswith("Work without results, under *empty state, dense events*: q4.")
+    # 12.6 s, where a window of 10 s and the watermark need 14.
+    assert silent([record("q7", 1.4e6, **times), record("q5", 1.4e6, **times)], Kind.DENSE) == ["q7"]
+    assert silent([record("q7", 1.6e6, **times)], Kind.DENSE) == []
+    # Queries that wait for no watermark put results out at once, and a curve moves event time.
+    assert silent([record("q3", 1.0, **times)], Kind.DENSE) == []
+    assert silent([record("q4", 1.0, **times, rate_curve={"kind": "step"})], Kind.DENSE) == []
+
+
+def test_after_a_fault_recovery_is_told_in_place_of_what_a_core_can(capsys: pytest.CaptureFixture[str]) -> None:
+    under_faults = [
+        sample(workload="nexmark", query="q8", source="kafka", fault="executor", attempt="a1", recovery=RECOVERED),
+        sample(workload="nexmark", query="q7", source="kafka", fault="executor", attempt="a2", recovery=CENSORED),
+    ]
+    print_queries(under_faults)
+    heads, q7, q8 = (line for line in capsys.readouterr().out.splitlines() if "recovery" in line or " q" in line)
+    assert "lost" in heads and "with driver" not in heads
+    assert "> 33.9" in q7 and "13.8" in q8
+    assert table_of(under_faults) == [], "a schedule says nothing of what an engine can"
+
+
+def test_the_share_of_the_events_is_their_time_over_the_querys() -> None:
+    source = {("bid",): [4e6, 2e6, 3e6], ("person", "auction"): [1e7, 1e7, 1e7]}
+    found = source_figures(source, {"q0": [1.5e6], "q8": [1e6, 2e6]})
+    assert found["source_events_per_s_per_core_bid"].value == 3e6
+    assert found["source_share_q0"].value == pytest.approx(0.5)
+    assert (found["source_share_q8"].low, found["source_share_q8"].high) == pytest.approx((0.1, 0.2))

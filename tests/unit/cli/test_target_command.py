@@ -1,4 +1,4 @@
-"""A target that an experiment is at work on is neither looked at nor forgotten, and what was cut off is told."""
+"""Targets: looked at before they are needed, unless that disturbs an experiment, and never forgotten under one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faultline.installation import supervision, users
 from faultline.orchestration import connections
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT, Settings
-from faultline.system.target import Target, keep
+from faultline.system.target import EMBEDDED, Target, keep
 
 KEEPER = 4711
 
@@ -95,3 +95,39 @@ def test_a_run_whose_services_were_ended_says_that(settings: Settings, monkeypat
     run(monkeypatch, None)
     with pytest.raises(InfrastructureError, match="^run: the services were ended under it; the next ./faultline up"):
         run_one._through_scheduler(settings, {"sweep_id": "s"}, print)
+
+
+LAB = Target("lab")
+
+
+@pytest.fixture
+def lab(tmp_path: Any) -> Settings:
+    made = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    keep(made, LAB)
+    return made
+
+
+@pytest.mark.parametrize(("holder", "looked"), [(None, ["said lab", "well lab"]), ("an experiment", ["ahead lab"])])
+def test_a_target_is_looked_at_once_unless_something_is_measured(
+    lab: Settings, monkeypatch: pytest.MonkeyPatch, holder: str | None, looked: list[str]
+) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(connections, "at_work", lambda _: holder)
+    monkeypatch.setattr(connections, "take_in", lambda _, one: found.append(f"said {one.name}"))
+    monkeypatch.setattr(connections, "require_well", lambda _, one, __: found.append(f"well {one.name}"))
+    monkeypatch.setattr(connections, "look_ahead", lambda _, names: found.extend(f"ahead {name}" for name in names))
+    connections.require_targets(lab, ["lab"], found.append)
+    assert found == looked
+
+
+def test_what_is_wrong_is_raised_and_the_embedded_services_are_not_asked(
+    lab: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_: object) -> None:
+        raise ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")
+
+    monkeypatch.setattr(connections, "at_work", lambda _: None)
+    monkeypatch.setattr(connections, "take_in", wrong)
+    connections.require_targets(lab, [EMBEDDED], print)
+    with pytest.raises(ConfigError, match="sasl.password: refused"):
+        connections.require_targets(lab, [EMBEDDED, "lab"], print)

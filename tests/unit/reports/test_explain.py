@@ -21,13 +21,14 @@ from faultline.reports.figures.attempt import MARKS
 from faultline.reports.terminal import BAR_WIDTH, bar_text, render_run
 from faultline.reports.views.run import run_view
 from faultline.reports.views.runs import again
-from faultline.reports.views.story import Span
+from faultline.reports.views.story import Span, recovery_lines, repeated_parts
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
 from tests.unit.sample_records import CENSORED, GATE_NS, NS, RECOVERED, sample
 from tests.unit.synthetic import write_lines
 
 IMPACT = {"dip_depth": 1.0, "silence_s": 7.8123, "lag_area_record_s": 12_345.6}
+START = {"gate": (0.0, "gate.json: T0"), "measured_from": (20.0, "T0 + warmup_s")}
 ESCAPE = re.compile(r"\x1b\[")
 TIMELINE = {
     "gate": (0.0, "gate.json: T0"),
@@ -101,7 +102,7 @@ def text_of(settings: Settings, reference: str = "last") -> str:
     return re.sub(r"\s+", " ", explain(reference, settings))
 
 
-def test_a_kill_is_told_from_plan_to_recovery(settings: Settings) -> None:
+def test_a_kill_is_told_from_plan_to_recovery_with_instants_words_and_evidence(settings: Settings) -> None:
     record = kill(settings, state_mb=8)
     text = text_of(settings)
     for said in (
@@ -118,20 +119,14 @@ def test_a_kill_is_told_from_plan_to_recovery(settings: Settings) -> None:
         "snapshot: 3.0 s old at the fault",
         "396,357 expected · 0 lost · 12,345 overcounted · 0 wrong · 7 re-emitted · 0 sends unknown",
         "the Spark Master: an executor",
+        "41.148 +0.148 t2 the loss is detected",
+        "40.200 −0.800 t1 last output",
     ):
         assert said in text, said
     assert not ESCAPE.search(text), "no colours where there is no terminal"
-
-
-def test_every_event_has_its_instants_its_words_and_its_evidence(settings: Settings) -> None:
-    kill(settings)
-    text = text_of(settings)
     for name, (t_s, source) in TIMELINE.items():
-        assert f"{t_s:,.3f}" in text, name
-        assert WORDS[name] in text, name
-        assert source.split(" ")[0] in text, name
-    assert "41.148 +0.148 t2 the loss is detected" in text
-    assert "40.200 −0.800 t1 last output" in text
+        for said in (f"{t_s:,.3f}", WORDS[name], source.split(" ")[0]):
+            assert said in text, name
     order = [text.index(WORDS[name]) for name in CHAIN]
     assert order == sorted(order)
 
@@ -180,44 +175,35 @@ def test_a_bar_lies_where_its_part_lies(span: Span, drawn: str) -> None:
     assert bar_text(span, 0.0) == ""
 
 
-def test_censored_is_said_plainly(settings: Settings) -> None:
+def test_censored_is_said_plainly_and_a_gap_ends_the_chain_of_bars(settings: Settings) -> None:
     record = stored(settings, sample(recovery=CENSORED, timeline={k: TIMELINE[k] for k in ("gate", "t0", "t2")}))
     text = text_of(settings)
-    assert "Not seen to recover: not over 33.9 s after the fault (censored)" in text
-    assert "ecovered in" not in text
+    assert "Not seen to recover: not over 33.9 s after the fault (censored)" in text and "ecovered in" not in text
     (fault,) = run_view(record, settings.results).story.faults
-    assert fault.spans[-1].name == "watched on"
-    assert not fault.spans[-1].seen
-    assert fault.spans[-1].start_s + fault.spans[-1].length_s == pytest.approx(33.94)
-
-
-def test_a_gap_ends_the_chain_of_bars(settings: Settings) -> None:
+    last = fault.spans[-1]
+    assert (last.name, last.seen) == ("watched on", False)
+    assert last.start_s + last.length_s == pytest.approx(33.94)
     recovery = {**CENSORED, "redeploy_s": None, "load_s": None, "replay_s": None}
     (fault,) = run_view(stored(settings, sample(recovery=recovery)), settings.results).story.faults
     assert [span.name for span in fault.spans] == ["detection", "watched on"]
 
 
-def test_a_chain_is_named_by_its_stages_and_mechanisms(settings: Settings) -> None:
-    stored(settings, sample(workload="topology", parallelism="1-2-2", mechanisms="replay"))
-    assert "topology · 1-2-2 · replay · " in " ".join(text_of(settings).split())
-
-
-def test_a_control_has_no_fault(settings: Settings) -> None:
-    stored(settings, sample(fault="none", timeline={k: TIMELINE[k] for k in ("gate", "measured_from")}))
+def test_a_control_has_no_fault_and_a_chain_the_name_of_its_stages(settings: Settings) -> None:
+    stored(settings, sample(fault="none", timeline=START))
     text = text_of(settings)
     assert "No fault: this is a control" in text
-    assert "Fault 1" not in text
-    assert "ecovered" not in text
+    assert "Fault 1" not in text and "ecovered" not in text
     assert explain_json("last", settings)["faults"] == []
+    stored(settings, sample(workload="topology", parallelism="1-2-2", mechanisms="replay", attempt="20261122T0-0"))
+    assert "topology · 1-2-2 · replay · " in text_of(settings)
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled", "unsound"])
 def test_what_was_not_measured_claims_nothing(settings: Settings, status: str) -> None:
     stored(settings, sample(status=status, reasons=["recorder: died [before] the end", "second"]))
     text = text_of(settings)
-    assert "recorder: died [before] the end" in text
-    assert "second" in text
-    assert f"No recovery was measured: the attempt is {status}" in text
+    for said in ("recorder: died [before] the end", "second", f"No recovery was measured: the attempt is {status}"):
+        assert said in text
     assert ("Audit" in text) is (status == "unsound")
 
 
@@ -226,9 +212,8 @@ def test_an_act_without_effect_says_so(settings: Settings) -> None:
     lines = [line for line in kill_journal() if line["event"] not in ("delivered", "settled")]
     raw(settings, record, conductor=[*lines, at(41.1, "settled", fault=0, outcome="no-effect", detail="was idle")])
     text = text_of(settings)
-    assert "No recovery: it had no effect" in text
-    assert "outcome: no-effect: was idle" in text
-    assert "planned: T0 + 41.000 s" in text
+    for said in ("No recovery: it had no effect", "outcome: no-effect: was idle", "planned: T0 + 41.000 s"):
+        assert said in text
 
 
 PLAN = {
@@ -241,53 +226,41 @@ PLAN = {
 
 def test_several_faults_are_told_one_by_one(settings: Settings) -> None:
     """A driver that the supervisor restarts, then a delay that the conductor undoes."""
-    later = {"t0#2": (71.0, "c"), "t2#2": (71.5, "driver-1.log: disconnected"), "undone": (76.0, "c")}
-    record = stored(
-        settings,
-        sample(
-            duration_s=100,
-            fault_plan=PLAN,
-            recovery=RECOVERED,
-            recoveries=[RECOVERED, CENSORED],
-            timeline={**TIMELINE, **{(k if "#" in k else f"{k}#2"): v for k, v in later.items()}},
-        ),
-    )
+    later = {"t0#2": (71.0, "c"), "t2#2": (71.5, "driver-1.log: disconnected"), "undone#2": (76.0, "c")}
+    both = {"recovery": RECOVERED, "recoveries": [RECOVERED, CENSORED], "timeline": {**TIMELINE, **later}}
+    record = stored(settings, sample(duration_s=100, fault_plan=PLAN, **both))
     delivered = {"planned_wall_ns": GATE_NS + 71 * NS, "planned_mono_ns": 71 * NS}
-    raw(
-        settings,
-        record,
-        conductor=[
-            at(-1.0, "victims", victims=[{"fault": 0, "pid": 300, "role": "driver", "host": "node1", "command": []}]),
-            at(71.0013, "delivered", fault=1, victim=None, role="kafka_connection", action="delay", **delivered),
-            at(71.1, "settled", fault=1, outcome="effective", detail="delay: 7 connections"),
-            at(76.0, "undone", fault=1, undo="heal the proxy", error="healing by x failed"),
-        ],
-        supervisor=[
-            at(-20.0, "start", incarnation=0, pid=300),
-            at(41.1, "exit", incarnation=0, returncode=-9, signal=9),
-            at(41.1, "restart", delay_s=2.0),
-            at(41.2, "lineage", lineage=1, reason="the driver was lost"),
-            at(43.1, "start", incarnation=1, pid=301),
-        ],
-        services=[at(72.0, "started", service="kafka", pid=77, waited_s=2.004)],
-    )
+    conductor = [
+        at(-1.0, "victims", victims=[{"fault": 0, "pid": 300, "role": "driver", "host": "node1", "command": []}]),
+        at(71.0013, "delivered", fault=1, victim=None, role="kafka_connection", action="delay", **delivered),
+        at(71.1, "settled", fault=1, outcome="effective", detail="delay: 7 connections"),
+        at(76.0, "undone", fault=1, undo="heal the proxy", error="healing by x failed"),
+    ]
+    supervisor = [
+        at(-20.0, "start", incarnation=0, pid=300),
+        at(41.1, "exit", incarnation=0, returncode=-9, signal=9),
+        at(41.1, "restart", delay_s=2.0),
+        at(41.2, "lineage", lineage=1, reason="the driver was lost"),
+        at(43.1, "start", incarnation=1, pid=301),
+    ]
+    services = [at(72.0, "started", service="kafka", pid=77, waited_s=2.004)]
+    raw(settings, record, conductor=conductor, supervisor=supervisor, services=services)
     text = text_of(settings)
-    first, second = text[text.index("Fault 1") : text.index("Fault 2")], text[text.index("Fault 2") :]
-    assert "Fault 1: driver kill at T0 + 41 s" in first
-    assert "Recovered in 13.84 s" in first
-    assert "driver (pid 300 on node1)" in first
-    assert "Fault 2: kafka delay of 150 ms for 5 s at T0 + 71 s" in second
-    assert "Not seen to recover: not over 33.9 s after the fault (censored)" in second
-    assert "planned: T0 + 71.000 s, +1.30 ms off" in second
-    assert "undone: heal the proxy 5.00 s after the fault, but failed: healing by x failed" in second
-    assert "71.500 +0.500 t2 the loss is detected" in second, "seconds count from this fault's own t0"
-    restarts = text[text.index("Who started what again") :]
-    for said in (
-        "T0 +43.100 s: the workload supervisor: the driver, incarnation 1 (pid 301), 2.0 s after the last one ended",
-        "T0 +41.200 s: the workload supervisor: state lineage 1, because the driver was lost",
-        "T0 +72.000 s: supervisord: kafka (pid 77), held back for 2.004 s",
+    first, second, restarts = (text[text.index(one) :] for one in ("Fault 1", "Fault 2", "Who started what again"))
+    for part, said in (
+        (first.partition("Fault 2")[0], "Fault 1: driver kill at T0 + 41 s"),
+        (first.partition("Fault 2")[0], "Recovered in 13.84 s"),
+        (first.partition("Fault 2")[0], "driver (pid 300 on node1)"),
+        (second, "Fault 2: kafka delay of 150 ms for 5 s at T0 + 71 s"),
+        (second, "Not seen to recover: not over 33.9 s after the fault (censored)"),
+        (second, "planned: T0 + 71.000 s, +1.30 ms off"),
+        (second, "undone: heal the proxy 5.00 s after the fault, but failed: healing by x failed"),
+        (second, "71.500 +0.500 t2 the loss is detected"),  # counted from this fault's own t0
+        (restarts, "+43.100 s: the workload supervisor: the driver, incarnation 1 (pid 301), 2.0 s after the last one"),
+        (restarts, "T0 +41.200 s: the workload supervisor: state lineage 1, because the driver was lost"),
+        (restarts, "T0 +72.000 s: supervisord: kafka (pid 77), held back for 2.004 s"),
     ):
-        assert said in restarts, said
+        assert said in part, said
     assert "incarnation 0" not in restarts
     instants = [float(one) for one in re.findall(r"T0 \+([\d.]+) s:", restarts)]
     assert instants == sorted(instants)
@@ -307,24 +280,19 @@ def test_offending_keys_are_shown_and_the_rest_counted(settings: Settings) -> No
 
 @pytest.mark.parametrize("content", ["{", '{"offenders": 3}', "[]"])
 def test_broken_raw_files_are_a_remark(settings: Settings, content: str) -> None:
-    record = kill(settings)
-    folder = settings.attempts / record.attempt
+    folder = settings.attempts / kill(settings).attempt
     (folder / "audit.json").write_text(content)
     (folder / "supervisor.jsonl").write_text("not JSON\n")
     text = text_of(settings)
-    assert "Remarks" in text
-    assert "audit.json: cannot be read" in text
-    assert "supervisor.jsonl: line 1 is not a JSON object" in text
+    for said in ("Remarks", "audit.json: cannot be read", "supervisor.jsonl: line 1 is not a JSON object"):
+        assert said in text
     assert "Recovered in 13.84 s" in text
 
 
 def test_clock_offsets_of_other_hosts_are_shown(settings: Settings) -> None:
-    record = sample()
-    environment = {
-        **record.environment.model_dump(),
-        "clock_offsets": {"node1": {"offset_s": -0.0021, "round_trip_s": 0.0004}},
-    }
-    stored(settings, Record.model_validate({**record.as_dict(), "environment": environment}))
+    content = sample().as_dict()
+    content["environment"]["clock_offsets"] = {"node1": {"offset_s": -0.0021, "round_trip_s": 0.0004}}
+    stored(settings, Record.model_validate(content))
     assert "node1 −2.1 ms (asked in 0.4 ms)" in text_of(settings)
 
 
@@ -346,43 +314,30 @@ def test_the_same_facts_as_json(settings: Settings) -> None:
     assert again_read["metrics"]["audit"]["expected"] == 396_357
 
 
-def series(folder: Path) -> None:
-    empty: dict[str, Any] = {name: [] for name in ("latency", "throughput", "lag", "cpu")}
-    events = [{"name": "t0", "t_s": 41.0, "source": "c"}]
-    (folder / "series.json").write_text(json.dumps({**empty, "events": events, "warmup_s": 20, "duration_s": 55}))
-
-
 def test_the_plot_page(settings: Settings, tmp_path: Path) -> None:
     record = kill(settings)
     assert "No plot: attempts/20261121T061500Z-3fa9c1/series.json is missing" in text_of(settings)
-    series(settings.attempts / record.attempt)
+    curves: dict[str, Any] = {name: [] for name in ("latency", "throughput", "lag", "cpu")}
+    curves |= {"events": [{"name": "t0", "t_s": 41.0, "source": "c"}], "warmup_s": 20, "duration_s": 55}
+    raw(settings, record, series=curves)
     page = settings.results / "reports" / f"{record.attempt}.html"
     assert f"Plot: {page}" in text_of(settings)
     assert "t0 signal delivered" in page.read_text()
     mine = tmp_path / "deep" / "mine.html"
-    assert explain_json("last", settings, plot=mine)["plot"] == str(mine)
-    assert mine.exists()
+    assert explain_json("last", settings, plot=mine)["plot"] == str(mine) and mine.exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="--plot .*file is no folder; name a file that can be written"):
         explain("last", settings, plot=tmp_path / "file" / "x.html")
 
 
-def test_however_long_the_command_is_it_stands_whole_on_one_line(settings: Settings) -> None:
-    faults = [{"victim": "executor", "action": "kill", "at_s": 41.0 + 25 * number} for number in range(6)]
-    record = stored(settings, sample(fault_plan={"faults": faults}, duration_s=300))
-    assert len(again(record)) > 300
-    assert f"again: {again(record)}" in explain(record.attempt, settings).splitlines()
-
-
-def test_the_command_that_measures_it_again(settings: Settings) -> None:
+def test_the_command_that_measures_it_again_stands_whole_on_one_line(settings: Settings) -> None:
     record = sample(state_mb=8, checkpoint_interval_s=5, repetition=2)
     assert again(record) == ("./faultline run word_count state_mb=8 checkpoint_interval_s=5 repetition=2")
-    planned = sample(duration_s=100, fault_plan=PLAN)
-    command = again(planned)
-    assert "fault_at_s" not in command
-    assert "'fault_plan={" in command
-    words = dict(word.strip("'").split("=", 1) for word in command.split(" ")[3:])
-    assert parse_configuration({**words, "workload": "word_count"}).config_id == planned.config_id
+    faults = [{"victim": "executor", "action": "kill", "at_s": 41.0 + 25 * number} for number in range(6)]
+    record = stored(settings, sample(fault_plan={"faults": faults}, duration_s=300))
+    command = again(record)
+    assert len(command) > 300 and f"again: {command}" in explain(record.attempt, settings).splitlines()
+    assert "fault_at_s" not in command and "'fault_plan={" in command
 
 
 @pytest.mark.parametrize(
@@ -394,12 +349,12 @@ def test_the_command_that_measures_it_again(settings: Settings) -> None:
         {"workload": "nexmark", "query": "q5", "source": "kafka", "fault": "executor"},
         {"workload": "known_truth"},
         {"workload": "pi"},
+        {"workload": "word_count", "duration_s": 100, "fault_plan": PLAN},
     ],
-)  # fmt: skip
+)
 def test_the_command_knows_the_defaults_of_each_workload(given: dict[str, Any]) -> None:
     planned = parse_configuration(given)
-    config = planned.model_dump(mode="json")
-    record = sample().model_copy(update={"config": config})
+    record = sample().model_copy(update={"config": planned.model_dump(mode="json")})
     words = dict(word.split("=", 1) for word in shlex.split(again(record))[3:])
     words.pop("repetition", None)
     assert parse_configuration({**words, "workload": given["workload"]}).config_id == planned.config_id
@@ -408,6 +363,28 @@ def test_the_command_knows_the_defaults_of_each_workload(given: dict[str, Any]) 
 
 def test_one_name_for_each_event_wherever_it_is_shown() -> None:
     assert set(MARKS) == set(LABELS) == set(WORDS) - EDGES
-    assert split_name("t2#3") == ("t2", 3)
-    assert split_name("t2") == ("t2", 1)
-    assert split_name("a#b") == ("a#b", 1)
+    assert [split_name(name) for name in ("t2#3", "t2", "a#b")] == [("t2", 3), ("t2", 1), ("a#b", 1)]
+
+
+def test_one_recovery_has_no_number_and_a_control_no_line() -> None:
+    (line,) = recovery_lines(sample(recovery=RECOVERED))
+    assert line.startswith("detected after 0.1 s; state loaded after ") and line.endswith("as before after 13.8 s")
+    assert recovery_lines(sample(fault="none")) == []
+
+
+def test_several_have_the_numbers_of_their_injections_and_what_does_not_count_its_reason() -> None:
+    parts = [
+        {**RECOVERED, "injection": 1},
+        {"injection": 2, "note": "the baseline was not steady"},
+        {**CENSORED, "injection": 3},
+    ]
+    record = sample(recovery=RECOVERED, recoveries=parts, injections=3, duration_s=600.0)
+    first, third, note = recovery_lines(record)
+    assert first.startswith("recovery 1: ") and third.startswith("recovery 3: ")
+    assert third.endswith("not yet as before after 33.9 s")
+    assert note == "recovery 2 does not count: the baseline was not steady"
+    assert len(repeated_parts(record)) == 2
+
+
+def test_faults_of_a_plan_are_no_repetitions_of_one() -> None:
+    assert repeated_parts(sample(recovery=RECOVERED, recoveries=[RECOVERED, CENSORED])) == []

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import plotly.graph_objects as go
 import pytest
 
 from faultline.records.index import Index
+from faultline.records.record import Record
+from faultline.reports.pages.compare import Pair, compare_page
 from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.overview import SWEEPS_A_PAGE, overview_page
 from faultline.reports.pages.site import Unknown
@@ -15,6 +18,18 @@ from faultline.reports.views.sweep import Choice
 from tests.unit.pages_store import figure, grid, put, record, rows, site
 from tests.unit.reports.test_report import EVIL, Page
 from tests.unit.sample_records import CENSORED, RECOVERED
+
+WHOLE = Choice()
+
+
+def swept_page(results: Path, *records: Record, choice: Choice = WHOLE) -> str:
+    """The page of the sweep s1 once these records are there."""
+    put(results, *records)
+    return sweep_page(site(results), "s1", choice)
+
+
+def drawn_of(results: Path, *records: Record) -> go.Figure:
+    return figure(swept_page(results, *records))
 
 
 def test_what_advice_is_asked_to_keep_is_drawn_where_its_figure_is(tmp_path: Path) -> None:
@@ -48,23 +63,21 @@ def test_the_first_page_lists_sweeps_matrices_and_what_cannot_be_read(tmp_path: 
 
 
 def test_axes_of_many_values_are_laid_along_the_page_not_over_each_other(tmp_path: Path) -> None:
-    queries = [
-        record(f"a{number}", workload="nexmark", query=f"q{number}", rate=rate)
-        for number in range(12)
-        for rate in (100.0, 1000.0)
-    ]
-    put(tmp_path, *(one.model_copy(update={"attempt": f"a{n}"}) for n, one in enumerate(queries)))
-    drawn = figure(sweep_page(site(tmp_path), "s1"))
+    queries = [(f"a{2 * n + r}", f"q{n}", (100.0, 1000.0)[r]) for n in range(12) for r in range(2)]
+    made = [record(name, workload="nexmark", query=query, rate=rate) for name, query, rate in queries]
+    drawn = drawn_of(tmp_path, *made)
     assert {trace.name for trace in drawn.data} == {"rate 100 records/s", "rate 1,000 records/s"}
     turned = figure(sweep_page(site(tmp_path), "s1", Choice(x="rate")))
     assert len({trace.name for trace in turned.data}) == 12, "who asks for it gets it"
 
 
-def test_a_single_experiment_is_told_by_what_it_was(tmp_path: Path) -> None:
+def test_a_single_experiment_is_told_by_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, record("a1", sweep="single-1", matrix=None, rate=12500.0, fault="driver"))
-    (row,) = [row for row in rows(overview_page(site(tmp_path))) if row[0] == "single-1"]
-    assert row[1] == "word_count, 12,500 records/s, driver kill"
+    told = lambda: next(row[1] for row in rows(overview_page(site(tmp_path))) if row[0] == "single-1")  # noqa: E731
+    assert told() == "word_count, 12,500 records/s, driver kill"
     assert "word_count, 12,500 records/s, measured for 100 s" in experiment_page(site(tmp_path), "a1")
+    monkeypatch.setattr(Index, "of_sweep", lambda index, sweep_id: [])
+    assert told() == "—", "a sweep may go while the page is made"
 
 
 def test_a_sweep_tells_why_experiments_are_not_valid(tmp_path: Path) -> None:
@@ -85,14 +98,8 @@ def test_a_sweep_tells_why_experiments_are_not_valid(tmp_path: Path) -> None:
 
 
 def test_the_list_of_sweeps_has_pages(tmp_path: Path) -> None:
-    number = SWEEPS_A_PAGE + 5
-    put(
-        tmp_path,
-        *(
-            record(f"a{n:03}", sweep=f"s{n:03}", measured_at=f"2026-11-21T06:{n // 60:02}:{n % 60:02}+00:00")
-            for n in range(number)
-        ),
-    )
+    days = [f"2026-11-21T06:{n // 60:02}:{n % 60:02}+00:00" for n in range(SWEEPS_A_PAGE + 5)]
+    put(tmp_path, *(record(f"a{n:03}", sweep=f"s{n:03}", measured_at=day) for n, day in enumerate(days)))
     one = site(tmp_path)
     first, second, beyond = (overview_page(one, page) for page in (1, 2, 99))
     assert "sweeps/s104" in first and "sweeps/s004" not in first
@@ -134,15 +141,11 @@ def test_a_reader_chooses_metric_axis_and_view(tmp_path: Path) -> None:
 
 
 def test_one_axis_makes_a_curve_with_error_bars(tmp_path: Path) -> None:
-    put(
-        tmp_path,
-        *(
-            record(f"a{rate}-{n}", rate=float(rate), repetition=n, fault="none", latency={"p99": rate + offset})
-            for rate in (10, 100, 1000)
-            for n, offset in enumerate((0.0, 5.0, 20.0))
-        ),
-    )
-    drawn = figure(sweep_page(site(tmp_path), "s1"))
+    values = [(rate, n, rate + (0.0, 5.0, 20.0)[n]) for rate in (10, 100, 1000) for n in range(3)]
+    drawn = drawn_of(tmp_path, *(
+        record(f"a{rate}-{n}", rate=float(rate), repetition=n, fault="none", latency={"p99": p99})
+        for rate, n, p99 in values
+    ))  # fmt: skip
     line, runs = drawn.data
     assert (runs.name, len(runs.y), drawn.layout.showlegend) == ("one run", 9, False)
     assert list(line.y) == [15.0, 105.0, 1005.0]
@@ -153,14 +156,10 @@ def test_one_axis_makes_a_curve_with_error_bars(tmp_path: Path) -> None:
 
 
 def test_categories_and_numbers_make_curves_and_controls_stand_apart(tmp_path: Path) -> None:
-    faults = [
-        record(f"{fault}-{interval:g}", fault=fault, checkpoint_interval_s=interval, recovery=RECOVERED)
-        for fault in ("executor", "driver")
-        for interval in (2.0, 5.0)
-    ]
+    points = [(fault, interval) for fault in ("executor", "driver") for interval in (2.0, 5.0)]
+    faults = [record(f"{f}-{n:g}", fault=f, checkpoint_interval_s=n, recovery=RECOVERED) for f, n in points]
     controls = [record(f"none-{n:g}", fault="none", checkpoint_interval_s=n, latency={"p99": 7.0}) for n in (2.0, 5.0)]
-    put(tmp_path, *faults, *controls)
-    drawn = figure(sweep_page(site(tmp_path), "s1"))
+    drawn = drawn_of(tmp_path, *faults, *controls)
     assert [trace.name for trace in drawn.data] == ["driver kill", "executor kill", "control"]
     assert list(drawn.data[2].x) == [2, 5] and list(drawn.data[2].y) == [7.0, 7.0]
     turned = figure(sweep_page(site(tmp_path), "s1", Choice(x="fault")))
@@ -169,8 +168,7 @@ def test_categories_and_numbers_make_curves_and_controls_stand_apart(tmp_path: P
 
 
 def test_a_heat_map_tells_its_controls_below(tmp_path: Path) -> None:
-    put(tmp_path, *grid(), record("control", state_mb=1.0, fault="none", latency={"p99": 777.0}))
-    html = sweep_page(site(tmp_path), "s1")
+    html = swept_page(tmp_path, *grid(), record("control", state_mb=1.0, fault="none", latency={"p99": 777.0}))
     assert "777 ms" not in str(figure(html).data[0].text)
     assert "Controls (no fault): state 1 MB, checkpoint interval 2 s: 777 ms (n = 1)." in Page(html).text
 
@@ -191,13 +189,9 @@ def test_builds_are_never_mixed_in_one_point(tmp_path: Path) -> None:
 
 
 def test_a_recovery_that_was_not_seen_to_end_bounds_the_median(tmp_path: Path) -> None:
-    put(
-        tmp_path,
-        *(record(f"a{n}", state_mb=1.0, repetition=n, recovery=RECOVERED) for n in range(2)),
-        *(record(f"b{n}", state_mb=8.0, repetition=n, recovery=CENSORED) for n in range(2)),
-        record("b2", state_mb=8.0, repetition=2, recovery=RECOVERED),
-    )
-    html = sweep_page(site(tmp_path), "s1", Choice(metric="recovery.macro_s"))
+    cells = [(1.0, 0, RECOVERED), (1.0, 1, RECOVERED), (8.0, 0, CENSORED), (8.0, 1, CENSORED), (8.0, 2, RECOVERED)]
+    made = [record(f"a{mb}{n}", state_mb=mb, repetition=n, recovery=recovery) for mb, n, recovery in cells]
+    html = swept_page(tmp_path, *made, choice=Choice(metric="recovery.macro_s"))
     seen, bound = (trace for trace in figure(html).data if trace.name != "one run")
     assert (list(seen.y), list(bound.y)) == ([13.84], [33.94])
     assert bound.marker.symbol == "triangle-up-open" and bound.mode == "markers"
@@ -206,73 +200,53 @@ def test_a_recovery_that_was_not_seen_to_end_bounds_the_median(tmp_path: Path) -
     assert list(figure(catchup).data[0].x) == [1], "a part that is partly unknown has no median"
 
 
-def test_only_valid_records_make_figures_but_all_are_linked(tmp_path: Path) -> None:
-    put(
+def test_only_valid_records_make_figures_but_all_are_linked_and_unsound_ones_hollow(tmp_path: Path) -> None:
+    html = swept_page(
         tmp_path,
         record("a1", state_mb=1.0, latency={"p99": 10.0}),
-        record("a2", state_mb=8.0, latency={"p99": 20.0}),
-        record("a3", state_mb=8.0, repetition=1, status="unsound", reasons=["not-steady: lag"], latency={"p99": 99.0}),
+        record("a2", state_mb=1.0, repetition=1, status="unsound", reasons=["disturbed: why"], latency={"p99": 77.0}),
+        record("a3", state_mb=8.0, status="unsound", reasons=["not-steady: lag"], latency={"p99": 99.0}),
         record("a4", state_mb=16.0, status="failed", reasons=["broker gone"]),
     )
-    html = sweep_page(site(tmp_path), "s1")
-    assert list(figure(html).data[0].y) == [10.0, 20.0]
+    traces = {trace.name: trace for trace in figure(html).data}
+    assert list(traces["median"].y) == [10.0]
+    hollow = traces["unsound run, does not count"]
+    assert sorted(zip(map(round, hollow.x), hollow.y, strict=True)) == [(1, 77.0), (8, 99.0)]
+    assert hollow.marker.symbol.endswith("-open") and any("not-steady: lag" in text for text in hollow.text)
+    shown = [row for row in Page(html).all("tr") if "configuration" in (row.get("title") or "")]
+    assert ["open" in (row.get("class") or "") for row in shown] == [False, True, True]
+    assert "not-steady: lag" in str(shown[1]["title"])
+    assert html.count("1 unsound</span>") == 2 and "99</td>" in html
     titles = [a.get("title") for a in Page(html).all("a") if "attempt" in (a.get("class") or "")]
     assert "a3: unsound: not-steady: lag" in titles and "a4: failed: broker gone" in titles
     put(tmp_path, record("f1", sweep="s2", status="failed"))
     assert "No record of this build has figures" in sweep_page(site(tmp_path), "s2")
 
 
-def test_unsound_runs_are_hollow_in_plot_and_table_with_their_reason(tmp_path: Path) -> None:
-    put(
-        tmp_path,
-        record("a1", state_mb=1.0, latency={"p99": 10.0}),
-        record("a2", state_mb=1.0, repetition=1, status="unsound", reasons=["disturbed: why"], latency={"p99": 77.0}),
-        record("a3", state_mb=8.0, status="unsound", reasons=["not-steady: lag"], latency={"p99": 99.0}),
-    )
-    html = sweep_page(site(tmp_path), "s1")
-    traces = {trace.name: trace for trace in figure(html).data}
-    assert list(traces["median"].y) == [10.0]
-    hollow = traces["unsound run, does not count"]
-    assert sorted(zip(map(round, hollow.x), hollow.y, strict=True)) == [(1, 77.0), (8, 99.0)]
-    assert hollow.marker.symbol.endswith("-open") and any("not-steady: lag" in text for text in hollow.text)
-    rows = [row for row in Page(html).all("tr") if "configuration" in (row.get("title") or "")]
-    assert ["open" in (row.get("class") or "") for row in rows] == [False, True]
-    assert "not-steady: lag" in rows[1]["title"]
-    assert html.count("1 unsound</span>") == 2 and "99</td>" in html
-
-
-@pytest.mark.parametrize("usable", [True, False])
+@pytest.mark.parametrize("status", ["valid", "unsound"])
 def test_the_first_page_opens_with_the_newest_answer_and_ends_with_what_is_rejected(
-    tmp_path: Path, usable: bool
+    tmp_path: Path, status: str
 ) -> None:
-    status = {"status": "valid"} if usable else {"status": "unsound", "reasons": ["disturbed: why"]}
-    put(
-        tmp_path,
-        record("old", sweep="s0", status="unsound", reasons=["not-steady: lag"]),
-        *(
-            record(f"a{interval}{run}", checkpoint_interval_s=interval, repetition=run, recovery=RECOVERED, **status)
-            for interval in (2.0, 5.0) for run in range(3)
-        ),
-    )  # fmt: skip
+    named = {"recovery": RECOVERED, "status": status, "reasons": ["disturbed: why"] * (status == "unsound")}
+    cells = [(interval, run) for interval in (2.0, 5.0) for run in range(3)]
+    made = [record(f"a{s}{run}", checkpoint_interval_s=s, repetition=run, **named) for s, run in cells]
+    put(tmp_path, record("old", sweep="s0", status="unsound", reasons=["not-steady: lag"]), *made)
     html = overview_page(site(tmp_path))
     answer, rejected = html.index("<h2>Newest answer</h2>"), html.index("Without usable figures")
     assert answer < html.index("<h2>Matrices</h2>") < html.index("<h2>Sweeps</h2>") < rejected
     assert "checkpoint interval 5 s instead of 2 s: CPU" in html[answer:rejected].replace("Checkpoint", "checkpoint")
-    assert usable or "No run is usable, so nothing is claimed: 6 unsound runs (6 disturbed)" in html
+    nothing = "No run is usable, so nothing is claimed: 6 unsound runs (6 disturbed)"
+    assert (nothing in html) is (status == "unsound")
 
 
 def test_a_heat_map_has_unsound_cells_in_brackets_without_a_colour(tmp_path: Path) -> None:
-    put(
-        tmp_path,
-        *(
-            record(
-                f"a{state}{interval}", state_mb=state, checkpoint_interval_s=interval, latency={"p99": 10.0 * interval},
-                status="valid" if (state, interval) != (8.0, 5.0) else "unsound", reasons=["disturbed: why"],
-            )
-            for state in (1.0, 8.0) for interval in (2.0, 5.0)
-        ),
-    )  # fmt: skip
-    drawn = figure(sweep_page(site(tmp_path), "s1"))
+    bad = {"status": "unsound", "reasons": ["disturbed: why"]}
+    cells = [(state, interval, bad if (state, interval) == (8.0, 5.0) else {}) for state in (1.0, 8.0)
+             for interval in (2.0, 5.0)]  # fmt: skip
+    drawn = drawn_of(tmp_path, *(
+        record(f"a{mb}{s}", state_mb=mb, checkpoint_interval_s=s, latency={"p99": 10.0 * s}, **how)
+        for mb, s, how in cells
+    ))  # fmt: skip
     assert sum(value is not None for row in drawn.data[0].z for value in row) == 3
     (note,) = drawn.layout.annotations
     assert note.text == "(50)" and "disturbed: why" in note.hovertext
@@ -281,32 +255,21 @@ def test_a_heat_map_has_unsound_cells_in_brackets_without_a_colour(tmp_path: Pat
 
 def test_each_recovery_of_a_run_is_a_small_point(tmp_path: Path) -> None:
     parts = [{**RECOVERED, "macro_s": macro} for macro in (10.0, 12.0, 17.0)]
-    put(
-        tmp_path,
-        *(
-            record(
-                f"a{interval}", checkpoint_interval_s=interval, recovery={**RECOVERED, "macro_s": 12.0},
-                recoveries=parts, raw_config={"injections": 3},
-            )
-            for interval in (2.0, 5.0)
-        ),
-    )  # fmt: skip
-    drawn = figure(sweep_page(site(tmp_path), "s1", Choice(metric="recovery.macro_s")))
+    named = {"recovery": parts[1], "recoveries": parts, "raw_config": {"injections": 3}}
+    made = [record(f"a{interval}", checkpoint_interval_s=interval, **named) for interval in (2.0, 5.0)]
+    drawn = figure(swept_page(tmp_path, *made, choice=Choice(metric="recovery.macro_s")))
     (small,) = (trace for trace in drawn.data if trace.name == "one run")
     assert sorted(small.y) == [10.0, 10.0, 12.0, 12.0, 17.0, 17.0] and small.marker.size < 6
 
 
-def test_a_cell_of_many_sweeps_links_to_its_newest_experiments(tmp_path: Path) -> None:
+def test_a_matrix_page_takes_all_its_sweeps_and_links_to_its_newest_experiments(tmp_path: Path) -> None:
     put(tmp_path, *(record(f"a{n:03}", sweep=f"s{n}") for n in range(50)))
     html = matrix_page(site(tmp_path), "m")
     assert "30 older" in html and "experiments/a049" in html and "experiments/a029" not in html
     assert ["executor kill", "8,046 8,046 – 8,046"] in [row[:2] for row in rows(html)]
-
-
-def test_a_matrix_page_takes_all_its_sweeps(tmp_path: Path) -> None:
-    put(tmp_path, record("a1", state_mb=1.0), record("b1", sweep="s2", state_mb=8.0))
-    html = matrix_page(site(tmp_path), "m")
-    assert len(figure(html).data[0].y) == 2
+    put(tmp_path, record("b1", sweep="s99", state_mb=8.0))
+    drawn = figure(matrix_page(site(tmp_path), "m")).data
+    assert {x for trace in drawn for x in trace.x} == {1.0, 8.0}
     for page in (matrix_page, sweep_page):
         with pytest.raises(Unknown, match="nothing"):
             page(site(tmp_path), "nothing")
@@ -319,8 +282,46 @@ def test_a_later_parameter_at_its_default_is_no_axis(tmp_path: Path) -> None:
     assert "are of one configuration" in sweep_page(site(tmp_path), "s1")
 
 
-def test_a_sweep_may_go_while_the_first_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(tmp_path, record("a1", sweep="single-1", matrix=None))
-    monkeypatch.setattr(Index, "of_sweep", lambda index, sweep_id: [])
-    (row,) = [row for row in rows(overview_page(site(tmp_path))) if row[0] == "single-1"]
-    assert row[1] == "—"
+def test_two_sweeps_side_by_side(tmp_path: Path) -> None:
+    put(tmp_path, *grid(), *grid(sweep="s2")[:6], record("extra", sweep="s2", state_mb=64.0, latency={"p99": 1.0}))
+    put(tmp_path, *grid(sweep="s3", factor=2), record("z1", sweep="z1", rate=100.0), record("z2", sweep="z2", rate=9.0))
+    one = site(tmp_path)
+    html = compare_page(one, Pair("s1", "s2"))
+    assert "2 configurations in both, 2 in A only, 1 in B only" in Page(html).text
+    found = [(row[:8], row[-2:]) for row in rows(html) if "executor kill" in row]
+    both = ["8", "2", "executor kill", "8,201 8,200 – 8,202", "3", "8,201 8,200 – 8,202", "3", "1.00"]
+    one_only = ["1", "2", "executor kill", "1,201 1,200 – 1,202", "3", "—", "0", "—"]
+    assert (both, ["r0 r1 r2", "r0 r1 r2"]) in found and (one_only, ["r0 r1 r2", ""]) in found
+    doubled = [row[7] for row in rows(compare_page(one, Pair("s1", "s3"))) if "executor kill" in row]
+    assert doubled == ["2.00"] * 4
+    apart = compare_page(one, Pair("z1", "z2"))
+    assert "nothing to hold side by side: they differ in rate." in apart and not rows(apart)
+    asked = compare_page(one, Pair(a="s1"))
+    assert '<option value="s1" selected>' in asked and '<option value="s2">' in asked, "names come from lists"
+    assert "Choose two sweeps" in asked and '<optgroup label="m">' in asked
+    with pytest.raises(Unknown, match="s9"):
+        compare_page(one, Pair("s1", "s9"))
+
+
+def test_the_ratio_is_missing_where_it_would_mislead(tmp_path: Path) -> None:
+    put(tmp_path, record("a1", recovery=CENSORED), record("b1", sweep="s2", recovery=RECOVERED))
+    one = site(tmp_path)
+    macro = compare_page(one, Pair("s1", "s2", metric="recovery.macro_s"))
+    assert ["executor kill", "> 33.94", "1", "13.84", "1", "—"] in [row[:6] for row in rows(macro)]
+    lost = compare_page(one, Pair("s1", "s2", metric="audit.lost"))
+    assert ["executor kill", "0", "1", "0", "1", "—"] in [row[:6] for row in rows(lost)]
+
+
+def test_five_repetitions_a_side_get_a_verdict_with_its_reason(tmp_path: Path) -> None:
+    sides = [(sweep, n, factor * (1000 + n)) for sweep, factor in (("s1", 1.0), ("s2", 1.3), ("s3", 1.0))
+             for n in range(5)]  # fmt: skip
+    put(tmp_path, *(record(f"{s}-{n}", sweep=s, repetition=n, latency={"p99": p99}) for s, n, p99 in sides))
+    put(tmp_path, record("few", sweep="s4"))
+    one = site(tmp_path)
+    slower, equal, few = (
+        next(row for row in rows(compare_page(one, Pair("s1", other))) if "executor kill" in row)
+        for other in ("s2", "s3", "s4")
+    )
+    assert slower[-4:-2] == ["< 0.0001", "worse"] and slower[-5].startswith("+30.0% [")
+    assert (equal[-3], few[-3]) == ("same", "cannot tell 1 of 5 repetitions")
+    assert "Verdict" not in compare_page(one, Pair("s1", "s1")), "a side held against itself"
