@@ -23,8 +23,8 @@ from tests.support.morning import SLOWER_CELL, write_nights
 from tests.support.pages_server import served
 from tests.unit.hostile import PIECES, hostile_store
 from tests.unit.pages_store import grid, put, record
-from tests.unit.reports.test_pages_live import begin, measure
 from tests.unit.reports.test_pages_experiment import two
+from tests.unit.reports.test_pages_live import begin, measure
 
 WIDTHS = (1440, 900, 390)
 # The kinds of pages that every run opens; all others with --thorough.

@@ -34,6 +34,8 @@ from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.swept_records import swept
 from tests.unit.synthetic import T0_NS, Scenario, Synthetic
 
+EMPTY: dict[str, Any] = {name: [] for name in ("latency", "throughput", "lag", "cpu", "events")}
+
 
 def series_of(folder: Path, scenario: Scenario) -> tuple[Synthetic, dict[str, Any]]:
     made = Synthetic(scenario)
@@ -83,11 +85,12 @@ def test_a_kill_over_time(tmp_path: Path) -> None:
     assert (lines["warm-up"].x0, lines["warm-up"].x1) == (0.0, 6.0)
     assert lines["drain"].x0 == pytest.approx(6.0 + made.s.duration_s)
     assert figure.layout.hovermode == "x unified"
-    assert {figure.layout[axis].title.text for axis in ("yaxis", "yaxis3", "yaxis4")} == {
-        "Latency (ms)",
-        "Lag (records)",
-        "CPU (cores)",
-    }
+    titles = [figure.layout[axis].title.text for axis in ("yaxis", "yaxis3", "yaxis4")]
+    assert titles == ["Latency (ms)", "Lag (records)", "CPU (cores)"]
+    assert figure.layout.yaxis.type is None
+    for point in series["latency"]:
+        point["p50_ms"] = point["p99_ms"] = 5.0
+    assert time_figure(series).layout.yaxis.type == "log", "where the peak dwarfs the rest"
 
 
 def test_a_control_has_no_fault_line(tmp_path: Path) -> None:
@@ -97,93 +100,65 @@ def test_a_control_has_no_fault_line(tmp_path: Path) -> None:
     assert not [trace for trace in figure.data if trace.yaxis == "y5"]
 
 
-def test_a_log_axis_where_the_peak_dwarfs_the_rest(tmp_path: Path) -> None:
-    _, series = series_of(tmp_path, Scenario())
-    assert time_figure(series).layout.yaxis.type is None
-    for point in series["latency"]:
-        point["p50_ms"] = point["p99_ms"] = 5.0
-    assert time_figure(series).layout.yaxis.type == "log"
-
-
 def test_empty_curves_and_wrong_content() -> None:
-    empty: dict[str, Any] = {name: [] for name in ("latency", "throughput", "lag", "cpu", "events")}
-    figure = time_figure({**empty, "warmup_s": 5.0, "duration_s": 10.0}, rate=10.0, machine_cores=2)
+    figure = time_figure({**EMPTY, "warmup_s": 5.0, "duration_s": 10.0}, rate=10.0, machine_cores=2)
     assert list(figure.layout.xaxis.range) == [0.0, 15.0]
     with pytest.raises(KeyError):
         time_figure({"latency": []})
 
 
+def parts_of(records: Sequence[Record]) -> go.Figure:
+    figure = parts_figure(records)
+    assert figure is not None
+    return figure
+
+
 def test_unsound_runs_are_hollow_and_say_why_and_make_no_median() -> None:
     why = "not-steady: lag drifts by 30 %"
+    cells = [(s, run, "valid" if run < 2 and s == 2.0 else "unsound") for s in (2.0, 5.0) for run in range(3)]
     records = [
-        sample(
-            checkpoint_interval_s=interval, attempt=f"a{interval}{run}", repetition=run, recovery=RECOVERED,
-            status="valid" if run < 2 and interval == 2.0 else "unsound", reasons=[why],
-        )
-        for interval in (2.0, 5.0) for run in range(3)
+        sample(checkpoint_interval_s=s, attempt=f"a{s}{run}", repetition=run, recovery=RECOVERED, status=status,
+               reasons=[why])
+        for s, run, status in cells
     ]  # fmt: skip
-    view = SweepView([Entry.of(one) for one in records], Choice())
-    ((axis, panels),) = view.panels
+    ((axis, panels),) = SweepView([Entry.of(one) for one in records], Choice()).panels
     figure = dict((one.key, figure) for one, figure in panels)["recovery.macro_s"]
     (hollow,) = (trace for trace in figure.data if trace.name == "unsound run, does not count")
     assert axis == "checkpoint interval (s)" and len(hollow.x) == 4 and all(why in text for text in hollow.text)
-    parts = parts_figure(records)
-    assert parts is not None
-    open_bars = {bar.y for bar in parts.data if bar.marker.color == "rgba(0,0,0,0)"}
+    open_bars = {bar.y for bar in parts_of(records).data if bar.marker.color == "rgba(0,0,0,0)"}
     assert all(len(labels) == 4 and all("unsound" in label for label in labels) for labels in open_bars)
 
 
-def test_each_recovery_of_a_run_is_a_small_point_beside_the_median_of_the_run() -> None:
+def test_of_a_run_with_several_recoveries_each_is_a_bar_until_there_are_many() -> None:
     def run(interval: float, number: int) -> Record:
-        macros = [10.0 + interval + number, 20.0, 30.0]
-        return sample(
-            checkpoint_interval_s=interval,
-            attempt=f"a{interval}{number}",
-            repetition=number,
-            recovery={**RECOVERED, "macro_s": 20.0},
-            recoveries=[{**RECOVERED, "macro_s": macro} for macro in macros],
-            raw_config={"injections": 3},
-        )
+        parts = [{**RECOVERED, "macro_s": macro} for macro in (10.0 + interval + number, 20.0, 30.0)]
+        named = {"recovery": parts[1], "recoveries": parts, "raw_config": {"injections": 3}}
+        return sample(checkpoint_interval_s=interval, attempt=f"a{interval}{number}", repetition=number, **named)
 
     records = [run(interval, number) for interval in (2.0, 5.0) for number in range(2)]
-    parts = parts_figure(records)
-    assert parts is not None and len(parts.data[0].y) == 12
-    assert parts.data[0].y[1].endswith("recovery 2")
+    bars = parts_of(records).data[0].y
+    assert len(bars) == 12 and bars[1].endswith("recovery 2")
     assert [row["injections.made"] for row in plain_rows(records)] == ["3"] * 4
-    many = [run(2.0, number) for number in range(20)]
-    whole = parts_figure(many)
-    assert whole is not None and len(whole.data[0].y) == 20, "a bar a run where there are many"
+    assert len(parts_of([run(2.0, number) for number in range(20)]).data[0].y) == 20, "a bar a run"
 
 
 def test_faults_are_an_axis_of_their_own() -> None:
+    victims = (("none", None), ("worker", RECOVERED), ("driver", CENSORED))
     records = [
         sample(fault=victim, checkpoint_interval_s=interval, recovery=recovery, attempt=f"{victim}-{interval}")
         for interval in (2.0, 5.0)
-        for victim, recovery in (("none", None), ("worker", RECOVERED), ("driver", CENSORED))
+        for victim, recovery in victims
     ]
     names = [axis for axis, _ in SweepView([Entry.of(one) for one in records], Choice()).panels]
     assert names == ["checkpoint interval (s)", "fault"]
-    parts = parts_figure(records)
-    assert parts is not None
-    assert "2 · worker kill, 1 MB, 2 s" in parts.data[0].y
+    assert "2 · worker kill, 1 MB, 2 s" in parts_of(records).data[0].y
 
 
 def test_later_faults_have_lines_and_marks_but_no_legend() -> None:
-    events = [
-        {"name": name, "t_s": t_s, "source": "x"}
-        for name, t_s in (
-            ("gate", 0.0),
-            ("t0", 40.0),
-            ("t2", 40.5),
-            ("undone", 45.0),
-            ("undone", 45.001),
-            ("t0#2", 60.0),
-            ("service_up#2", 62.25),
-            ("unheard_of", 63.0),
-        )
-    ]
-    empty: dict[str, Any] = {name: [] for name in ("latency", "throughput", "lag", "cpu")}
-    figure = time_figure({**empty, "events": events, "warmup_s": 5.0, "duration_s": 90.0})
+    instants = [("gate", 0.0), ("t0", 40.0), ("t2", 40.5), ("undone", 45.0), ("undone", 45.001), ("t0#2", 60.0),
+                ("service_up#2", 62.25), ("unheard_of", 63.0)]  # fmt: skip
+    events = [{"name": name, "t_s": t_s, "source": "x"} for name, t_s in instants]
+    figure = time_figure({**EMPTY, "events": events, "warmup_s": 5.0, "duration_s": 90.0})
     marks = [(trace.meta, trace.name, trace.showlegend) for trace in figure.data if trace.yaxis == "y5"]
     assert marks == [
         ("t0", "t0 signal delivered", True),
@@ -198,8 +173,7 @@ def test_later_faults_have_lines_and_marks_but_no_legend() -> None:
 
 
 def test_parts_add_up_to_macro_or_to_what_was_watched() -> None:
-    figure = parts_figure(matrix())
-    assert figure is not None
+    figure = parts_of(matrix())
     bars = traces(figure)
     labels = list(bars["replay"].y)
     assert labels == ["1 · 1 MB, 2 s", "3 · 1 MB, 5 s", "4 · 8 MB, 2 s", "5 · 8 MB, 5 s"], "the control has none"
@@ -211,18 +185,15 @@ def test_parts_add_up_to_macro_or_to_what_was_watched() -> None:
 
 LIMITS = {"latency_limit_ms": 4000.0, "lag_limit": 2500.0, "hold_s": 10.0, "plateau_ratio": 1.4}
 CURVES: dict[str, Any] = {
+    **EMPTY,
     "latency": [
-        {"t_s": float(t), "p50_ms": 900.0, "p99_ms": 6000.0 if 42 <= t < 50 or t == 74 else 2000.0,
-         "max_ms": 6120.0, "n": 9}
+        {"t_s": float(t), "p50_ms": 900.0, "p99_ms": 6000.0 if 42 <= t < 50 or t == 74 else 2000.0, "max_ms": 6120.0}
         for t in range(80)
     ],
-    "throughput": [],
     "lag": [{"t_s": float(t), "records": 9000 if 44 <= t <= 52 else 1000} for t in range(0, 80, 2)],
-    "cpu": [],
-    "events": [],
     "warmup_s": 20.0,
     "duration_s": 55.0,
-}  # fmt: skip
+}
 
 
 def lasting(source: str, at_s: float = 74.9, **changed: Any) -> Record:
@@ -267,12 +238,10 @@ def test_the_story_of_a_recovery_that_is_not_over_says_so(tmp_path: Path) -> Non
 
 
 def test_records_without_bounds_have_none() -> None:
-    old = sample(
-        recovery=CENSORED, timeline={"gate": (0.0, ""), "t0": (41.0, ""), "last_out": (74.0, "lag above lag*")}
-    )
-    assert bounds_of(old) == []
+    timeline = {"gate": (0.0, ""), "t0": (41.0, ""), "last_out": (74.0, "lag above lag*")}
+    old = sample(recovery=CENSORED, timeline=timeline)
+    assert bounds_of(old) == bounds_of(sample(fault="none")) == []
     assert last_out_text(old, 1, old.metrics.recovery, CURVES) == ""
-    assert bounds_of(sample(fault="none")) == []
 
 
 def test_what_was_out_is_shaded_from_the_fault_until_it_was_over() -> None:
@@ -321,34 +290,28 @@ def curved(records: Sequence[Record]) -> go.Figure:
     return curves(in_order(points, [state, x]), x, [state], P99)[0]
 
 
-@pytest.mark.parametrize("repetitions", [1, 2])
-def test_curves_of_a_sweep(repetitions: int) -> None:
+@pytest.mark.parametrize(("repetitions", "mode", "small"), [(1, "markers", 0), (2, "lines+markers", 2 * 3 * 2)])
+def test_single_runs_of_a_sweep_are_not_joined_and_several_are_small_points(
+    repetitions: int, mode: str, small: int
+) -> None:
     figure = curved(swept(repetitions=repetitions, controls=False))
-    joined = {trace.mode for trace in figure.data if trace.name != "one run"}
-    assert joined == ({"markers"} if repetitions == 1 else {"lines+markers"})
-    runs = sum(len(trace.x) for trace in figure.data if trace.name == "one run")
-    assert runs == (0 if repetitions == 1 else 2 * 3 * repetitions), (
-        "each run is a small point, where there are several"
-    )
+    assert {trace.mode for trace in figure.data if trace.name != "one run"} == {mode}
+    assert sum(len(trace.x) for trace in figure.data if trace.name == "one run") == small
 
 
 def test_in_a_line_of_both_only_what_was_repeated_is_joined() -> None:
     records = swept(repetitions=2, states=(1.0, 8.0), controls=False)
-    kept = [one for one in records if one.config["checkpoint_interval_s"] != 5.0 or one.repetition == 0]
-    figure = curved(kept)
+    figure = curved([one for one in records if one.config["checkpoint_interval_s"] != 5.0 or one.repetition == 0])
     line, single = (trace for trace in figure.data if trace.name == "state 1 MB")
     assert (line.mode, list(line.x)) == ("lines+markers", [2.0, 10.0])
     assert (single.mode, list(single.x), single.showlegend) == ("markers", [5.0], False)
 
 
-@pytest.mark.parametrize(("n", "paths"), [(1, 0), (2, 1)])
-def test_pictures_of_the_markdown_page(n: int, paths: int) -> None:
-    marks = tuple(Mark(place, 1.0 + place, 1.0 + place, 1.0 + place, n=n) for place in range(3))
-    picture = draw([Panel("p", (Line("a", marks),))], ["1", "2", "3"], "x", "t")
-    assert picture.count('<path class="line') == paths
-
-
-def test_nights_of_one_run() -> None:
+def test_of_nights_and_pictures_of_the_markdown_page_single_runs_are_not_joined() -> None:
+    for n, paths in ((1, 0), (2, 1)):
+        marks = tuple(Mark(place, 1.0 + place, 1.0 + place, 1.0 + place, n=n) for place in range(3))
+        picture = draw([Panel("p", (Line("a", marks),))], ["1", "2", "3"], "x", "t")
+        assert picture.count('<path class="line') == paths
     wide, point = Interval(5.0, 4.0, 6.0), Interval(7.0, 7.0, 7.0)
     dates = tuple(f"2026-11-2{day}T00:00:00+00:00" for day in range(4))
     figure = course_figure(Course("c", P99, dates, (wide, point, wide, None), ()), {})
