@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.testing
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +19,7 @@ from faultline.cli import main as cli
 from faultline.comparison.advise import Wish
 from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, unsound_of, wish_of
 from faultline.comparison.effects import LEAST_FREEDOM, Verdict
+from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.answers import answer_json, effects_json
 from faultline.reports.figures.front import front_figure
@@ -37,10 +41,18 @@ from tests.unit.pages_store import app, ask, figures, put, site
 from tests.unit.swept_records import swept, with_placebo
 
 
-def answer(wish: Wish | None = None, **named: object) -> Answer:
-    found = answer_of([Entry.of(one) for one in swept(**named)], wish)  # type: ignore[arg-type]
+def told_of(records: Sequence[Record], wish: Wish | None = None) -> Answer:
+    found = answer_of([Entry.of(one) for one in records], wish)
     assert found is not None
     return found
+
+
+def answer(wish: Wish | None = None, **named: Any) -> Answer:
+    return told_of(swept(**named), wish)
+
+
+def unsound(record: Record, reason: str, **changed: Any) -> Record:
+    return record.model_copy(update={"status": "unsound", "reasons": [reason], **changed})
 
 
 def test_an_axis_has_one_line_a_step_with_interval_and_number() -> None:
@@ -54,17 +66,13 @@ def test_an_axis_has_one_line_a_step_with_interval_and_number() -> None:
     assert "Each configuration counts at its worst of these cases: state 1 MB; state 8 MB." in lines
 
 
-def test_what_is_open_says_what_would_tell() -> None:
+def test_what_is_open_says_what_would_tell_and_a_single_run_of_each_is_noise() -> None:
     lines = answer_lines(answer(scatter=0.3))
     head = lines.index("Undecided, and how many more repetitions of each configuration would tell:")
     assert lines[head + 1].startswith("· ")
     assert re.search(r"about \d+ more repetitions?", " ".join(lines[head:]))
-
-
-def test_a_single_run_of_each_is_noise_and_its_figures_are_no_claims() -> None:
     first, *rest = answer_lines(answer(repetitions=1))
-    assert "A single run is noise" in first
-    assert "repetitions=5" in first
+    assert "A single run is noise" in first and "repetitions=5" in first
     seen = [line for line in rest if "instead of" in line]
     assert len(seen) == 3 and all(line.startswith("Seen so far: ") for line in seen), "two steps, and one"
     assert any("latency p50 × 2." in line for line in seen)
@@ -83,55 +91,50 @@ def test_the_only_step_of_a_sweep_is_one_line_with_intervals_and_what_would_tell
     assert few[1].startswith("Not shown yet: ") and re.search(r"about \d+ more runs? of each would tell", few[1])
 
 
-@pytest.mark.parametrize("usable", [6, 3, 0])
+@pytest.mark.parametrize("usable", [3, 0])
 def test_unsound_runs_claim_nothing_and_one_line_says_what_they_would_add(usable: int) -> None:
-    records = [
-        one
-        if one.repetition < usable
-        else one.model_copy(update={"status": "unsound", "reasons": ["not-steady: lag drifts by 30 %"]})
-        for one in swept((2.0, 5.0), (1.0,), 6, controls=False)
-    ]
+    sound = swept((2.0, 5.0), (1.0,), 6, controls=False)
+    records = [one if one.repetition < usable else unsound(one, "not-steady: lag drifts by 30 %") for one in sound]
     entries = [Entry.of(one) for one in records]
-    found, unsound = answer_of(entries), unsound_of(entries)
-    if usable == 6:
-        assert unsound is None
-        return
-    assert unsound is not None and unsound.codes == {"not-steady": 2 * (6 - usable)}
-    text = unsound_text(unsound)
+    found, lost = answer_of(entries), unsound_of(entries)
+    assert lost is not None and lost.codes == {"not-steady": 2 * (6 - usable)}
+    text = unsound_text(lost)
     assert "not-steady" in text and "n = 6 runs each" in text and "\n" not in text
     if usable:
         assert found is not None and "n = 3 runs each" in answer_lines(found)[0]
     else:
         assert found is None and text.startswith("No run is usable")
-    html = render(records, Path("/nowhere"), title="t")
-    assert text in unescape(html)
+    assert text in unescape(render(records, Path("/nowhere"), title="t"))
 
 
 def test_a_run_that_was_measured_again_soundly_is_not_unsound() -> None:
     sound = swept((2.0, 5.0), (1.0,), 3, controls=False)
-    bad = sound[0].model_copy(update={"status": "unsound", "reasons": ["disturbed: why"], "attempt": "z-first"})
-    assert unsound_of([Entry.of(one) for one in [*sound, bad]]) is None
+    for records in (sound, [*sound, unsound(sound[0], "disturbed: why", attempt="z-first")]):
+        assert unsound_of([Entry.of(one) for one in records]) is None
 
 
 def test_recoveries_without_a_control_or_with_a_bad_one_are_marked() -> None:
     assert "No control was measured" in answer_lines(answer(controls=False))[-1]
     records = [with_placebo(one, None) if one.config["fault"] == "none" else one for one in swept()]
-    found = answer_of([Entry.of(one) for one in records])
-    assert found is not None
-    assert placebo_text(found.placebo).endswith("The recoveries here are not to be relied on.")
-    assert "15 unrecovered (100 %)" in placebo_text(found.placebo)
+    said = placebo_text(told_of(records).placebo)
+    assert said.endswith("The recoveries here are not to be relied on.") and "15 unrecovered (100 %)" in said
     assert "recoveries are not to be relied on" in sweep_headline(records, "s1", 0)
 
 
 def test_what_nothing_meets_is_one_line_with_the_nearest() -> None:
     found = answer(Wish("cpu", {"recovery": 5.0})).advice
     assert found is not None
-    said = miss_text(found)
-    assert re.fullmatch(
-        r"no configuration has recovery under 5\.00 s; the nearest is checkpoint interval 2 s: recovery "
-        r"1\d\.\d\d s, \d\.\d\d s too much",
-        said,
-    )
+    nearest = r"the nearest is checkpoint interval 2 s: recovery 1\d\.\d\d s, \d\.\d\d s too much"
+    assert re.fullmatch(f"no configuration has recovery under 5\\.00 s; {nearest}", miss_text(found))
+
+
+def test_configurations_without_a_usable_run_are_named() -> None:
+    records = [
+        unsound(one, "disturbed: 0.4 cores lost") if one.config["checkpoint_interval_s"] == 5.0 else one
+        for one in swept(intervals=(2.0, 5.0), states=(1.0,))
+    ]
+    text = advice_text(told_of(records))[0]
+    assert text.startswith("There is nothing to compare yet: no run of checkpoint interval 5 s is usable"), text
 
 
 @given(st.floats(0.0, 0.4), st.integers(1, 6), st.integers(0, 5), st.integers(0, 50))
@@ -158,14 +161,9 @@ def test_the_front_is_points_without_a_line() -> None:
 
 
 def test_the_front_has_each_run_as_a_small_point_hollow_where_it_is_unsound() -> None:
-    records = [
-        one.model_copy(update={"status": "unsound", "reasons": ["disturbed: <b>"]}) if one.repetition == 4 else one
-        for one in swept((2.0, 5.0), (1.0,), 5, controls=False)
-    ]
-    entries = [Entry.of(one) for one in records]
-    found = answer_of(entries)
-    assert found is not None
-    figure = front_figure(found, unsound_of(entries))
+    sound = swept((2.0, 5.0), (1.0,), 5, controls=False)
+    records = [unsound(one, "disturbed: <b>") if one.repetition == 4 else one for one in sound]
+    figure = front_figure(told_of(records), unsound_of([Entry.of(one) for one in records]))
     assert figure is not None
     runs = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
     assert {name: len(trace.x) for name, trace in runs.items()} == {"one run": 8, "unsound run, does not count": 2}
@@ -201,67 +199,58 @@ def test_a_wish_that_is_none_says_so_and_the_page_stays(tmp_path: Path, query: s
     assert "instead of" in found.text
 
 
-def test_a_note_has_the_answer_and_stays_within_what_airflow_takes() -> None:
+def test_notes_and_reports_have_the_answer(tmp_path: Path) -> None:
     note = sweep_headline(swept(intervals=(1.0, 2.0, 5.0, 10.0, 20.0, 30.0)), "s1", 0)
-    assert len(note) <= MAX_NOTE
+    assert len(note) <= MAX_NOTE, "what Airflow takes"
     assert "The least CPU with a recovery that ends: checkpoint interval 30 s" in note
     assert "single run is noise" in sweep_headline(swept(repetitions=1), "s1", 0)
-
-
-def test_the_report_begins_with_the_answer(tmp_path: Path) -> None:
     html = render(swept(repetitions=5), tmp_path, title="t")
-    assert html.index('id="answer"') < html.index('id="results"')
-    assert '"front"' in html
+    assert html.index('id="answer"') < html.index('id="results"') and '"front"' in html
 
 
-def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     put(tmp_path, *swept())
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
-    run = typer.testing.CliRunner().invoke
-    said = run(cli.app, ["advise", "s1", "--recovery-under", "15", "--minimise", "cpu"])
+    return lambda *words: typer.testing.CliRunner().invoke(cli.app, list(words))
+
+
+def test_the_commands(command: Callable[..., Result]) -> None:
+    said = command("advise", "s1", "--recovery-under", "15", "--minimise", "cpu")
     assert said.exit_code == 0, said.output
     assert said.output.startswith("The least CPU with recovery under 15.00 s: checkpoint interval 5 s")
-    (told,) = [json.loads(run(cli.app, ["advise", "s1", "--json"]).output)]
-    assert told["told"] is True
-    assert told["choose"]["configuration"] == "checkpoint interval 10 s"
+    told = json.loads(command("advise", "s1", "--json").output)
+    assert told["told"] is True and told["choose"]["configuration"] == "checkpoint interval 10 s"
     assert {one["beaten_by"] for one in told["front"]} == {None}
-    table = run(cli.app, ["compare", "s1", "--along", "checkpoint_interval_s"])
-    assert "5 s instead of 2 s" in table.output
-    rows = json.loads(run(cli.app, ["compare", "s1", "--along", "checkpoint_interval_s", "--json"]).output)
-    assert {row["axis"] for row in rows} == {"checkpoint_interval_s"}
-    for words, refusal in (
-        (["compare", "s1", "--along", "rate"], "s1 does not vary it; it varies state_mb, checkpoint_interval_s"),
-        (["compare", "s1", "s2", "--along", "rate"], "--along: holds one side against itself"),
-        (["compare", "s1"], "B: is missing"),
-        (["advise", "s1", "--recovery-under", "5"], "s1: no configuration has recovery under 5.00 s; the nearest is"),
-        (["advise", "s1", "--cpu-under", "nan"], "--cpu-under nan: is no limit"),
-        (["advise", "s1", "--minimise", "cost"], "--minimise cost: nothing to have least of"),
-        (["advise", "s9"], "s9: has no record"),
-    ):
-        failed = run(cli.app, words)
-        assert isinstance(failed.exception, ConfigError), failed.output
-        assert refusal in str(failed.exception)
-        assert "\n" not in str(failed.exception)
+    along = ("compare", "s1", "--along", "checkpoint_interval_s")
+    assert "5 s instead of 2 s" in command(*along).output
+    assert {row["axis"] for row in json.loads(command(*along, "--json").output)} == {"checkpoint_interval_s"}
 
 
-def test_configurations_without_a_usable_run_are_named() -> None:
-    unsound = {"status": "unsound", "reasons": ["disturbed: 0.4 cores lost"]}
-    records = [
-        one.model_copy(update=unsound) if one.config["checkpoint_interval_s"] == 5.0 else one
-        for one in swept(intervals=(2.0, 5.0), states=(1.0,))
-    ]
-    found = answer_of([Entry.of(one) for one in records])
-    assert found is not None
-    text = advice_text(found)[0]
-    assert text.startswith("There is nothing to compare yet: no run of checkpoint interval 5 s is usable"), text
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ("compare s1 --along rate", "s1 does not vary it; it varies state_mb, checkpoint_interval_s"),
+        ("compare s1 s2 --along rate", "--along: holds one side against itself"),
+        ("compare s1", "B: is missing"),
+        ("advise s1 --recovery-under 5", "s1: no configuration has recovery under 5.00 s; the nearest is"),
+        ("advise s1 --cpu-under nan", "--cpu-under nan: is no limit"),
+        ("advise s1 --minimise cost", "--minimise cost: nothing to have least of"),
+        ("advise s9", "s9: has no record"),
+    ],
+)
+def test_what_the_commands_refuse(command: Callable[..., Result], words: str, refusal: str) -> None:
+    failed = command(*words.split())
+    assert isinstance(failed.exception, ConfigError), failed.output
+    assert refusal in str(failed.exception) and "\n" not in str(failed.exception)
 
 
-def test_a_day_or_a_sweep_by_name_and_what_varies_nothing(tmp_path: Path) -> None:
+def test_what_varies_nothing_leaves_nothing_to_choose(tmp_path: Path) -> None:
     put(tmp_path, *swept(intervals=(2.0,), states=(1.0,)))
+    settings = Settings(tmp_path, tmp_path, tmp_path)
     with pytest.raises(ConfigError, match="it varies nothing"):
-        along_named("s1", "state_mb", Settings(tmp_path, tmp_path, tmp_path))
-    found = answer_named("s1", Settings(tmp_path, tmp_path, tmp_path))
-    assert not found.tells
+        along_named("s1", "state_mb", settings)
+    found = answer_named("s1", settings)
+    assert not found.tells and effects_json(found.effects) == []
     assert advice_text(found)[0].startswith("The sweep leaves nothing to choose: it has one configuration")
     assert wish_of(None, {"cpu": ("--cpu-under", None)}) is None
-    assert effects_json(found.effects) == []

@@ -6,11 +6,11 @@ import gzip
 import json
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -19,6 +19,7 @@ from faultline.cli import main as cli
 from faultline.cli.judging import judge_sweep
 from faultline.comparison.findings.catalogue import CLAIMS
 from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import PlannedCell
 from faultline.records.bundle import SUFFIX
 from faultline.records.catalogue import BY_KEY
 from faultline.records.find import read_saved
@@ -40,30 +41,25 @@ PRESETS = [(spec.name, preset) for spec in MATRICES.values() for preset in spec.
 
 def made(matrix: str, preset: str) -> list[Record]:
     """A valid record for each cell of a preset; the first one of a fault is censored."""
-    return [record for record in _made(matrix, preset)]
+    return [_made(matrix, *numbered) for numbered in enumerate(MATRICES[matrix].preset_matrix(preset).cells("b1"))]
 
 
-def _made(matrix: str, preset: str) -> Iterator[Record]:
-    spec = MATRICES[matrix]
-    for number, cell in enumerate(spec.preset_matrix(preset).cells("b1")):
-        config = cell.config
-        recovery = None if config.fault == "none" else RECOVERED if number else CENSORED
-        record = sample(
-            attempt=f"a{number:03d}",
-            repetition=cell.repetition,
-            latency={"mean": 500.0 + number, "p50": 400.0 + number},
-            recovery=recovery,
-            **config.model_dump(),
-        )
-        metrics = record.metrics.model_copy(
-            update={
-                "gc_s": 0.5,
-                "rps_per_core": 1000.0 + number,
-                "work": WorkPart(batches=20, tasks=100 + number, batch_s=9.0, task_s=8.0),
-                "keys": KeysPart(requested=1.0, measured=1.01, low=1.0, high=1.02, hottest_share=0.1, distinct=99),
-            }
-        )
-        yield record.model_copy(update={"matrix": matrix, "metrics": metrics})
+def _made(matrix: str, number: int, cell: PlannedCell) -> Record:
+    recovery = None if cell.config.fault == "none" else RECOVERED if number else CENSORED
+    latency = {"mean": 500.0 + number, "p50": 400.0 + number}
+    record = sample(attempt=f"a{number:03d}", repetition=cell.repetition, latency=latency, recovery=recovery,
+                    **cell.config.model_dump())  # fmt: skip
+    update = {
+        "gc_s": 0.5,
+        "rps_per_core": 1000.0 + number,
+        "work": WorkPart(batches=20, tasks=100 + number, batch_s=9.0, task_s=8.0),
+        "keys": KeysPart(requested=1.0, measured=1.01, low=1.0, high=1.02, hottest_share=0.1, distinct=99),
+    }
+    return record.model_copy(update={"matrix": matrix, "metrics": record.metrics.model_copy(update=update)})
+
+
+def at_rate(rate: float, attempt: str = "a", **named: Any) -> Record:
+    return sample(fault="none", rate=rate, workload="stock_group_by", attempt=attempt, **named)
 
 
 def page(records: list[Record], matrix: str) -> Page:
@@ -110,14 +106,9 @@ def test_every_preset_of_every_matrix_has_its_page(matrix: str, preset: str) -> 
 
 
 def test_a_row_has_median_least_and_greatest_and_counts_are_sums() -> None:
-    records = [
-        sample(fault="none", rate=rate, workload="stock_group_by", repetition=number, attempt=f"a{rate}{number}",
-               latency={"p50": value})
-        for rate, values in ((100, (10.0, 12.0, 30.0)), (1000, (5.0,)))
-        for number, value in enumerate(values)
-    ]  # fmt: skip
-    invalid = sample(status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"], fault="none", rate=1000,
-                     workload="stock_group_by", attempt="z")  # fmt: skip
+    values = [(100, 0, 10.0), (100, 1, 12.0), (100, 2, 30.0), (1000, 0, 5.0)]
+    records = [at_rate(rate, f"a{rate}{n}", repetition=n, latency={"p50": p50}) for rate, n, p50 in values]
+    invalid = at_rate(1000, "z", status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"])
     text = page([*records, invalid], "input_rate").text
     table = rows(text, "Latency and throughput")
     assert table[0][:2] == ["rate (records/s)", "p50 (ms)"]
@@ -129,32 +120,25 @@ def test_a_row_has_median_least_and_greatest_and_counts_are_sums() -> None:
 
 
 def test_of_a_repetition_that_was_measured_twice_the_newest_counts() -> None:
-    records = [
-        sample(fault="none", rate=100, workload="stock_group_by", repetition=number, attempt=attempt,
-               latency={"p50": value}, status=status)
-        for attempt, number, value, status in (
-            ("a1", 0, 90.0, "valid"), ("a2", 1, 12.0, "valid"), ("a3", 0, 10.0, "valid"), ("a4", 1, 99.0, "unsound"),
-        )
-    ]  # fmt: skip
+    measured = [
+        ("a1", 0, 90.0, "valid"),
+        ("a2", 1, 12.0, "valid"),
+        ("a3", 0, 10.0, "valid"),
+        ("a4", 1, 99.0, "unsound"),
+    ]
+    records = [at_rate(100, name, repetition=n, latency={"p50": p50}, status=how) for name, n, p50, how in measured]
     text = page(records[::-1], "input_rate").text
     row = rows(text, "Latency and throughput")[2]
     assert (row[1], row[-1]) == ("11 (10–12)", "2 of 3")
     assert "records: 4," in text, "all that was measured is told"
     assert "Of repetitions that were measured twice the newest counts; 1 older are in no figure." in text
-    once = page([one for one in records if one.attempt != "a1"], "input_rate").text
-    assert "measured twice" not in once
+    assert "measured twice" not in page(records[1:], "input_rate").text
 
 
 def test_a_point_without_a_valid_record_says_why() -> None:
     late = "interval-not-held: 2.6 s between commits > 2.40 s"
-    records = [
-        sample(fault="none", rate=100, workload="stock_group_by"),
-        *(
-            sample(status="unsound", reasons=[late], fault="none", rate=9, workload="stock_group_by", attempt=name)
-            for name in "pq"
-        ),
-        sample(status="failed", fault="none", rate=7, workload="stock_group_by", attempt="r"),
-    ]
+    unsound = [at_rate(9, name, status="unsound", reasons=[late]) for name in "pq"]
+    records = [at_rate(100), *unsound, at_rate(7, "r", status="failed")]
     table = rows(page(records, "input_rate").text, "Not valid")
     assert table[2] == ["7", "1", "failed"]
     assert table[3][:2] == ["9", "2"] and table[3][2].startswith(late) and table[3][2].endswith("(and 1 more)")
@@ -201,12 +185,6 @@ def test_a_bound_is_shown_as_one() -> None:
     assert 'fill="none"' in found.images["images/recovery-recovery.svg"]
 
 
-def test_builds_are_never_mixed() -> None:
-    records = [sample(fault="none"), sample(fault="none", attempt="b").model_copy(update={"build": "b2"})]
-    with pytest.raises(ConfigError, match=r"--page: 2 builds \(b1, b2\) do not mix; .*--sweep"):
-        page(records, "recovery")
-
-
 @given(TEXTS)
 def test_words_are_one_line_that_ends_no_cell(text: str) -> None:
     said = words(text)
@@ -216,15 +194,10 @@ def test_words_are_one_line_that_ends_no_cell(text: str) -> None:
 
 
 def test_a_spread_too_small_to_be_written_is_not() -> None:
-    column = column_of(BY_KEY["gc_s"])
-    points, _ = grid(
-        [
-            one.model_copy(update={"metrics": one.metrics.model_copy(update={"gc_s": 0.5 + number / 1000})})
-            for number, one in enumerate([sample(), sample(attempt="b")])
-        ],
-        (),
-    )
-    assert column.text(points[0]) == "0.50"
+    near = [sample(attempt=f"a{number}") for number in range(2)]
+    near = [one.model_copy(update={"metrics": one.metrics.model_copy(update={"gc_s": 0.5 + number / 1000})})
+            for number, one in enumerate(near)]  # fmt: skip
+    assert column_of(BY_KEY["gc_s"]).text(grid(near, ())[0][0]) == "0.50"
 
 
 MARKS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5)
@@ -253,23 +226,38 @@ def _mark(place: int, values: tuple[float, float, float, bool]) -> Mark:
     return Mark(place, median, low, high, values[3])
 
 
-def test_a_page_needs_one_matrix() -> None:
-    one = sample().model_copy(update={"matrix": "recovery"})
-    other = sample().model_copy(update={"matrix": "input_rate"})
-    single = sample().model_copy(update={"matrix": None})
-    assert matrix_of([one, one], None) == "recovery"
-    assert matrix_of([other], "recovery") == "recovery"
-    for records, named, message in (
+def of_matrix(name: str | None) -> Record:
+    return sample().model_copy(update={"matrix": name})
+
+
+@pytest.mark.parametrize(
+    ("matrices", "named", "message"),
+    [
         ([], None, "--page: no record matches"),
-        ([one], "recvery", r"--matrix recvery: unknown; did you mean recovery\?"),
-        ([one, other], None, "--page: records of input_rate and recovery make no page; name a matrix with --matrix"),
-        ([one, single], None, "--page: records of no matrix and recovery make no page"),
-        ([single], None, "--page: records of no matrix make no page; name a matrix with --matrix"),
-        ([sample()], None, "--page: nothing is known of the matrix m"),
-    ):
-        with pytest.raises(ConfigError, match=message) as caught:
-            matrix_of(records, named)
-        assert "\n" not in str(caught.value)
+        (["recovery"], "recvery", r"--matrix recvery: unknown; did you mean recovery\?"),
+        (
+            ["recovery", "input_rate"],
+            None,
+            "records of input_rate and recovery make no page; name a matrix with --matrix",
+        ),
+        (["recovery", None], None, "--page: records of no matrix and recovery make no page"),
+        ([None], None, "--page: records of no matrix make no page; name a matrix with --matrix"),
+        (["m"], None, "--page: nothing is known of the matrix m"),
+    ],
+)
+def test_a_page_needs_one_matrix(matrices: list[str | None], named: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        matrix_of([of_matrix(name) for name in matrices], named)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_page_takes_the_matrix_of_its_records_and_never_mixes_builds() -> None:
+    assert (
+        matrix_of([of_matrix("recovery")] * 2, None) == matrix_of([of_matrix("input_rate")], "recovery") == "recovery"
+    )
+    records = [sample(fault="none"), sample(fault="none", attempt="b").model_copy(update={"build": "b2"})]
+    with pytest.raises(ConfigError, match=r"--page: 2 builds \(b1, b2\) do not mix; .*--sweep"):
+        page(records, "recovery")
 
 
 def test_the_page_is_written_with_its_pictures_beside_it(tmp_path: Path) -> None:
@@ -282,24 +270,45 @@ def test_the_page_is_written_with_its_pictures_beside_it(tmp_path: Path) -> None
         write_page(made("executor_cores", "smoke"), target.parent)
 
 
+def results(*words: object) -> Result:
+    return CliRunner().invoke(cli.app, ["results", *map(str, words)])
+
+
+def refused(*words: object) -> str:
+    """What the command says where it refuses."""
+    failed = results(*words)
+    assert isinstance(failed.exception, ConfigError) and "\n" not in str(failed.exception), failed.output
+    return str(failed.exception)
+
+
 def test_saved_records_make_the_page_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
-    records = made("input_rate", "default")
+    records, page = made("input_rate", "default"), tmp_path / "page.md"
     put(tmp_path / "results", *records)
-    runner, page = CliRunner(), tmp_path / "page.md"
-    listed = runner.invoke(cli.app, ["results", "--json"]).stdout
-    assert runner.invoke(cli.app, ["results", "--page", str(page)]).exit_code == 0
+    listed = results("--json").stdout
+    assert results("--page", page).exit_code == 0
     of_the_store = page.read_text()
     half = len(records) // 2
     plain, packed = tmp_path / "all.json", tmp_path / "all.json.gz"
     plain.write_text(json.dumps(json.loads(listed)[:half]))
     packed.write_bytes(gzip.compress(listed.encode()))
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "elsewhere"))
-    done = runner.invoke(cli.app, ["results", "--from", str(packed), "--from", str(plain), "--page", str(page)])
+    done = results("--from", packed, "--from", plain, "--page", page)
     assert done.exit_code == 0 and page.read_text() == of_the_store, done.output
     assert not (tmp_path / "elsewhere").exists(), "nothing is put into the store"
-    done = runner.invoke(cli.app, ["results", "--from", str(plain), "--json"])
+    done = results("--from", plain, "--json")
     assert [one["attempt"] for one in json.loads(done.stdout)] == [one.attempt for one in records[:half]]
+
+
+def test_the_command_takes_several_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    records, page = made("input_rate", "default"), tmp_path / "page.md"
+    put(tmp_path, *(one.model_copy(update={"sweep_id": f"s{number % 3}"}) for number, one in enumerate(records)))
+    done = results("--sweep", "s0", "--sweep", "s2", "--sweep", "s0", "--page", page)
+    assert done.exit_code == 0, done.output
+    assert "records: 10, sweeps s0, s2" in page.read_text()
+    assert refused("--sweep", "none", "--page", page).startswith("--sweep none: unknown")
+    assert "no record matches" in refused("--status", "failed", "--page", page)
 
 
 @pytest.mark.parametrize(
@@ -319,9 +328,7 @@ def test_what_holds_no_saved_records_is_named(
     path = tmp_path / ("a.json.gz" if content is None or content[:1] == b"\x1f" else "a.json")
     if content is not None:
         path.write_bytes(content)
-    failed = CliRunner().invoke(cli.app, ["results", "--from", str(path)])
-    assert isinstance(failed.exception, ConfigError), failed.output
-    assert str(failed.exception).startswith(f"--from {path}: {why}") and "\n" not in str(failed.exception)
+    assert refused("--from", path).startswith(f"--from {path}: {why}")
 
 
 def test_two_saved_records_of_one_attempt_are_not_both_believed(tmp_path: Path) -> None:
@@ -367,18 +374,3 @@ def test_the_records_in_the_docs_are_those_of_their_raw_files(name: str) -> None
         )  # fmt: skip
         assert now.metrics.latency_ms.p50 == pytest.approx(before.latency_ms.p50, abs=60)
         assert now.metrics.recovery.macro_s == pytest.approx(before.recovery.macro_s, abs=0.2)
-
-
-def test_the_command_takes_several_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
-    records = made("input_rate", "default")
-    put(tmp_path, *(one.model_copy(update={"sweep_id": f"s{number % 3}"}) for number, one in enumerate(records)))
-    target = tmp_path / "page.md"
-    runner = CliRunner()
-    done = runner.invoke(cli.app, ["results", "--sweep", "s0", "--sweep", "s2", "--sweep", "s0", "--page", str(target)])
-    assert done.exit_code == 0, done.output
-    assert "records: 10, sweeps s0, s2" in target.read_text()
-    failed = runner.invoke(cli.app, ["results", "--sweep", "none", "--page", str(target)])
-    assert isinstance(failed.exception, ConfigError) and str(failed.exception).startswith("--sweep none: unknown")
-    failed = runner.invoke(cli.app, ["results", "--status", "failed", "--page", str(target)])
-    assert isinstance(failed.exception, ConfigError) and "no record matches" in str(failed.exception)
