@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,3 +27,41 @@ def bag() -> Any:
     from faultline.system.settings import ROOT
 
     return DagBag(str(ROOT / "dags"))
+
+
+@pytest.fixture
+def as_night(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the tasks of nights those of a scheduled night of a DAG, with these values in its form."""
+    from faultline.orchestration import sweep
+    from faultline.orchestration.nights import nightly
+    from tests.unit.night_records import night_of, scheduled
+
+    def begin(dag: Any, number: int, params: dict[str, Any] | None = None) -> None:
+        night = datetime.fromisoformat(night_of(number))
+        context = {"params": params or dag.params.dump(), "dag": dag, "run_id": f"scheduled__{night.isoformat()}"}
+        context |= {"logical_date": night, "dag_run": scheduled(night)}
+        for module in (nightly, sweep):
+            monkeypatch.setattr(module, "get_current_context", lambda: context)
+
+    return begin
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was written as notes of runs."""
+    written: list[Any] = []
+    monkeypatch.setattr("faultline.orchestration.airflow_api.write_note", lambda *said: written.append(said))
+    return written
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[Any]) -> Any:
+    """The settings that tasks of sweeps and nights find: a place for results, and the programs of the project."""
+    from faultline.orchestration import sweep
+    from faultline.orchestration.nights import night_plan, nightly
+    from faultline.system.settings import ROOT, Settings
+
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    for module in (nightly, night_plan, sweep):
+        monkeypatch.setattr(module, "load_settings", lambda: settings)
+    return settings

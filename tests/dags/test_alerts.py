@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from datetime import datetime
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from faultline.orchestration.nights.nightly import nightly_dags
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
 from tests.support.receivers import mailbox, webhook
-from tests.unit.night_records import night_of, night_records, scheduled
+from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import put
 
 ALERT = Alert(
@@ -105,141 +106,127 @@ def test_one_that_cannot_be_reached_is_named_after_all_others_were_told() -> Non
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for the files of nights, of an installation with a place for results."""
-    settings = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Settings) -> Path:
+    """A folder for the files of nights, of an installation whose programs lie in a repository there."""
+    settings = replace(installed, root=tmp_path)
     for module in (nightly, night_plan, sweep):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
-    monkeypatch.setattr("faultline.orchestration.airflow_api.write_note", lambda *said: None)
     monkeypatch.setenv("FAULTLINE_NIGHTS", str(tmp_path))
     (tmp_path / "nights").mkdir()
-    # A revision is looked for where the programs lie.
-    for words in (
-        ["init", "-q"],
-        ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-q", "--allow-empty", "-m", "t"],
-    ):
+    commit = ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-q", "--allow-empty", "-m", "t"]
+    for words in (["init", "-q"], commit):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     return tmp_path
 
 
-def test_each_file_becomes_a_dag_and_a_broken_one_says_so_itself(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (files / "nightly.yaml").write_text("repetitions: 7\nset: [{workload: pi, fault: none}]")
-    (files / "nights" / "weekly.yaml").write_text("schedule: '0 3 * * 0'\nalerts: [{webhook: 'http://127.0.0.1:1/'}]")
-    (files / "nights" / "typo.yaml").write_text("repetitions: many")
+def write(folder: Path, **nights: Any) -> None:
+    """The files of nights, by their names: as text, or as what it says."""
+    for name, content in nights.items():
+        path = folder / "nightly.yaml" if name == "nightly" else folder / "nights" / f"{name}.yaml"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_each_file_becomes_a_dag_and_a_broken_one_says_so_itself(files: Path, as_night: Callable[..., None]) -> None:
+    write(files, nightly="repetitions: 7\nset: [{workload: pi, fault: none}]", typo="repetitions: many")
+    write(files, weekly="schedule: '0 3 * * 0'\nalerts: [{webhook: 'http://127.0.0.1:1/'}]")
     dags = nightly_dags(files)
     assert set(dags) == {NIGHTLY, "night_weekly", "night_weekly_watch", "night_typo"}
     assert dags[NIGHTLY].params["repetitions"] == 7 and dags["night_weekly"].schedule.expression == "0 3 * * 0"
     assert dags["night_weekly"].params["set"] == nightly.DEFAULT_SET
     assert dags["night_typo"].description.startswith("typo.yaml: repetitions: ")
-    context = {"params": dags["night_typo"].params.dump(), "dag": dags["night_typo"], "run_id": "r"}
-    for module in (nightly, sweep):
-        monkeypatch.setattr(module, "get_current_context", lambda: context)
-    (files / "nights" / "typo.yaml").write_text("repetition: 5")
+    as_night(dags["night_typo"], 1)
+    write(files, typo="repetition: 5")
     with pytest.raises(AirflowFailException, match="typo.yaml: repetition: unknown key; did you mean repetitions"):
         nightly.plan_night.function()
 
 
-def test_what_a_night_came_to_is_told_to_whoever_asked(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_night_came_to_is_told_to_whoever_asked(files: Path, as_night: Callable[..., None]) -> None:
     """The tasks themselves, with records that were made up: the third night is slower, the fourth did not run."""
     with webhook() as (address, posted):
-        (files / "nightly.yaml").write_text(
-            "metrics: [latency_ms.p99]\nrepetitions: 1\ncontrols: 1\nbuild: b1\n"
-            f"alerts: [{{when: [worse, better, broken], webhook: '{address}'}}]"
-        )
+        asked = {"metrics": ["latency_ms.p99"], "repetitions": 1, "controls": 1, "build": "b1"}
+        write(files, nightly={**asked, "alerts": [{"when": ["worse", "better", "broken"], "webhook": address}]})
         dag = nightly_dags(files)[NIGHTLY]
-
-        def as_night(number: int) -> None:
-            night = datetime.fromisoformat(night_of(number))
-            run = scheduled(night)
-            context = {"params": dag.params.dump(), "dag": dag, "run_id": f"scheduled__{night.isoformat()}",
-                       "logical_date": night, "dag_run": run}  # fmt: skip
-            for module in (nightly, sweep):
-                monkeypatch.setattr(module, "get_current_context", lambda: context)
-
         put(files / "results", *night_records(1, 100), *night_records(2, 100), *night_records(3, 150))
-        as_night(3)
+        as_night(dag, 3)
         nightly.plan_night.function()
         nightly.compare_with_baseline.function()
         nightly.tell_people.function()
         told = posted.pop()
-        assert told["kind"] == "worse" and told["night"] == night_of(3) and told["dag_id"] == NIGHTLY
+        assert (told["kind"], told["night"], told["dag_id"]) == ("worse", night_of(3), NIGHTLY)
         assert any("Latency p99" in line for line in told["lines"]) and told["figures"]
         assert told["link"].endswith("/faultline/sweeps/20261103T020000")
         nightly.require_begun.function(NIGHTLY)
-        as_night(4)
+        as_night(dag, 4)
         nightly.tell_people.function()
         assert posted.pop()["title"] == "Night 2026-11-04: not planned"
         with pytest.raises(AirflowFailException, match="was due at 2026-11-04T02:00:00.* and has no plan"):
             nightly.require_begun.function(NIGHTLY)
         assert posted.pop()["title"] == "Night 2026-11-04: not begun"
-        (files / "nightly.yaml").write_text("{build: b1}")
+        write(files, nightly="{build: b1}")
         nightly.tell_people.function()
         assert not posted, "nobody asked"
 
 
 def test_a_file_is_explained_in_words_and_minutes(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (files / "nightly.yaml").write_text(
-        "set:\n  - {workload: pi, fault: none}\n  - {matrix: recovery, preset: smoke}\nbaseline: {revision: HEAD}\n"
-        "repetitions: 10\nalerts: [{webhook: 'https://hooks.example.org/T0/secret'}]"
-    )
+    measured = [{"workload": "pi", "fault": "none"}, {"matrix": "recovery", "preset": "smoke"}]
+    told = [{"webhook": "https://hooks.example.org/T0/secret"}]
+    write(files, nightly={"set": measured, "baseline": {"revision": "HEAD"}, "repetitions": 10, "alerts": told})
     nights_command.check(None)
     said = capsys.readouterr().out
     assert "measures 2 configurations" in said and "in 10 pairs with" in said and "40 experiments, about " in said
     assert "tells webhook at hooks.example.org (worse, broken)" in said and "secret" not in said
-    for line, refused in (
-        ("baseline: {revision: v9.9}", "baseline.revision: git knows no 'v9.9' in this checkout"),
-        (
-            "baseline: {revision: HEAD}\nrepetitions: 4",
-            "repetitions: 4 pairs can tell nothing of 1 configuration; give 6",
-        ),
-    ):
-        (files / "nights" / "weekly.yaml").write_text(f"set: [{{workload: pi, fault: none}}]\n{line}")
-        with pytest.raises(ConfigError, match=re.escape(refused)):
-            nights_command.check("weekly")
-    (files / "nights" / "weekly.yaml").write_text("set: [{rate: -1}]")
-    with pytest.raises(ConfigError, match=r"weekly.yaml: set\[0\]: rate: "):
-        nights_command.check("weekly")
-    with pytest.raises(ConfigError, match="wekly: no night of this name; did you mean weekly"):
-        nights_command.check("wekly")
+
+
+PI = "set: [{workload: pi, fault: none}]\nbaseline: {revision: "
+
+
+@pytest.mark.parametrize(
+    ("content", "asked", "refused"),
+    [
+        (f"{PI}v9.9}}", "weekly", "baseline.revision: git knows no 'v9.9' in this checkout"),
+        (f"{PI}HEAD}}\nrepetitions: 4", "weekly", "repetitions: 4 pairs can tell nothing of 1 configuration; give 6"),
+        ("set: [{rate: -1}]", "weekly", "weekly.yaml: set[0]: rate: "),
+        ("set: [{rate: 1}]", "wekly", "wekly: no night of this name; did you mean weekly"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_by_its_place(files: Path, content: str, asked: str, refused: str) -> None:
+    write(files, weekly=content)
+    with pytest.raises(ConfigError, match=re.escape(refused)):
+        nights_command.check(asked)
 
 
 def test_a_password_that_others_may_read_is_refused_before_a_night(
-    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    secret = tmp_path / "password"
-    secret.write_text("of the mail server")
+    secret = files / "password"
     mail = {"to": "a@b.example", "from": "f@b.example", "server": "m.example:587", "password_file": str(secret)}
-    (files / "nightly.yaml").write_text(json.dumps({"set": [{"rate": 100}], "alerts": [{"mail": mail}]}))
-    secret.chmod(0o644)
-    with pytest.raises(ConfigError, match=r"password: has mode 0644, and others may not see it; chmod 0600"):
-        nights_command.check("nightly")
-    secret.unlink()
+    write(files, nightly={"set": [{"rate": 100}], "alerts": [{"mail": mail}]})
     with pytest.raises(ConfigError, match=r"mail\.password_file: .* is no file; write the password into one"):
         nights_command.check("nightly")
     secret.write_text("of the mail server")
+    secret.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"password: has mode 0644, and others may not see it; chmod 0600"):
+        nights_command.check("nightly")
     secret.chmod(0o600)
     nights_command.check("nightly")
     assert "mail to a@b.example" in capsys.readouterr().out
 
 
-def test_an_alert_is_tried_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_alert_is_tried_out(files: Path) -> None:
     with pytest.raises(ConfigError, match="alerts: nightly_regression tells nobody; write alerts into"):
         nights_command.test_alert(None, "test")
     with webhook() as (address, posted):
-        (files / "nightly.yaml").write_text(json.dumps({"alerts": [{"when": ["worse"], "webhook": address}]}))
+        write(files, nightly={"alerts": [{"when": ["worse"], "webhook": address}]})
         nights_command.test_alert(None, "test")
         nights_command.test_alert("nightly", "worse")
-        with pytest.raises(ConfigError, match="--kind broken: nobody asked for it"):
-            nights_command.test_alert(None, "broken")
-    assert [one["kind"] for one in posted] == ["test", "worse"] and all(
-        one["title"].startswith("Try-out") for one in posted
-    )
-    assert posted[0]["figures"] == [] and "made up" in posted[0]["lines"][0]
-    preview = posted[1]
+        for kind, said in (("broken", "nobody asked for it"), ("worst", "is not known; did you mean worse")):
+            with pytest.raises(ConfigError, match=f"--kind {kind}: {said}"):
+                nights_command.test_alert(None, kind)
+    tried, preview = posted
+    assert (tried["kind"], preview["kind"]) == ("test", "worse")
+    assert tried["title"].startswith("Try-out") and preview["title"].startswith("Try-out")
+    assert tried["figures"] == [] and "made up" in tried["lines"][0]
     assert "1 figure worse" in preview["title"] or "figures worse" in preview["title"]
-    assert (
-        "made up" in preview["lines"][0] and "+22 %" in preview["lines"][1] and "2 nights in a row" in preview["text"]
-    )
+    assert "made up" in preview["lines"][0] and "+22 %" in preview["lines"][1]
+    assert "2 nights in a row" in preview["text"]
     assert preview["figures"][0]["finding"] == "worse" and preview["figures"][0]["change"][0] > 0.2
-    with pytest.raises(ConfigError, match="--kind worst: is not known; did you mean worse"):
-        nights_command.test_alert(None, "worst")
