@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,6 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import plan
 from faultline.experiment.night_file import NIGHTLY, SPEED
-from faultline.orchestration import airflow_api as notes_of
 from faultline.orchestration import sweep
 from faultline.orchestration.forms import SECTIONS, value_text
 from faultline.orchestration.nights.nightly import night_cells
@@ -25,18 +24,15 @@ from faultline.orchestration.planning import order_of
 from faultline.orchestration.run_experiment import retry_policy, state_of
 from faultline.records.manifest import Manifests
 from faultline.records.store import Store
-from faultline.system.errors import ConfigError
+from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.settings import ROOT, Settings
 from tests.support.form_values import form_values, wrong_value
 from tests.unit.sample_records import sample
 
 
-def test_every_dag_file_is_read_without_error(bag: Any) -> None:
+def test_every_dag_file_is_read_without_error_and_holds_wiring_only(bag: Any) -> None:
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"experiment", NIGHTLY, SPEED, *MATRICES}
-
-
-def test_dag_files_hold_wiring_only() -> None:
+    assert set(bag.dags) == set(FORMS)
     for path in (ROOT / "dags").glob("*.py"):
         for node in ast.parse(path.read_text()).body:
             assert isinstance(node, ast.Expr | ast.ImportFrom | ast.Assign), f"{path.name}:{node.lineno}"
@@ -44,32 +40,20 @@ def test_dag_files_hold_wiring_only() -> None:
 
 def test_the_experiment_runs_its_steps_in_order_while_the_next_one_waits_for_its_turn(bag: Any) -> None:
     dag = bag.dags["experiment"]
-    assert dag.max_active_runs == 2
-    assert dag.schedule is None
-    assert dag.is_paused_upon_creation is False
+    task = dag.get_task
+    assert (dag.max_active_runs, dag.schedule, dag.is_paused_upon_creation) == (2, None, False)
     assert sorted(dag.task_ids) == sorted([*STEPS, "require_accepted"])
-    assert dag.get_task("require_accepted").trigger_rule == "all_skipped"
-    assert dag.get_task("require_accepted").upstream_task_ids == {"provision_topics"}
+    assert task("require_accepted").trigger_rule == "all_skipped"
+    assert task("require_accepted").upstream_task_ids == {"provision_topics"}
     waits = "start_recorder"  # beside the making of topics: both must be done before a process of the run starts
-    assert {"provision_topics", waits} <= dag.get_task("prepare").downstream_task_ids
-    assert "start_generator" in dag.get_task("provision_topics").downstream_task_ids
+    assert {"provision_topics", waits} <= task("prepare").downstream_task_ids
+    assert "start_generator" in task("provision_topics").downstream_task_ids
     chain = [waits, *STEPS[STEPS.index(waits) + 1 :]]
     for before, after in zip(chain, chain[1:], strict=False):
-        assert after in dag.get_task(before).downstream_task_ids
-
-
-def test_the_teardown_is_a_real_one_with_prepare_as_its_setup(bag: Any) -> None:
-    dag = bag.dags["experiment"]
-    assert dag.get_task("prepare").is_setup
-    teardown = dag.get_task("teardown")
-    assert teardown.is_teardown
-    assert "prepare" in teardown.upstream_task_ids
-
-
-def test_steps_are_never_retried_but_harvest_and_judge_are(bag: Any) -> None:
-    dag = bag.dags["experiment"]
-    retries = {task_id: dag.get_task(task_id).retries for task_id in STEPS}
-    assert {task_id for task_id, number in retries.items() if number} == {"harvest", "judge"}
+        assert after in task(before).downstream_task_ids
+    assert task("prepare").is_setup and task("teardown").is_teardown
+    assert "prepare" in task("teardown").upstream_task_ids
+    assert {task_id for task_id in STEPS if task(task_id).retries} == {"harvest", "judge"}, "others are never retried"
 
 
 def test_the_form_has_every_parameter_once_with_its_default_and_help(bag: Any) -> None:
@@ -80,51 +64,26 @@ def test_the_form_has_every_parameter_once_with_its_default_and_help(bag: Any) -
         param = params.get_param(name)
         assert param.value == (None if name == "duration_s" else field.default)
         assert param.description and param.schema["section"] in SECTIONS
-
-
-def test_an_untouched_form_is_the_default_configuration(bag: Any) -> None:
-    for dag_id in bag.dags:
-        bag.dags[dag_id].params.validate()
-    order = order_of(bag.dags["experiment"].params.dump())
-    assert order.config == parse_configuration({})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("rate", 0),
-        ("rate", -5),
-        ("rate", 2e9),
-        ("workload", "wordcount"),
-        ("commit_mode", "exactly-once"),
-        ("partitions", 2.5),
-        ("state_touch", 1.5),
-        ("build", "two words"),
-        ("repetition", -1),
-    ],
-)
-def test_a_wrong_value_in_the_form_is_refused(bag: Any, name: str, value: object) -> None:
-    param = bag.dags["experiment"].params.get_param(name)
-    with pytest.raises(ParamValidationError):
-        param.resolve(value)
+    assert order_of(params.dump()).config == parse_configuration({}), "untouched"
 
 
 @pytest.mark.parametrize("dag_id", MATRICES)
 def test_a_matrix_plans_measures_and_aggregates(bag: Any, dag_id: str) -> None:
     dag = bag.dags[dag_id]
-    end = dag.get_task("require_success")
-    assert dag.leaves == [end] and end.trigger_rule == "one_failed", "the run fails with any of its tasks"
-    after = "search" if MATRICES[dag_id].search else "aggregate"
-    assert dag.get_task("plan").downstream_task_ids == {"run_experiment", end.task_id} | ({after} - {"aggregate"})
-    assert dag.get_task("run_experiment").downstream_task_ids == {after, end.task_id}
-    assert dag.get_task("aggregate").downstream_task_ids == {end.task_id}
-    if after == "search":
-        assert dag.get_task("search").downstream_task_ids == {"aggregate", end.task_id}
-        assert dag.get_task("search").trigger_rule == "all_done", "a sweep that finds nothing missing may still search"
-    assert dag.get_task("aggregate").trigger_rule == "all_done"
+    assert dag.leaves == [dag.get_task("require_success")], "the run fails with any of its tasks"
+    search = ["search"] if MATRICES[dag_id].search else []
+    after = (*search, "aggregate")[0]
+    downstream = {name: dag.get_task(name).downstream_task_ids - {"require_success"} for name in dag.task_ids}
+    assert downstream == {
+        "plan": {"run_experiment", *search}, "run_experiment": {after}, "aggregate": set(), "require_success": set(),
+        **{name: {"aggregate"} for name in search},
+    }  # fmt: skip
+    assert dag.get_task("require_success").upstream_task_ids == downstream.keys() - {"require_success"}
+    rules = {name: dag.get_task(name).trigger_rule for name in ("require_success", "aggregate", *search)}
+    # A sweep that finds nothing missing may still search.
+    assert rules == {"require_success": "one_failed", "aggregate": "all_done", **dict.fromkeys(search, "all_done")}
     mapped = dag.get_task("run_experiment")
-    assert mapped.is_mapped
-    assert mapped.max_active_tis_per_dagrun == 2
+    assert mapped.is_mapped and mapped.max_active_tis_per_dagrun == 2
     assert MATRICES[dag_id].text in dag.doc_md
 
 
@@ -171,88 +130,72 @@ def test_recovery_breaks_every_victim_at_every_interval_among_controls(bag: Any)
     assert order != [cell.config.fault for cell in cells], "controls are measured among the others"
 
 
-def test_a_question_plans_blocks_up_to_its_budget_and_a_wrong_one_plans_nothing(
-    bag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The task itself."""
-    settings, notes = Settings(tmp_path, tmp_path / "home", tmp_path / "results"), []
-    monkeypatch.setattr(sweep, "load_settings", lambda: settings)
-    monkeypatch.setattr(notes_of, "write_note", lambda *said: notes.append(said[-1]))
-    dag = bag.dags["input_rate"]
-    run = SimpleNamespace(conf={})
-    context = {"dag": dag, "dag_run": run, "run_id": "manual__2026-11-21T06:40:30+00:00"}
-    context["params"] = params = {**dag.params.dump(), "build": "b1"}
+@pytest.fixture
+def planned(bag: Any, installed: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """What the task itself plans, of a run of a DAG with this in its form."""
+    context: dict[str, Any] = {"dag_run": SimpleNamespace(conf={})}
     monkeypatch.setattr(sweep, "get_current_context", lambda: context)
-    params["decide"] = asked = {"figure": "cpu_cores.total", "along": "rate", "smallest": 0.1, "experiments": 32}
-    planned = sweep.plan.function()
-    repetitions = [one["conf"]["repetition"] for one in planned]
-    assert repetitions == sorted(repetitions) and len(planned) == 39, "block after block, and what early ones may leave"
-    orders = {tuple(one["conf"]["rate"] for one in planned[3 * block : 3 * block + 3]) for block in range(10)}
+
+    def plan(dag_id: str, run_id: str, **form: Any) -> list[Any]:
+        dag = bag.dags[dag_id]
+        context.update(dag=dag, run_id=run_id, params={**dag.params.dump(), "build": "b1", **form})
+        return list(sweep.plan.function())
+
+    return plan
+
+
+def test_a_question_plans_blocks_up_to_its_budget_and_a_wrong_one_plans_nothing(
+    planned: Callable[..., list[Any]], installed: Settings, notes: list[Any]
+) -> None:
+    asked = {"figure": "cpu_cores.total", "along": "rate", "smallest": 0.1, "experiments": 32}
+    run_id = "manual__2026-11-21T06:40:30+00:00"
+    made = planned("input_rate", run_id, decide=asked)
+    confs = [one["conf"] for one in made]
+    repetitions = [one["repetition"] for one in confs]
+    assert repetitions == sorted(repetitions) and len(made) == 39, "block after block, and what early ones may leave"
+    orders = {tuple(one["rate"] for one in confs[3 * block : 3 * block + 3]) for block in range(10)}
     assert len(orders) > 1 and all(set(order) == {100.0, 500.0, 2500.0} for order in orders)
-    assert len({one["cell"] for one in planned}) == len(planned), "each has a name of its own"
-    assert "rate 2,500 records/s, control, r0" in [one["cell"] for one in planned]
-    assert "decide" not in planned[0]["conf"], "it is the sweep's, not the experiment's"
-    kept = Manifests(settings.results).read("20261121T064030")
+    names = {one["cell"] for one in made}
+    assert len(names) == len(made) and "rate 2,500 records/s, control, r0" in names, "each has a name of its own"
+    assert "decide" not in confs[0], "it is the sweep's, not the experiment's"
+    kept = Manifests(installed.results).read("20261121T064030")
     assert kept is not None and kept.decide is not None and kept.decide.comparisons == 2 and len(kept.cells) == 39
     for wrong, words in (
         ({"figure": "cpu"}, "decide.figure: 'cpu' is no figure that can be decided"),
         ({"along": "state_mb"}, "decide.along: 'state_mb' is no axis of this sweep"),
         ({"experiments": 8}, "decide.experiments: 8 are too few to decide anything: .* give 15 or more"),
     ):
-        params["decide"] = {**asked, **wrong}
         with pytest.raises(AirflowFailException, match=words):
-            sweep.plan.function()
-        assert notes[-1].startswith("**Nothing was planned.** decide.")
+            planned("input_rate", run_id, decide={**asked, **wrong})
+        assert notes[-1][-1].startswith("**Nothing was planned.** decide.")
 
 
 def test_measuring_anew_counts_nothing_from_before_and_a_resumed_sweep_keeps_to_that(
-    bag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planned: Callable[..., list[Any]], installed: Settings
 ) -> None:
-    settings = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
-    monkeypatch.setattr(sweep, "load_settings", lambda: settings)
-    monkeypatch.setattr(notes_of, "write_note", lambda *said: None)
-    dag = bag.dags["sweep"]
-    context = {"dag": dag, "dag_run": SimpleNamespace(conf={})}
-    monkeypatch.setattr(sweep, "get_current_context", lambda: context)
-
-    def planned(run: str, **form: Any) -> list[dict[str, Any]]:
-        context.update(run_id=run, params={**dag.params.dump(), "build": "b1", **form})
-        return sweep.plan.function()
-
     asked = {"axes": "seed=1, 2", "fault": "none", "repetitions": 1}
-    one, other = planned("first", **asked)
-    stored = sample(**{key: one["conf"][key] for key in Configuration.model_fields}, attempt="20261121T061500Z-00000a")
-    before = stored.model_copy(update={
-        "series": "b1", "sweep_id": "first", "repetition": 0, "measured_at": "2020-01-01T00:00:00.000+00:00",
-    })  # fmt: skip
-    Store(settings.results).write(before)
-    assert [each["conf"]["seed"] for each in planned("second", **asked)] == [other["conf"]["seed"]]
-    assert len(anew := planned("third", **asked, only_missing=False)) == 2
-    resumed = planned("fourth", resume="third")
-    assert len(resumed) == 2 and not any(each["conf"]["only_missing"] for each in [*anew, *resumed])
-    plans = Manifests(settings.results)
+    one, other = (each["conf"] for each in planned("sweep", "first", **asked))
+    before = sample(**{key: one[key] for key in Configuration.model_fields}, attempt="20261121T061500Z-00000a")
+    update = {"series": "b1", "sweep_id": "first", "repetition": 0, "measured_at": "2020-01-01T00:00:00.000+00:00"}
+    before = before.model_copy(update=update)
+    Store(installed.results).write(before)
+    assert [each["conf"]["seed"] for each in planned("sweep", "second", **asked)] == [other["seed"]]
+    anew, resumed = planned("sweep", "third", **asked, only_missing=False), planned("sweep", "fourth", resume="third")
+    assert len(anew) == len(resumed) == 2 and not any(each["conf"]["only_missing"] for each in [*anew, *resumed])
+    plans = Manifests(installed.results)
     (since,) = {getattr(plans.read(name), "since", None) for name in ("third", "fourth")}
     assert since is not None and since > before.measured_at
     after = {"attempt": "20261121T061500Z-00000b", "sweep_id": "third", "measured_at": since}
-    Store(settings.results).write(before.model_copy(update=after))
-    assert [each["conf"]["seed"] for each in planned("fifth", resume="third")] == [other["conf"]["seed"]]
+    Store(installed.results).write(before.model_copy(update=after))
+    assert [each["conf"]["seed"] for each in planned("sweep", "fifth", resume="third")] == [other["seed"]]
 
 
 def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:
     from airflow.sdk import RetryAction
 
-    from faultline.system.errors import InfrastructureError, InvalidMeasurement
-
-    policy = retry_policy()
-    actions = {
-        kind: policy.evaluate(kind("x"), try_number=1, max_tries=9).action
-        for kind in (ConfigError, InfrastructureError, InvalidMeasurement)
-    }
-    assert actions == {
-        ConfigError: RetryAction.FAIL,
-        InfrastructureError: RetryAction.RETRY,
-        InvalidMeasurement: RetryAction.RETRY,
-    }
+    actions = [(ConfigError, RetryAction.FAIL), (InfrastructureError, RetryAction.RETRY)]
+    for kind, action in (*actions, (InvalidMeasurement, RetryAction.RETRY)):
+        assert retry_policy().evaluate(kind("x"), try_number=1, max_tries=9).action == action
 
 
 def test_the_state_of_another_run_is_told_by_its_value() -> None:
@@ -318,6 +261,9 @@ def test_every_field_has_one_widget_and_refuses_what_it_cannot_show(bag: Any, da
 @pytest.mark.parametrize("dag_id", FORMS)
 def test_a_wrong_value_is_refused_by_its_name(bag: Any, dag_id: str) -> None:
     wrong = [wrong_value(dag_id), *([("build", "two words")] if "build" in bag.dags[dag_id].params else [])]
+    if dag_id == "experiment":
+        wrong += [("rate", 0), ("rate", -5), ("rate", 2e9), ("workload", "wordcount"), ("partitions", 2.5)]
+        wrong += [("commit_mode", "exactly-once"), ("state_touch", 1.5), ("repetition", -1)]
     for name, value in wrong:
         with pytest.raises(ParamValidationError, match=f"Invalid input for param {name}: "):
             triggered(bag.dags[dag_id], {name: value})

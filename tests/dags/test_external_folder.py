@@ -40,18 +40,14 @@ class Fake:
         self.slots, self.known = {"default_pool"} | (pools or set()), {"their_dag"}
         self.breaks: str | None = None
         self.goes_on: dict[str, list[str]] = {}
+        self.pools = lambda: set(self.slots)
+        self.connections = lambda: set(self.kept)
+        self.dags = lambda: set(self.known)
+        self.delete_pool = self.slots.remove
+        self.delete_connection = self.kept.pop
 
     def state(self) -> Any:
-        return (dict(self.kept), set(self.slots), set(self.known))
-
-    def pools(self) -> set[str]:
-        return set(self.slots)
-
-    def connections(self) -> set[str]:
-        return set(self.kept)
-
-    def dags(self) -> set[str]:
-        return set(self.known)
+        return (dict(self.kept), self.pools(), self.dags())
 
     def add_pool(self, name: str) -> None:
         self._break("pool")
@@ -59,21 +55,15 @@ class Fake:
 
     def add_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
         assert not self.kept.keys() & wanted.keys(), "one that is there is never written"
-        self.kept |= {name: dict(one) for name, one in wanted.items()}
+        self.kept.update({name: dict(one) for name, one in wanted.items()})
 
     def renew_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
         assert self.kept.keys() >= wanted.keys()
-        self.kept |= {name: dict(one) for name, one in wanted.items()}
+        self.kept.update({name: dict(one) for name, one in wanted.items()})
 
     def running(self, dag: str) -> list[str]:
         assert dag in self.known, "Airflow would not know it"
         return self.goes_on.get(dag, [])
-
-    def delete_pool(self, name: str) -> None:
-        self.slots.remove(name)
-
-    def delete_connection(self, name: str) -> None:
-        del self.kept[name]
 
     def delete_dag(self, name: str) -> None:
         self._break("dag")
@@ -84,10 +74,6 @@ class Fake:
             raise InfrastructureError(f"{what}: broken")
 
 
-def files(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.fixture
 def into(tmp_path: Path) -> Path:
     folder = tmp_path / "dags"
@@ -96,13 +82,15 @@ def into(tmp_path: Path) -> Path:
     return folder
 
 
-def here(into: Path) -> Settings:
-    return Settings(into.parent, into.parent / "home", into.parent / "results")
+def whole(into: Path, airflow: Fake) -> Any:
+    """All that an installation could change."""
+    files = {str(path.relative_to(into)): path.read_text() for path in into.rglob("*") if path.is_file()}
+    return airflow.state(), files
 
 
-def put(into: Path, airflow: Fake, *, dry_run: bool = False) -> list[str]:
-    said: list[str] = []
-    install(Guest(into, PREFIX, "bench"), airflow, here(into), CONNECTIONS, DAGS, said.append, dry_run=dry_run)
+def put(into: Path, airflow: Fake, *, dry_run: bool = False, connections: Mapping[str, Any] = CONNECTIONS) -> list[str]:
+    said, here = list[str](), Settings(into.parent, into.parent / "home", into.parent / "results")
+    install(Guest(into, PREFIX, "bench"), airflow, here, connections, DAGS, said.append, dry_run=dry_run)
     return said
 
 
@@ -116,59 +104,54 @@ def take(into: Path, airflow: Fake, *, dry_run: bool = False) -> list[str]:
 @bounds(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_was_there_before_is_there_after(into: Path, there: set[str], pool: bool, times: int) -> None:
     airflow = Fake({one: {"edited": True} for one in there}, {f"{PREFIX}conductor"} if pool else set())
-    before, on_disk = airflow.state(), files(into)
+    before = whole(into, airflow)
     for _ in range(times):
         put(into, airflow)
     assert MADE <= airflow.connections() and f"{PREFIX}conductor" in airflow.pools()
     assert {name: airflow.kept[name] for name in there} == {one: {"edited": True} for one in there}
     airflow.known |= {f"{PREFIX}{one['dag']}" for one in DAGS}  # it has read them
     take(into, airflow)
-    assert airflow.state() == before
-    assert files(into) == on_disk and [one.name for one in into.iterdir()] == ["their_dag.py"]
+    assert whole(into, airflow) == before and [one.name for one in into.iterdir()] == ["their_dag.py"]
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(into: Path) -> None:
     airflow = Fake({f"{PREFIX}kafka_default": {}})
-    before, on_disk = airflow.state(), files(into)
+    before = whole(into, airflow)
     said = put(into, airflow, dry_run=True)
     assert f"Connection {PREFIX}kafka_default: is there, and stays as it is" in said
     assert f"pool {PREFIX}conductor: made, with 1 slot" in said
-    assert (airflow.state(), files(into)) == (before, on_disk)
+    assert whole(into, airflow) == before
     assert put(into, airflow) == said[:-1]
-    after = (airflow.state(), files(into))
+    after = whole(into, airflow)
     assert f"Connection {PREFIX}spark_local: removed" in take(into, airflow, dry_run=True)
-    assert (airflow.state(), files(into)) == after
+    assert whole(into, airflow) == after
 
 
 def test_no_secret_stands_in_the_folder(into: Path) -> None:
-    put(into, Fake())
-    assert not any("hu5h" in text for text in files(into).values())
-
-
-def test_what_fails_midway_is_put_right_by_uninstall(into: Path) -> None:
     airflow = Fake()
-    before, on_disk = airflow.state(), files(into)
+    put(into, airflow)
+    assert "hu5h" not in str(whole(into, airflow)[1])
+
+
+def test_what_fails_midway_is_put_right_by_uninstall_called_again(into: Path) -> None:
+    airflow = Fake()
+    before = whole(into, airflow)
     airflow.breaks = "pool"
     with pytest.raises(InfrastructureError, match="pool: broken"):
         put(into, airflow)
     assert DAG_FILE not in {path.name for path in into.rglob("*")}
     take(into, airflow)
-    assert (airflow.state(), files(into)) == (before, on_disk)
-
-
-def test_an_uninstall_that_fails_midway_goes_on_when_it_is_called_again(into: Path) -> None:
-    airflow = Fake()
-    before, on_disk = airflow.state(), files(into)
+    assert whole(into, airflow) == before
+    airflow.breaks = "dag"
     put(into, airflow)
     airflow.known.add(f"{PREFIX}experiment")
-    airflow.breaks = "dag"
     after = airflow.state()
     with pytest.raises(InfrastructureError, match="uninstall again"):
         take(into, airflow)
     assert airflow.state() == after, "it stopped there"
     airflow.breaks = None
     take(into, airflow)
-    assert (airflow.state(), files(into)) == (before, on_disk)
+    assert whole(into, airflow) == before
 
 
 def test_while_a_run_goes_on_nothing_is_removed(into: Path) -> None:
@@ -176,20 +159,18 @@ def test_while_a_run_goes_on_nothing_is_removed(into: Path) -> None:
     put(into, airflow)
     airflow.known.add(f"{PREFIX}recovery")
     airflow.goes_on[f"{PREFIX}recovery"] = ["manual__1"]
-    before = (airflow.state(), files(into))
+    before = whole(into, airflow)
     with pytest.raises(ConfigError, match="DAG bench_recovery: its run manual__1 goes on"):
         take(into, airflow)
-    assert (airflow.state(), files(into)) == before
+    assert whole(into, airflow) == before
 
 
 def test_a_second_install_renews_what_the_first_one_made_and_nothing_else(into: Path) -> None:
     airflow = Fake({f"{PREFIX}spark_local": {"host": "local[7]"}})
     put(into, airflow)
     moved = {name: {**one, "port": 9} for name, one in CONNECTIONS.items()}
-    guest, said = Guest(into, PREFIX, "bench"), list[str]()
-    for _ in range(2):
-        install(guest, airflow, here(into), moved, DAGS, said.append)
-    assert airflow.kept[f"{PREFIX}kafka_default"]["port"] == airflow.kept[f"{PREFIX}spark_default"]["port"] == 9
+    said = put(into, airflow, connections=moved) + put(into, airflow, connections=moved)
+    assert [airflow.kept[f"{PREFIX}{name}"]["port"] for name in ("kafka_default", "spark_default")] == [9, 9]
     assert airflow.kept[f"{PREFIX}spark_local"] == {"host": "local[7]"}
     assert f"Connection {PREFIX}kafka_default: was made by install, and is written anew" in said
     take(into, airflow)
@@ -230,8 +211,7 @@ def theirs(into: Path) -> Any:
     put(into, Fake())
     spec = importlib.util.spec_from_file_location("installed_dags", into / "bench" / DAG_FILE)
     assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["installed_dags"] = module
+    sys.modules["installed_dags"] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module
     del sys.modules["installed_dags"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,8 +74,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 @pytest.fixture
 def operator() -> RunExperiment:
-    conf = {**CELL.config.model_dump(mode="json"), "series": "b1", "build": "b1", "sweep_id": "s1", "repetition": 0}
-    return RunExperiment(task_id="run", trigger_run_id=RUN, conf=conf, max_measurements=2)
+    return of_cell(CELL)
 
 
 def context(
@@ -96,6 +95,11 @@ def put(store: Store, minute: int, status: str, *, sweep: str = "s1", reasons: t
 
 
 EVENT = ("", {"run_ids": [RUN]})
+
+
+def complete(operator: RunExperiment, *, tries: int = 1, max_tries: int = 0, **params: Any) -> None:
+    """The end of the run that a try waited for."""
+    operator.execute_complete(context(Runs(try_number=tries, max_tries=max_tries), **params), EVENT)
 
 
 def test_a_cell_that_has_a_valid_record_is_not_measured(store: Store, operator: RunExperiment) -> None:
@@ -121,46 +125,45 @@ def test_a_child_that_runs_is_waited_for_and_not_begun_anew(store: Store, operat
 def test_what_another_sweep_measured_meanwhile_counts(store: Store, operator: RunExperiment) -> None:
     """Its own child found the record when its turn came, and measured nothing."""
     put(store, 1, "valid", sweep="another")
-    operator.execute_complete(context(), EVENT)
+    complete(operator)
     with pytest.raises(InfrastructureError, match="ended without a record"):
-        operator.execute_complete(context(only_missing=False), EVENT)
+        complete(operator, only_missing=False)
 
 
-def test_invalid_measurements_are_bounded_and_a_cleared_run_counts_anew(store: Store, operator: RunExperiment) -> None:
-    put(store, 1, "unsound", reasons=("schedule-lag: p99 73 ms > 50 ms",))
+@pytest.mark.parametrize(
+    ("keep", "given_up", "said"),
+    [
+        (False, AirflowFailException, "given up after 2 measurements: .*not-steady: 2"),
+        (True, AirflowSkipException, "not-steady: 2"),
+    ],
+)
+def test_invalid_measurements_are_bounded_and_a_cleared_run_counts_anew(
+    store: Store, operator: RunExperiment, keep: bool, given_up: type[Exception], said: str
+) -> None:
+    """A sweep that keeps what is unsound measures it again, too, but does not fail."""
+    put(store, 1, "unsound", reasons=("not-steady: 1",))
+    with pytest.raises(InvalidMeasurement, match="not-steady: 1"):
+        complete(operator, keep_unsound=keep)
+    put(store, 2, "unsound", reasons=("not-steady: 2",))
+    with pytest.raises(given_up, match=said):
+        complete(operator, tries=2, keep_unsound=keep)
+    put(store, 3, "failed", reasons=("InfrastructureError: kafka",))
+    with pytest.raises(InfrastructureError):
+        complete(operator, tries=3, keep_unsound=keep)
+    put(store, 9, "unsound", reasons=("schedule-lag: p99 73 ms > 50 ms",))
     with pytest.raises(InvalidMeasurement, match="schedule-lag"):
-        operator.execute_complete(context(), EVENT)
-    put(store, 2, "unsound", reasons=("schedule-lag: p99 74 ms > 50 ms",))
-    with pytest.raises(AirflowFailException, match="given up after 2 measurements: .*74 ms"):
-        operator.execute_complete(context(Runs(try_number=2)), EVENT)
-    put(store, 9, "unsound", reasons=("not-steady: lag",))
-    with pytest.raises(InvalidMeasurement, match="not-steady"):
-        operator.execute_complete(context(Runs(try_number=3, max_tries=2)), EVENT)
+        complete(operator, tries=3, max_tries=2, keep_unsound=keep)
 
 
 def test_a_failure_of_an_earlier_try_is_not_told_as_this_ones(store: Store, operator: RunExperiment) -> None:
     put(store, 1, "failed", reasons=("ConfigError: prepare: rate: too high",))
     with pytest.raises(ConfigError, match="too high"):
-        operator.execute_complete(context(), EVENT)
+        complete(operator)
     runs = Runs(child="running", try_number=2)
     with pytest.raises(TaskDeferred):
         operator.execute(context(runs))
     with pytest.raises(InfrastructureError, match="ended without a record"):
         operator.execute_complete(context(runs), EVENT)
-
-
-def test_a_sweep_that_keeps_what_is_unsound_measures_it_again_and_does_not_fail(
-    store: Store, operator: RunExperiment
-) -> None:
-    put(store, 1, "unsound", reasons=("not-steady: 1",))
-    with pytest.raises(InvalidMeasurement):
-        operator.execute_complete(context(keep_unsound=True), EVENT)
-    put(store, 2, "unsound", reasons=("not-steady: 2",))
-    with pytest.raises(AirflowSkipException, match="not-steady: 2"):
-        operator.execute_complete(context(Runs(try_number=2), keep_unsound=True), EVENT)
-    put(store, 3, "failed", reasons=("InfrastructureError: kafka",))
-    with pytest.raises(InfrastructureError):
-        operator.execute_complete(context(Runs(try_number=3), keep_unsound=True), EVENT)
 
 
 def test_a_clock_that_is_set_back_has_nothing_measured_again(store: Store, operator: RunExperiment) -> None:
@@ -190,58 +193,58 @@ def test_a_resumed_sweep_takes_up_its_children_unless_the_build_changed() -> Non
     ("parent", "stopped"),
     [("queued", False), ("running", False), ("failed", True), ("success", True), (None, True)],
 )
-def test_a_child_stops_when_nobody_waits_for_it(parent: str | None, stopped: bool) -> None:
+def test_a_child_stops_when_nobody_waits_for_it(tmp_path: Path, parent: str | None, stopped: bool) -> None:
     """A sweep that was marked as failed, or as done, or deleted."""
     runs = Runs(parent=parent) if parent else Runs()
-    settings = Settings(Path("/"), Path("/"), Path("/"))
-    hooks = AirflowHooks(settings, {**context(runs), "run_id": RUN})
+    hooks = AirflowHooks(Settings(tmp_path, tmp_path, tmp_path), {**context(runs), "run_id": RUN})
     assert hooks.cancelled() is stopped
+
+
+def plan(store: Store, cells: list[PlannedCell], **said: Any) -> None:
+    facts = {"sweep_id": "s1", "matrix": "m", "run_id": "r", "series": "b1", "build": "b1", "logical_date": None}
+    facts |= {"planned_at": "2026-11-21T06:00:00+00:00", "cells": cells_of(cells)}
+    Manifests(store.directory.parent).write(Manifest(**{**facts, **said}))
 
 
 def asked(store: Store, **budget: Any) -> list[PlannedCell]:
     """A sweep of two intervals that is to decide the median latency; its cells, block after block."""
     question = Decide("latency_ms.p50", "checkpoint_interval_s", 0.1, **budget)
     cells, posed = pose(Matrix({"checkpoint_interval_s": [2.0, 5.0]}, {}), question, "b1")
-    facts = {"sweep_id": "s1", "matrix": "m", "run_id": "r", "series": "b1", "build": "b1", "logical_date": None}
-    planned_at = "2026-11-21T06:00:00+00:00"
-    Manifests(store.directory.parent).write(
-        Manifest(**facts, planned_at=planned_at, decide=posed, cells=cells_of(cells))
-    )
+    plan(store, cells, decide=posed)
     return cells
 
 
-def of_cell(cell: PlannedCell) -> RunExperiment:
+@pytest.fixture
+def decided(store: Store) -> list[PlannedCell]:
+    """The cells of such a sweep, the first twenty of which were measured, and are clear."""
+    cells = asked(store, experiments=40)
+    measure(store, cells[:20])
+    return cells
+
+
+def of_cell(cell: PlannedCell, **changed: Any) -> RunExperiment:
     conf = {**cell.config.model_dump(mode="json"), "series": "b1", "build": "b1", "sweep_id": "s1"}
-    conf["repetition"] = cell.repetition
-    return RunExperiment(task_id="run", trigger_run_id=child_run_id("s1", cell, "b1"), conf=conf)
+    conf |= {"repetition": cell.repetition, **changed}
+    return RunExperiment(task_id="run", trigger_run_id=child_run_id("s1", cell, "b1"), conf=conf, max_measurements=2)
 
 
 def why(operator: RunExperiment) -> str | None:
     return settled(operator._swept(context()))
 
 
-def measure(store: Store, cells: list[PlannedCell], **medians: float) -> None:
-    """A valid record of each cell; `i2`, `i5`: the medians of the two intervals."""
+def measure(store: Store, cells: list[PlannedCell]) -> None:
+    """A valid record of each cell; the medians of the two intervals are 1 s and 2 s."""
     for number, cell in enumerate(cells):
         interval = cell.config.checkpoint_interval_s
-        median = medians[f"i{interval:g}"] * (1 + 0.01 * (number % 7))
-        attempt = f"20261121T06{number:02d}00Z-00000a"
-        store.write(
-            sample(
-                attempt=attempt,
-                repetition=cell.repetition,
-                checkpoint_interval_s=interval,
-                latency={"p50": median},
-            )
-        )
+        latency = {"p50": {2.0: 1000.0, 5.0: 2000.0}[interval] * (1 + 0.01 * (number % 7))}
+        named = {"repetition": cell.repetition, "checkpoint_interval_s": interval, "latency": latency}
+        store.write(sample(attempt=f"20261121T06{number:02d}00Z-00000a", **named))
 
 
-def test_a_cell_that_nothing_is_open_about_is_skipped_at_once(store: Store) -> None:
-    cells = asked(store, experiments=40)
-    measure(store, cells[:20], i2=1000.0, i5=2000.0)
+def test_a_cell_that_nothing_is_open_about_is_skipped_at_once(decided: list[PlannedCell]) -> None:
     with pytest.raises(AirflowSkipException, match="all of its comparisons are decided"):
-        of_cell(cells[20]).execute(context())
-    of_cell(cells[0]).execute(context())  # measured already, which is no reason to call it skipped
+        of_cell(decided[20]).execute(context())
+    of_cell(decided[0]).execute(context())  # measured already, which is no reason to call it skipped
 
 
 def test_a_cell_of_which_something_is_open_is_measured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,19 +254,24 @@ def test_a_cell_of_which_something_is_open_is_measured(store: Store, monkeypatch
         lambda self, context: begun.append(self.trigger_run_id),
     )
     cells = asked(store, experiments=40)
-    measure(store, cells[:4], i2=1000.0, i5=2000.0)
+    measure(store, cells[:4])
     of_cell(cells[4]).execute(context())
     assert begun == [child_run_id("s1", cells[4], "b1")], "two pairs decide nothing"
 
 
-def test_a_child_at_work_is_waited_for_also_when_all_is_decided(store: Store) -> None:
+def test_a_child_at_work_is_waited_for_also_when_all_is_decided(decided: list[PlannedCell]) -> None:
     """It was begun before, and its record may as well be read."""
-    cells = asked(store, experiments=40)
-    measure(store, cells[:20], i2=1000.0, i5=2000.0)
     runs = Runs()
-    runs.states[child_run_id("s1", cells[20], "b1")] = "running"
+    runs.states[child_run_id("s1", decided[20], "b1")] = "running"
     with pytest.raises(TaskDeferred):
-        of_cell(cells[20]).execute(context(runs))
+        of_cell(decided[20]).execute(context(runs))
+
+
+def test_a_sweep_that_asks_nothing_skips_nothing(
+    store: Store, operator: RunExperiment, decided: list[PlannedCell]
+) -> None:
+    plan(store, decided)
+    assert why(operator) is None and why(of_cell(decided[20])) is None
 
 
 def test_hours_that_are_spent_end_a_sweep(store: Store) -> None:
@@ -272,26 +280,10 @@ def test_hours_that_are_spent_end_a_sweep(store: Store) -> None:
         of_cell(cells[0]).execute(context(begun=datetime.now(UTC) - timedelta(hours=2.1)))
 
 
-def test_a_sweep_that_asks_nothing_skips_nothing(store: Store, operator: RunExperiment) -> None:
-    cells = asked(store, experiments=40)
-    measure(store, cells[:20], i2=1000.0, i5=2000.0)
-    manifests = Manifests(store.directory.parent)
-    plan = manifests.read("s1")
-    assert plan is not None
-    manifests.write(plan.model_copy(update={"decide": None}))
-    assert why(operator) is None and why(of_cell(cells[20])) is None
-
-
 def test_a_baseline_that_never_runs_is_given_up_and_tonights_build_is_not(store: Store) -> None:
     beside = Baseline(series="n.baseline", build="b0", spec={}, primary={})
-    facts: dict[str, Any] = {"sweep_id": "s1", "matrix": "m", "run_id": "r", "series": "n", "build": "b1"}
-    Manifests(store.directory.parent).write(
-        Manifest(**facts, logical_date="2026-11-21", planned_at="now", baseline=beside, cells=cells_of([CELL]))
-    )
-
-    def of(series: str) -> RunExperiment:
-        conf = {**CELL.config.model_dump(mode="json"), "series": series, "sweep_id": "s1", "repetition": 0}
-        return RunExperiment(task_id="run", trigger_run_id=RUN, conf=conf, max_measurements=2)
+    plan(store, [CELL], series="n", logical_date="2026-11-21", baseline=beside)
+    baseline, tonight = of_cell(CELL, series="n.baseline"), of_cell(CELL, series="n")
 
     def failed(minute: int, status: str = "failed") -> None:
         record = sample(status=status, reasons=["no such class"], attempt=f"20261121T06{minute:02d}00Z-00000{minute}")
@@ -299,13 +291,13 @@ def test_a_baseline_that_never_runs_is_given_up_and_tonights_build_is_not(store:
 
     failed(1)
     failed(2)
-    assert why(of("n.baseline")) is None
+    assert why(baseline) is None
     failed(3)
     with pytest.raises(AirflowSkipException, match="the baseline failed 3 times and never ran: no such class"):
-        of("n.baseline").execute(context())
-    assert why(of("n")) is None
+        baseline.execute(context())
+    assert why(tonight) is None
     failed(4, "unsound")
-    assert why(of("n.baseline")) is None, "it runs, if badly"
+    assert why(baseline) is None, "it runs, if badly"
 
 
 LAB = Target("lab")
@@ -318,42 +310,45 @@ def settings(tmp_path: Path) -> Settings:
     return made
 
 
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has targets be looked at so, while this is at work."""
+
+    def so(look: Callable[..., object], at_work: str | None = None) -> None:
+        monkeypatch.setattr(connections, "at_work", lambda _: at_work)
+        monkeypatch.setattr(connections, "prepare_target", look)
+
+    return so
+
+
+def failing(error: Exception) -> Callable[..., None]:
+    def look(*_: object) -> None:
+        raise error
+
+    return look
+
+
 def test_a_target_is_looked_at_and_what_is_wrong_ends_the_plan(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, looking: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     looked: list[str] = []
-    monkeypatch.setattr(connections, "at_work", lambda _: None)
-    monkeypatch.setattr(connections, "prepare_target", lambda _, name: looked.append(name))
+    looking(lambda _, name: looked.append(name))
     look_before(settings, [EMBEDDED, "lab"])
     assert looked == ["lab"]
-
-    def wrong(_: Settings, name: str) -> None:
-        raise ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")
-
-    monkeypatch.setattr(connections, "prepare_target", wrong)
+    looking(failing(ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")))
     with pytest.raises(ConfigError, match="sasl.password: refused"):
         look_before(settings, ["lab"])
-
-
-def test_one_that_does_not_answer_is_left_to_the_experiments(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def away(_: Settings, name: str) -> None:
-        raise InfrastructureError("Connection faultline_kafka: lab:9092 does not answer")
-
-    monkeypatch.setattr(connections, "at_work", lambda _: None)
-    monkeypatch.setattr(connections, "prepare_target", away)
+    looking(failing(InfrastructureError("Connection faultline_kafka: lab:9092 does not answer")))
     look_before(settings, ["lab"])
     assert "lab:9092 does not answer; each experiment looks again" in capsys.readouterr().out
 
 
 def test_an_experiment_at_work_is_not_disturbed_by_more_than_what_connections_say(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, looking: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[tuple[Target, Mapping[str, Said]]] = []
     said = {name: Said(name) for name in LAB.connections}
-    monkeypatch.setattr(connections, "at_work", lambda _: "an experiment")
-    monkeypatch.setattr(connections, "prepare_target", lambda *_: pytest.fail("it is disturbed"))
+    looking(lambda *_: pytest.fail("it is disturbed"), "an experiment")
     monkeypatch.setattr(connections, "said_in_task", lambda one: said)
     monkeypatch.setattr(connections, "check_said", lambda one, found: checked.append((one, found)))
     look_before(settings, ["lab"])

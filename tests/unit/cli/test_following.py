@@ -60,6 +60,15 @@ class Sweep:
         with (self.settings.attempts / attempt / "ledger.jsonl").open("a") as ledger:
             ledger.write(json.dumps({"role": role}) + "\n")
 
+    def measured(self, attempt: str, cell: int, began_s: float, end_s: float, **what: Any) -> None:
+        self.begin(attempt, cell, at_s=began_s)
+        self.end(attempt, cell, at_s=end_s, **{"status": "valid", **what})
+
+    def write(self, attempt: str, **files: list[dict[str, Any]]) -> None:
+        for name, lines in files.items():
+            path = self.settings.attempts / attempt / f"{name}.jsonl"
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
     def end(self, attempt: str, cell: int, status: str | None, *, at_s: float = 0.0, **what: Any) -> None:
         if status:
             config = self.cells[cell].config
@@ -81,43 +90,35 @@ def sweep(tmp_path: Path) -> Sweep:
     return Sweep(tmp_path)
 
 
+FIRST, SECOND, THIRD = (f"20261121T06150{number}Z-000001" for number in (1, 2, 3))
+UNSOUND: dict[str, Any] = {"status": "unsound", "reasons": ["why"]}
+
+
 def test_an_unsound_measurement_is_said_so_and_the_next_one_is_of_the_same_experiment(sweep: Sweep) -> None:
-    sweep.begin("20261121T061500Z-000001", 0)
+    sweep.begin(FIRST, 0)
     (line,) = sweep.told()
     assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, makes its topics")
-    sweep.end("20261121T061500Z-000001", 0, "unsound", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
+    sweep.end(FIRST, 0, "unsound", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
     outcome, line = sweep.told()
     assert outcome.endswith("kill): unsound (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
     assert line.startswith("0 of 2 experiments done; the next measurement is prepared, about 3 min left")
-    sweep.begin("20261121T061700Z-000002", 0)
+    sweep.begin(SECOND, 0)
     (line,) = sweep.told()
     assert "experiment 1 of 2" in line and "kill, measurement 2): starting" in line
-    sweep.end("20261121T061700Z-000002", 0, "valid")
+    sweep.end(SECOND, 0, "valid")
     valid, line = sweep.told()
     assert valid.endswith("kill, measurement 2): valid")
     assert line.startswith("1 of 2 experiments done"), "though Airflow does not know it yet"
-    sweep.begin("20261121T061900Z-000003", 1)
+    sweep.begin(THIRD, 1)
     (line,) = sweep.told(1)
     assert line.startswith("experiment 2 of 2 (state 8 MB")
     assert sweep.told(1) == [], "nothing new"
     assert sweep.told(2) == ["aggregating: tables over all results, about 1 min left"]
 
 
-def test_a_cell_that_is_measured_again_makes_the_others_no_slower(sweep: Sweep) -> None:
-    sweep.begin("20261121T061500Z-000001", 0)
-    sweep.end("20261121T061500Z-000001", 0, "valid", at_s=60)
-    sweep.begin("20261121T061600Z-000002", 1, at_s=60)
-    sweep.end("20261121T061600Z-000002", 1, "unsound", reasons=["why"], at_s=120)
-    assert sweep.told(1)[-1].endswith("is prepared, about 2 min left")
-    sweep.begin("20261121T061700Z-000003", 1, at_s=120)
-    (line,) = sweep.told(1)
-    assert "measurement 2): starting" in line and line.endswith(", about 3 min left")
-
-
 def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep: Sweep) -> None:
-    for number in (1, 2, 3):
-        sweep.begin(f"20261121T06150{number}Z-000001", 0)
-        sweep.end(f"20261121T06150{number}Z-000001", 0, "unsound", reasons=["why"], at_s=60)
+    for attempt in (FIRST, SECOND, THIRD):
+        sweep.measured(attempt, 0, 0, 60, **UNSOUND)
     first, second, third, line = sweep.told(1)
     assert first.endswith("executor kill): unsound (why); measured again, 2 of at most 3")
     assert second.endswith("measurement 2): unsound (why); measured again, 3 of at most 3")
@@ -126,39 +127,45 @@ def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep:
 
 
 def test_what_failed_or_broke_off_may_be_tried_again_and_does_not_count_as_a_measurement(sweep: Sweep) -> None:
-    sweep.begin("20261121T061501Z-000001", 0)
-    sweep.end("20261121T061501Z-000001", 0, None, at_s=60)
+    sweep.measured(FIRST, 0, 0, 60, status=None)
     assert sweep.told()[0].endswith("kill): broke off without a record; tried again")
-    sweep.begin("20261121T061502Z-000001", 0)
-    sweep.end("20261121T061502Z-000001", 0, "failed", reasons=["InfrastructureError: kafka"], at_s=60)
+    sweep.measured(SECOND, 0, 0, 60, status="failed", reasons=["InfrastructureError: kafka"])
     assert sweep.told()[0].endswith("measurement 2): failed (InfrastructureError: kafka)")
-    sweep.begin("20261121T061503Z-000001", 0)
+    sweep.begin(THIRD, 0)
     assert "measurement 3): starting" in sweep.told()[0]
-    sweep.end("20261121T061503Z-000001", 0, "unsound", reasons=["why"], at_s=60)
+    sweep.end(THIRD, 0, at_s=60, **UNSOUND)
     assert sweep.told()[0].endswith("measurement 3): unsound (why); measured again, 2 of at most 3")
 
 
-def test_another_sweep_is_none_of_its_business(sweep: Sweep) -> None:
-    sweep.begin("20261121T061500Z-000001", 0, sweep="other")
+def test_another_sweep_is_none_of_its_business_and_an_attempt_in_the_making_is_found_later(sweep: Sweep) -> None:
+    sweep.begin(FIRST, 0, sweep="other")
     assert sweep.told() == ["0 of 2 experiments done; the next measurement is prepared, about 3 min left"]
-
-
-def test_an_attempt_in_the_making_is_found_later(sweep: Sweep) -> None:
-    (sweep.settings.attempts / "20261121T061500Z-000001").mkdir(parents=True)
-    assert sweep.told()[0].startswith("0 of 2")
-    (sweep.settings.attempts / "20261121T061500Z-000001").rmdir()
-    sweep.begin("20261121T061500Z-000001", 1)
+    (sweep.settings.attempts / SECOND).mkdir()
+    assert sweep.told() == []
+    (sweep.settings.attempts / SECOND).rmdir()
+    sweep.begin(SECOND, 1)
     assert sweep.told()[0].startswith("experiment 1 of 2 (state 8 MB")
 
 
-def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep) -> None:
-    sweep.begin("20261121T061500Z-000001", 0)
-    sweep.end("20261121T061500Z-000001", 0, "unsound", at_s=200)
-    sweep.begin("20261121T061900Z-000002", 0, at_s=240)
-    sweep.end("20261121T061900Z-000002", 0, "valid", at_s=600)
-    sweep.begin("20261122T061900Z-000003", 1, at_s=86_400)  # the services were down for a day
-    sweep.end("20261122T061900Z-000003", 1, None, at_s=86_440)
-    assert sweep.told(1)[-1].endswith("about 6 min left"), "200 s, 360 s and 40 s for two experiments"
+DAY = 86_400  # for which the services were down
+
+
+@pytest.mark.parametrize(
+    ("measured", "left"),
+    [
+        ([(0, 0, 60, {}), (1, 60, 120, UNSOUND)], 2),  # what is measured again makes the others no slower
+        ([(0, 0, 200, UNSOUND), (0, 240, 600, {}), (1, DAY, DAY + 40, {"status": None})], 6),  # 200, 360, 40 s for two
+        ([(0, 0, 120, {}), (1, 100, 200, UNSOUND)], 2),  # 100 s each: it starts while another is judged
+    ],
+)
+def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep, measured: list[Any], left: int) -> None:
+    for attempt, (cell, began_s, end_s, how) in zip((FIRST, SECOND, THIRD), measured, strict=False):
+        sweep.measured(attempt, cell, began_s, end_s, **how)
+    assert f"about {left} min left" in sweep.told(1)[-1]
+    if began_s == 60:
+        sweep.begin(THIRD, 1, at_s=120)
+        (line,) = sweep.told(1)
+        assert "measurement 2): starting" in line and line.endswith(", about 3 min left")
 
 
 @pytest.mark.parametrize(
@@ -172,55 +179,42 @@ def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep) -> None:
     ],
 )
 def test_a_starting_experiment_says_what_it_waits_for(sweep: Sweep, roles: list[str], awaited: str) -> None:
-    sweep.begin("20261121T061500Z-000001", 0)
+    sweep.begin(FIRST, 0)
     for role in roles:
-        sweep.started("20261121T061500Z-000001", role)
+        sweep.started(FIRST, role)
     if roles:
-        (sweep.settings.attempts / "20261121T061500Z-000001" / "recorder.jsonl").touch()
+        sweep.write(FIRST, recorder=[])
     assert f": starting, {awaited}, about" in sweep.told()[0]
 
 
 def test_what_is_shown_is_the_experiment_whose_turn_it_is(sweep: Sweep) -> None:
-    first, second = "20261121T061500Z-000001", "20261121T061501Z-000002"
-    for number, attempt in enumerate((first, second)):
+    for number, attempt in enumerate((FIRST, SECOND)):
         sweep.begin(attempt, number)
         sweep.started(attempt, "recorder")
-    journal = sweep.settings.attempts / first / "recorder.jsonl"
     assert ": waits for its turn, about" in sweep.told()[-1]
-    journal.write_text(json.dumps({"kind": "start", "wall_ns": int(BEGAN_S * 1e9)}) + "\n")
+    sweep.write(FIRST, recorder=[{"kind": "start", "wall_ns": int(BEGAN_S * 1e9)}])
     (line,) = sweep.told()
     assert line.startswith("experiment 1 of") and ": starting, starts its processes" in line
 
 
-def test_an_experiment_that_starts_while_another_is_judged_takes_no_time_twice(sweep: Sweep) -> None:
-    sweep.begin("20261121T061500Z-000001", 0)
-    sweep.end("20261121T061500Z-000001", 0, "valid", at_s=120)
-    sweep.begin("20261121T061640Z-000002", 1, at_s=100)
-    sweep.end("20261121T061640Z-000002", 1, "unsound", at_s=200)
-    assert "about 2 min left" in sweep.told(1)[-1], "100 s each, and the tables"
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_whose_experiment_is_waited_for_is_said(sweep: Sweep, tmp_path: Path, elsewhere: bool) -> None:
-    waiting, other = "20261121T061500Z-000001", "20261121T061400Z-000009"
+    other = "20261121T061400Z-000009"
     attempts = tmp_path / "other" / "attempts" if elsewhere else sweep.settings.attempts
-    sweep.begin(waiting, 0)
-    sweep.started(waiting, "recorder")
+    sweep.begin(FIRST, 0)
+    sweep.started(FIRST, "recorder")
     sweep.begin(other, 1, sweep="s2")
-    words = ["-m", RECORDER, "--attempt-dir", str(attempts / other), "--machine", sweep.settings.machine]
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
+    words = [sys.executable, "-c", HOLDER, "-m", RECORDER, "--attempt-dir", str(attempts / other), "--machine"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*words, sweep.settings.machine], **pipes) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
         told = sweep.told()[-1]
-        if elsewhere:
-            assert (
-                f"): waits for {other} of " in told and f", {tmp_path / 'other'}), another installation, about" in told
-            )
-        else:
-            assert f"): waits for {other} (state 8 MB" in told
-            assert "of the sweep s2), about 3 min left from then" in told
         holder.communicate(b"")
+    if elsewhere:
+        said = (f"): waits for {other} of ", f", {tmp_path / 'other'}), another installation, about")
+    else:
+        said = (f"): waits for {other} (state 8 MB", "of the sweep s2), about 3 min left from then")
+    assert all(one in told for one in said), told
     assert ": waits for its turn, about" in sweep.told()[-1]
 
 
@@ -230,34 +224,33 @@ def test_a_wait_is_told_in_minutes_and_never_as_none() -> None:
     ]  # fmt: skip
 
 
-def test_records_are_counted_from_the_gate_on(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = "20261121T061500Z-000001"
-    sweep.begin(attempt, 0)
-    folder = sweep.settings.attempts / attempt
+@pytest.fixture
+def two_seconds_on(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Instant of a gate that opened two seconds ago."""
     gate = int(BEGAN_S * 1e9)
-    (folder / "conductor.jsonl").write_text(json.dumps({"event": "gate", "t0_wall_ns": gate}) + "\n")
+    monkeypatch.setattr("faultline.lifecycle.progress.time.time_ns", lambda: gate + 2 * 10**9)
+    return gate
+
+
+def test_records_are_counted_from_the_gate_on(sweep: Sweep, two_seconds_on: int) -> None:
     offsets = [(-1, 9_815), (1, 9_900), (2, 10_015)]
     lines = [
-        {"kind": "offsets", "topic": "input", "end": {"0": end}, "wall_ns": gate + second * 10**9}
+        {"kind": "offsets", "topic": "input", "end": {"0": end}, "wall_ns": two_seconds_on + second * 10**9}
         for second, end in offsets
     ]
-    (folder / "recorder.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    monkeypatch.setattr("faultline.lifecycle.progress.time.time_ns", lambda: gate + 2 * 10**9)
+    sweep.begin(FIRST, 0)
+    sweep.write(FIRST, conductor=[{"event": "gate", "t0_wall_ns": two_seconds_on}], recorder=lines)
     assert "T0 + 2 s; 200 records in" in sweep.told()[0]
 
 
-def test_events_from_the_engine_are_counted_by_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt, sweep = "20261121T061500Z-000001", Sweep(tmp_path, {"workload": "nexmark", "query": "q8"})
-    sweep.begin(attempt, 0)
-    folder, gate = sweep.settings.attempts / attempt, int(BEGAN_S * 1e9)
-    (folder / "conductor.jsonl").write_text(json.dumps({"event": "gate", "t0_wall_ns": gate}) + "\n")
-    lines: list[dict[str, object]] = [{"event": "started", "wall_ns": gate - 3 * 10**9}]
-    lines += [
-        {"event": "progress", "num_input_rows": 1000, "end_offsets": {"0": end}, "wall_ns": gate + second * 10**9}
-        for second, end in ((-1, 500), (1, 1000), (2, 1500))
-    ]
-    (folder / "listener.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    monkeypatch.setattr("faultline.lifecycle.progress.time.time_ns", lambda: gate + 2 * 10**9)
+def test_events_from_the_engine_are_counted_by_their_numbers(tmp_path: Path, two_seconds_on: int) -> None:
+    sweep = Sweep(tmp_path, {"workload": "nexmark", "query": "q8"})
+    lines: list[dict[str, Any]] = [{"event": "started", "wall_ns": two_seconds_on - 3 * 10**9}]
+    for second, end in ((-1, 500), (1, 1000), (2, 1500)):
+        progress = {"event": "progress", "num_input_rows": 1000, "end_offsets": {"0": end}}
+        lines.append({**progress, "wall_ns": two_seconds_on + second * 10**9})
+    sweep.begin(FIRST, 0)
+    sweep.write(FIRST, conductor=[{"event": "gate", "t0_wall_ns": two_seconds_on}], listener=lines)
     assert "(query q8, control): warm-up, T0 + 2 s; 1,000 events done" in sweep.told()[0]
 
 

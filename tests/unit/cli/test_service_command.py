@@ -19,82 +19,79 @@ def settings(folder: Path) -> Settings:
     return Settings(ROOT, folder / "home", folder / "results")
 
 
-def test_the_unit_runs_this_installation_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this installation's unit stands."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FAULTLINE_PASS", "TOKEN")
+    monkeypatch.setenv("TOKEN", "of mine")
+    return tmp_path / "systemd" / "user" / UNIT
+
+
+def test_the_unit_runs_this_installation_and_nothing_else(
+    unit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "0 2 * * *")
     monkeypatch.setenv("FAULTLINE_DATABASE", "postgresql://a:secret@b/c")
     monkeypatch.setenv("FAULTLINE_PASS", "TOKEN, OTHER")
     monkeypatch.setenv("FAULTLINE_TOPOLOGY_DATABASE", "postgresql://a:b@c/d")
-    monkeypatch.setenv("TOKEN", "of mine")
-    path = tmp_path / "systemd" / "user" / UNIT
-    write_unit(settings(tmp_path), path)
-    write_unit(settings(tmp_path), path)  # twice is once
-    unit = configparser.RawConfigParser(strict=False)
-    unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read(path)
-    service = unit["Service"]
+    for _ in range(2):  # twice is once
+        write_unit(settings(tmp_path), unit)
+    parsed = configparser.RawConfigParser(strict=False)
+    parsed.optionxform = str  # type: ignore[assignment, method-assign]
+    parsed.read(unit)
+    service = parsed["Service"]
     assert service["WorkingDirectory"] == str(ROOT)
     assert (service["ExecStart"], service["ExecStop"]) == ("/bin/sh ./faultline up", "/bin/sh ./faultline down")
     assert service["Type"] == "oneshot" and service["RemainAfterExit"] == "yes"
-    text = path.read_text()
-    assert (
-        f'Environment="FAULTLINE_HOME={tmp_path}/home"' in text
-        and 'Environment="FAULTLINE_NIGHTLY_SCHEDULE=0 2' in text
-    )
-    assert 'Environment="FAULTLINE_PASS=TOKEN, OTHER"' in text and 'Environment="TOKEN=of mine"' in text
-    assert 'Environment="FAULTLINE_TOPOLOGY_DATABASE=postgresql://a:b@c/d"' in text
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert "secret" not in text and [one.name for one in path.parent.iterdir()] == [UNIT]
+    text = unit.read_text()
+    for said in (
+        f"FAULTLINE_HOME={tmp_path}/home",
+        "FAULTLINE_NIGHTLY_SCHEDULE=0 2 * * *",
+        "FAULTLINE_PASS=TOKEN, OTHER",
+        "TOKEN=of mine",
+        "FAULTLINE_TOPOLOGY_DATABASE=postgresql://a:b@c/d",
+    ):
+        assert f'Environment="{said}"' in text
+    assert stat.S_IMODE(unit.stat().st_mode) == 0o600
+    assert "secret" not in text and [one.name for one in unit.parent.iterdir()] == [UNIT]
 
 
-def test_a_dry_run_prints_the_unit_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("FAULTLINE_PASS", "TOKEN")
-    monkeypatch.setenv("TOKEN", "of mine")
+def test_a_dry_run_prints_the_unit_and_writes_nothing(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install(conductor=True, dry_run=True)
     told = capsys.readouterr()
     assert "ExecStart=/bin/sh ./faultline up --no-airflow --foreground\n" in told.out and 'TOKEN=…"' in told.out
     assert "of mine" not in told.out and "nothing was done" in told.err
-    assert not (tmp_path / "config").exists()
+    assert not unit.parent.exists()
 
 
-def test_another_installations_unit_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "systemd" / "user" / UNIT
-    write_unit(settings(tmp_path / "other"), path)
-    before = path.read_text()
-    with pytest.raises(ConfigError, match="is of another installation"):
-        write_unit(settings(tmp_path), path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
-    with pytest.raises(ConfigError, match="is of another installation"):
-        remove()
-    assert path.read_text() == before
+def test_another_installations_unit_is_left_alone(unit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_unit(settings(tmp_path / "other"), unit)
+    before = unit.read_text()
+    for act in (lambda: write_unit(settings(tmp_path), unit), remove):
+        with pytest.raises(ConfigError, match="is of another installation"):
+            act()
+    assert unit.read_text() == before
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "other" / "home"))
     remove()
-    assert not path.exists()
+    assert not unit.exists()
     with pytest.raises(ConfigError, match="there is none"):
         remove()
 
 
-def test_a_unit_that_is_enabled_is_not_removed_and_it_says_how_to_end_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
-    path = tmp_path / "systemd" / "user" / UNIT
-    write_unit(settings(tmp_path), path)
-    link = path.parent / "default.target.wants" / UNIT
+def test_a_unit_that_is_enabled_is_not_removed_and_it_says_how_to_end_it(unit: Path, tmp_path: Path) -> None:
+    write_unit(settings(tmp_path), unit)
+    link = unit.parent / "default.target.wants" / UNIT
     link.parent.mkdir()
-    link.symlink_to(path)
+    link.symlink_to(unit)
     with pytest.raises(ConfigError, match=f"first: systemctl --user disable --now {UNIT}$"):
         remove()
-    assert path.exists()
+    assert unit.exists()
     link.unlink()
     remove()
-    assert not path.exists()
-    link.symlink_to(path)
+    assert not unit.exists()
+    link.symlink_to(unit)
     with pytest.raises(ConfigError, match="is enabled"):
         remove()
 
@@ -118,11 +115,10 @@ def test_a_path_with_spaces_and_dollars_is_one_that_systemd_reads(tmp_path: Path
     assert UNIT not in told.stderr, told.stderr
 
 
-def test_values_are_handed_on_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAULTLINE_PASS", "TOKEN")
+def test_values_are_handed_on_as_they_are(unit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", '{"a": "100 %\\"}')
-    write_unit(settings(tmp_path), tmp_path / UNIT)
-    assert r'Environment="TOKEN={\"a\": \"100 %%\\\"}"' in (tmp_path / UNIT).read_text()
+    write_unit(settings(tmp_path), unit)
+    assert r'Environment="TOKEN={\"a\": \"100 %%\\\"}"' in unit.read_text()
     monkeypatch.setenv("TOKEN", "a\nb")
     with pytest.raises(ConfigError, match="TOKEN: holds a line break"):
-        write_unit(settings(tmp_path), tmp_path / UNIT)
+        write_unit(settings(tmp_path), unit)
