@@ -14,6 +14,8 @@ import plotly
 import pytest
 from fastapi import FastAPI
 
+from faultline.records.record import Record
+from faultline.records.summary import Entry
 from faultline.reports.html import asset_version
 from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.runs import address_of_dag, address_of_run, runs_of_entry, runs_of_sweep
@@ -25,30 +27,21 @@ from tests.unit.reports.test_report import EVIL
 from tests.unit.sample_records import RECOVERED
 
 PAGES = (
-    "/",
-    "/sweeps/s1",
-    "/matrices/m",
-    "/unswept",
-    "/experiments/a1",
-    "/compare",
-    "/compare?a=s1&b=s2",
-    "/experiments.csv",
-    "/experiments.parquet?sweep=s1",
-    "/static/plotly.min.js",
-    "/static/style.css",
-    "/now",
+    "/", "/sweeps/s1", "/matrices/m", "/unswept", "/experiments/a1", "/compare", "/compare?a=s1&b=s2",
+    "/experiments.csv", "/experiments.parquet?sweep=s1", "/static/plotly.min.js", "/static/style.css", "/now",
     "/metrics",
-)
+)  # fmt: skip
+# What looks like a path, or like an id that is there.
+TRICKS = (
+    "%2e%2e/%2e%2e/secret", "%2e%2e%2f%2e%2e%2fsecret", "../../secret", "..%5c..%5csecret", "%2fetc%2fpasswd",
+    "//etc/passwd", "a1%00", "a1.json", "./a1", "%252e%252e%252fsecret", "broken", ".", "..", "%ff", "*", "a1%20", "A1",
+)  # fmt: skip
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> FastAPI:
-    path = put(
-        tmp_path / "results",
-        record("a1", recovery=RECOVERED),
-        record("a2", sweep="s2", state_mb=8.0),
-        record("a3", sweep=None, matrix=None),
-    )
+    made = [record("a1", recovery=RECOVERED), record("a2", sweep="s2", state_mb=8.0)]
+    path = put(tmp_path / "results", *made, record("a3", sweep=None, matrix=None))
     path.with_name("broken.json").write_text("{")
     (tmp_path / "secret.json").write_text('{"secret": 1}')
     return app(tmp_path / "results")
@@ -85,28 +78,7 @@ def test_plotly_is_the_installed_one_and_may_be_kept(served: FastAPI) -> None:
     assert "no-cache" in ask(served, "/").headers["cache-control"]
 
 
-@pytest.mark.parametrize(
-    "trick",
-    [
-        "%2e%2e/%2e%2e/secret",
-        "%2e%2e%2f%2e%2e%2fsecret",
-        "../../secret",
-        "..%5c..%5csecret",
-        "%2fetc%2fpasswd",
-        "//etc/passwd",
-        "a1%00",
-        "a1.json",
-        "./a1",
-        "%252e%252e%252fsecret",
-        "broken",
-        ".",
-        "..",
-        "%ff",
-        "*",
-        "a1%20",
-        "A1",
-    ],
-)
+@pytest.mark.parametrize("trick", TRICKS)
 @pytest.mark.parametrize("place", ["experiments", "sweeps", "matrices", "static", "runs/m", "dags"])
 def test_an_id_is_looked_up_and_never_a_path(served: FastAPI, place: str, trick: str) -> None:
     answer = ask(served, f"/{place}/{trick}")
@@ -119,14 +91,21 @@ def test_an_id_is_looked_up_and_never_a_path(served: FastAPI, place: str, trick:
 
 
 def test_unknown_ids_are_told_in_one_line(served: FastAPI) -> None:
-    assert ask(served, "/sweeps/s9").line == "No sweep s9 has a record."
-    assert ask(served, "/experiments/a9").line == "No attempt a9."
-    assert "broken" in ask(served, "/experiments/broken").line and "cannot" in ask(served, "/experiments/broken").line
-    assert ask(served, "/compare?a=s1&b=s9").line == "No sweep s9 has a record."
-    assert ask(served, "/sweeps/s1?metric=nothing").line == "No valid record here has the metric nothing."
-    assert ask(served, "/experiments.csv?sweep=s9").line == "No record belongs to s9."
-    assert ask(served, "/experiments.exe").line == "No table is called experiments.exe."
-    assert ask(served, "/elsewhere/x").line == "Nothing is at elsewhere/x."
+    for address, line in (
+        ("/sweeps/s9", "No sweep s9 has a record."),
+        ("/experiments/a9", "No attempt a9."),
+        ("/compare?a=s1&b=s9", "No sweep s9 has a record."),
+        ("/sweeps/s1?metric=nothing", "No valid record here has the metric nothing."),
+        ("/experiments.csv?sweep=s9", "No record belongs to s9."),
+        ("/experiments.exe", "No table is called experiments.exe."),
+        ("/elsewhere/x", "Nothing is at elsewhere/x."),
+        ("/runs/m/never", "The run never of m has no record yet."),
+    ):
+        answer = ask(served, address)
+        assert (answer.status, answer.line) == (404, line)
+        # What does not exist will not come to be.
+        assert ('<a href="/runs/m/never">Look again</a>' in answer.text) is (address == "/runs/m/never")
+    assert re.search("broken.* cannot", ask(served, "/experiments/broken").line)
     for page in ("-1", "0", "x", "99999999999999999999", "%F0%9D%9F%99"):
         assert ask(served, f"/?page={page}").status == 200
 
@@ -143,13 +122,14 @@ def test_what_is_asked_for_is_escaped_in_the_answer(served: FastAPI) -> None:
 
 
 def test_runs_and_dags_lead_to_their_pages(served: FastAPI) -> None:
-    answer = ask(served, "/runs/m/s1")
-    assert (answer.status, answer.headers["location"]) == (303, "/sweeps/s1")
-    assert ask(served, "/dags/m").headers["location"] == "/matrices/m"
-    never = ask(served, "/runs/m/never")
-    assert (never.status, never.line) == (404, "The run never of m has no record yet.")
-    assert '<a href="/runs/m/never">Look again</a>' in never.text
-    assert "Look again" not in ask(served, "/sweeps/s9").text, "what does not exist will not come to be"
+    for address, page in (("/runs/m/s1", "/sweeps/s1"), ("/dags/m", "/matrices/m")):
+        answer = ask(served, address)
+        assert (answer.status, answer.headers["location"]) == (303, page)
+
+
+def test_only_reading_is_offered(served: FastAPI) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert ask(served, "/sweeps/s1", method=method).status == 405
 
 
 def test_a_download_has_a_harmless_name(served: FastAPI, tmp_path: Path) -> None:
@@ -158,11 +138,6 @@ def test_a_download_has_a_harmless_name(served: FastAPI, tmp_path: Path) -> None
     answer = ask(served, "/experiments.parquet?matrix=a%22%3B%20x%0A%2F..%2Fb")
     assert answer.headers["content-disposition"] == 'attachment; filename="faultline-a_x_b.parquet"'
     assert answer.body.startswith(b"PAR1")
-
-
-def test_only_reading_is_offered(served: FastAPI) -> None:
-    for method in ("POST", "PUT", "PATCH", "DELETE"):
-        assert ask(served, "/sweeps/s1", method=method).status == 405
 
 
 def test_a_half_of_a_surrogate_pair_in_a_raw_file_is_no_error(tmp_path: Path) -> None:
@@ -233,27 +208,24 @@ def test_a_run_is_noted_in_its_attempt(tmp_path: Path) -> None:
         assert runs_of_entry(one, entry)[0] == Run("experiment", child)
 
 
+def entries_of(results: Path, *records: Record) -> list[Entry]:
+    put(results, *records)
+    one = site(results)
+    one.index.refresh()
+    return one.index.all()
+
+
 def test_the_download_holds_every_record(tmp_path: Path) -> None:
     plan = {"faults": [{"victim": "executor", "action": "kill", "at_s": 41.0}]}
-    put(
-        tmp_path,
-        *grid(),
-        record(
-            "f1",
-            status="failed",
-            reasons=['a, "quoted"\nline', "=1+1"],
-            raw_config={"corpus": "ä", "fault_plan": plan},
-        ),
-    )
-    one = site(tmp_path)
-    one.index.refresh()
-    entries = one.index.of_sweep("s1")
+    reasons = ['a, "quoted"\nline', "=1+1"]
+    failed = record("f1", status="failed", reasons=reasons, raw_config={"corpus": "ä", "fault_plan": plan})
+    entries = entries_of(tmp_path, *grid(), failed)
     table_rows = list(csv.DictReader(io.StringIO(as_csv(entries).decode())))
     assert len(table_rows) == 13
-    failed = next(row for row in table_rows if row["attempt"] == "f1")
-    assert (failed["status"], failed["latency_ms_p99"], failed["config_corpus"]) == ("failed", "", "ä")
-    assert failed["reasons"] == 'a, "quoted"\nline; =1+1'
-    assert json.loads(failed["config_fault_plan"]) == plan
+    row = next(row for row in table_rows if row["attempt"] == "f1")
+    assert (row["status"], row["latency_ms_p99"], row["config_corpus"]) == ("failed", "", "ä")
+    assert row["reasons"] == 'a, "quoted"\nline; =1+1'
+    assert json.loads(row["config_fault_plan"]) == plan
     table = pd.read_parquet(io.BytesIO(as_parquet(entries)))
     assert len(table) == 13
     assert table["latency_ms_p99"].dtype == "float64" and table["repetition"].dtype == "int64"
@@ -262,11 +234,8 @@ def test_the_download_holds_every_record(tmp_path: Path) -> None:
 
 
 def test_columns_of_mixed_kinds_become_text(tmp_path: Path) -> None:
-    put(
-        tmp_path, record("a1", raw_config={"odd": 1, "flag": True}), record("a2", raw_config={"odd": "x", "flag": None})
-    )
-    one = site(tmp_path)
-    one.index.refresh()
-    table = pd.read_parquet(io.BytesIO(as_parquet(one.index.all())))
+    kinds = ({"odd": 1, "flag": True}, {"odd": "x", "flag": None})
+    entries = entries_of(tmp_path, *(record(f"a{n}", raw_config=one) for n, one in enumerate(kinds)))
+    table = pd.read_parquet(io.BytesIO(as_parquet(entries)))
     assert list(table["config_odd"]) == ["1", "x"]
     assert list(table["config_flag"]) == [True, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -50,44 +51,37 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
 def test_of_a_disturbed_experiment_every_list_says_who_took_the_cores(tmp_path: Path) -> None:
     reason = "disturbed: others and the host took 0.40 cores > 0.3"
     one = record("a1", status="unsound", reasons=[reason])
-    for number, besides in enumerate(
-        (CpuBesides(others=0.35, stolen=0.05, services=0.1), CpuBesides(others=0.35, stolen=None), None)
-    ):
+    known = (CpuBesides(others=0.35, stolen=0.05, services=0.1), CpuBesides(others=0.35, stolen=None), None)
+    for number, besides in enumerate(known):
         metrics = one.metrics.model_copy(update={"cpu_besides": besides})
         put(tmp_path, one.model_copy(update={"attempt": f"a{number}", "metrics": metrics}))
     pages = site(tmp_path)
-    told = f"{reason}; on average other processes 0.25, Airflow and other services 0.10, the host 0.05"
-    assert told in experiment_page(pages, "a0").replace("&gt;", ">")
-    assert f"{reason}; on average other processes 0.35<" in experiment_page(pages, "a1").replace("&gt;", ">")
-    assert f"{reason}<" in experiment_page(pages, "a2").replace("&gt;", ">"), "nothing is known, nothing is said"
+    told = (
+        f"{reason}; on average other processes 0.25, Airflow and other services 0.10, the host 0.05",
+        f"{reason}; on average other processes 0.35<",
+        f"{reason}<",  # nothing is known, nothing is said
+    )
+    for number, said in enumerate(told):
+        assert said in experiment_page(pages, f"a{number}").replace("&gt;", ">")
     overview = overview_page(pages).replace("&gt;", ">")
-    assert told in overview and f"{reason}; on average other processes 0.35<" in overview
-    assert f"{reason}<" in sweep_page(pages, "s1").replace("&gt;", ">"), "in the words of the newest one"
+    assert told[0] in overview and told[1] in overview
+    assert told[2] in sweep_page(pages, "s1").replace("&gt;", ">"), "in the words of the newest one"
 
 
 def test_an_experiment_without_raw_files_shows_its_record(tmp_path: Path) -> None:
+    timeline = {"gate": (0.0, "gate.json"), "t0": (41.0, "conductor.jsonl")}
+    unsound = {"status": "unsound", "reasons": ["not-steady: lag has a trend"], "timeline": timeline}
     put(
         tmp_path,
-        record(
-            "a1",
-            status="unsound",
-            reasons=["not-steady: lag has a trend"],
-            recovery=RECOVERED,
-            timeline={"gate": (0.0, "gate.json"), "t0": (41.0, "conductor.jsonl")},
-        ),
+        record("a1", recovery=RECOVERED, **unsound),
         record("a2", status="valid", recovery=RECOVERED),
         record("f1", status="failed", reasons=["broker gone"], state_mb=8.0),
     )
     one = site(tmp_path)
-    text = Page(experiment_page(one, "a1")).text
-    for expected in (
-        "not-steady: lag has a trend",
-        "series.json is missing",
-        "Recovered in 13.84 s",
-        "bench-1: 2 cores",
-    ):
-        assert expected in text, expected
-    assert "/faultline/experiments/a2" in experiment_page(one, "a1"), "the same cell measured again"
+    html = experiment_page(one, "a1")
+    for said in (*unsound["reasons"], "series.json is missing", "Recovered in 13.84 s", "bench-1: 2 cores"):
+        assert said in Page(html).text, said
+    assert "/faultline/experiments/a2" in html, "the same cell measured again"
     assert "broker gone" in Page(experiment_page(one, "f1")).text
     with pytest.raises(Unknown, match="No attempt a3"):
         experiment_page(one, "a3")
@@ -109,30 +103,31 @@ def test_an_attempt_of_a_bundle_shows_the_curves_that_its_raw_files_hold(tmp_pat
     assert "series.json is missing, and cannot be made of the raw files (InfrastructureError: " in text
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "null", '{"event": 5}\n', '"x"\n"y"\n', "5\n6\n", "\xff"])
-def test_raw_files_may_hold_anything(tmp_path: Path, content: str) -> None:
-    put(tmp_path, record("a1", recovery=RECOVERED))
-    folder = tmp_path / "attempts" / "a1"
-    folder.mkdir(parents=True)
-    names = ("series.json", "audit.json", "attempt.json", "conductor.jsonl", "supervisor.jsonl", "services.jsonl")
-    for name in names:
-        (folder / name).write_text(content, encoding="latin-1")
-    assert "Recovered in 13.84 s" in experiment_page(site(tmp_path), "a1") or "only the record is shown" in (
-        experiment_page(site(tmp_path), "a1")
-    )
-
-
+RAW = ("series.json", "audit.json", "attempt.json", "conductor.jsonl", "supervisor.jsonl", "services.jsonl")
 DEEP = "[" * 100_000
 
 
-@pytest.mark.parametrize("name", ["series.json", "audit.json", "attempt.json", "conductor.jsonl", "supervisor.jsonl"])
-@pytest.mark.parametrize("content", [DEEP, '{"a": ' * 50_000, f"{DEEP}\n{{}}\n"])
-def test_a_raw_file_may_be_nested_without_end(tmp_path: Path, name: str, content: str) -> None:
-    put(tmp_path, record("a1", recovery=RECOVERED))
-    folder = tmp_path / "attempts" / "a1"
+def shown_with(results: Path, names: Sequence[str], content: str) -> str:
+    """The page of an experiment whose raw files of these names hold this."""
+    timeline = {"gate": (0.0, "gate.json"), "t0": (41.0, "x")}
+    put(results, record("a1", recovery=RECOVERED, timeline=timeline))
+    folder = results / "attempts" / "a1"
     folder.mkdir(parents=True)
-    (folder / name).write_text(content)
-    assert "executor kill" in experiment_page(site(tmp_path), "a1")
+    for name in names:
+        (folder / name).write_text(content, encoding="latin-1")
+    return experiment_page(site(results), "a1")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "null", '{"event": 5}\n', '"x"\n"y"\n', "5\n6\n", "\xff"])
+def test_raw_files_may_hold_anything(tmp_path: Path, content: str) -> None:
+    html = shown_with(tmp_path, RAW, content)
+    assert "Recovered in 13.84 s" in html or "only the record is shown" in html
+
+
+@pytest.mark.parametrize("name", RAW)
+@pytest.mark.parametrize("content", [DEEP, '{"a": ' * 50_000, f"{DEEP}\n{{}}\n"], ids=["list", "mapping", "line"])
+def test_a_raw_file_may_be_nested_without_end(tmp_path: Path, name: str, content: str) -> None:
+    assert "executor kill" in shown_with(tmp_path, [name], content)
 
 
 @pytest.mark.parametrize(
@@ -144,11 +139,7 @@ def test_a_raw_file_may_be_nested_without_end(tmp_path: Path, name: str, content
     ],
 )
 def test_a_journal_may_hold_odd_values(tmp_path: Path, line: str) -> None:
-    put(tmp_path, record("a1", recovery=RECOVERED, timeline={"gate": (0.0, "gate.json"), "t0": (41.0, "x")}))
-    folder = tmp_path / "attempts" / "a1"
-    folder.mkdir(parents=True)
-    (folder / "conductor.jsonl").write_text(f"{line}\n")
-    assert "executor kill" in experiment_page(site(tmp_path), "a1")
+    assert "executor kill" in shown_with(tmp_path, ["conductor.jsonl"], f"{line}\n")
 
 
 def test_curves_with_numbers_that_are_none_have_gaps(tmp_path: Path) -> None:
@@ -221,11 +212,7 @@ def test_without_a_fault_both_begin_at_the_gate(tmp_path: Path) -> None:
 
 def test_an_experiment_offers_the_others_of_its_sweep(tmp_path: Path) -> None:
     put(
-        tmp_path,
-        record("a1", recovery=RECOVERED),
-        record("a2", state_mb=8.0),
-        record("a3"),
-        record("other", sweep="s2"),
+        tmp_path, record("a1", recovery=RECOVERED), record("a2", state_mb=8.0), record("a3"), record("other", sweep="z")
     )
     one = site(tmp_path)
     asked = Page(experiment_page(one, "a1")).text

@@ -106,20 +106,13 @@ def test_exactly_once_is_claimed_where_counts_and_sums_agree(tmp_path: Path) -> 
 
 def test_head_and_sections(tmp_path: Path) -> None:
     found = page(matrix(), tmp_path, title="Word count under a kill", sweep={"Started by": "nightly", "n": 3})
+    config_id = sample(state_mb=8.0, checkpoint_interval_s=5.0).config_id
     for text in (
-        "Word count under a kill",
-        "bench-1: 2 cores, 8 GB of memory",
-        "Spark 4.2.0 · Kafka 4.3.1 · Java 17.0.15",
-        "2026-11-21 06:15 UTC",
-        "Started by",
-        "nightly",
-        f"Faultline {__version__}",
-        "5. State 8 MB, interval 5 s, executor kill",
-        f"records/{sample(state_mb=8.0, checkpoint_interval_s=5.0).config_id}/a-8-5.json",
-        "spark.executor.cores",
-        "executor_memory_mb",
-        "Every rule of validity held.",
-    ):
+        "Word count under a kill", "bench-1: 2 cores, 8 GB of memory", "Spark 4.2.0 · Kafka 4.3.1 · Java 17.0.15",
+        "2026-11-21 06:15 UTC", "Started by", "nightly", f"Faultline {__version__}",
+        "5. State 8 MB, interval 5 s, executor kill", f"records/{config_id}/a-8-5.json", "spark.executor.cores",
+        "executor_memory_mb", "Every rule of validity held.",
+    ):  # fmt: skip
         assert text in found.text, text
     assert [name for name, _ in found.elements].count("article") == 5
     assert "61,725 overcounted" in found.text, "the head says so when the audit found something"
@@ -150,18 +143,11 @@ def test_the_words_of_a_chain_are_not_held_against_its_lines(tmp_path: Path) -> 
 
 def test_several_faults_have_a_row_each_and_the_new_events_have_names(tmp_path: Path) -> None:
     impact = {"dip_depth": 0.874, "silence_s": 7.8123, "lag_area_record_s": 12_345.6}
-    record = sample(
-        recovery=RECOVERED | impact,
-        recoveries=[RECOVERED | impact, CENSORED],
-        timeline={
-            "gate": (0.0, "gate.json"),
-            "t0": (41.0, "conductor.jsonl"),
-            "driver_restarted": (43.5, "supervisor.jsonl"),
-            "t0#2": (61.0, "conductor.jsonl"),
-            "service_up#2": (64.25, "services.jsonl"),
-        },
-    )
-    found = page([record], tmp_path)
+    instants = [("gate", 0.0, "gate.json"), ("t0", 41.0, "conductor.jsonl"), ("t0#2", 61.0, "conductor.jsonl"),
+                ("driver_restarted", 43.5, "supervisor.jsonl"), ("service_up#2", 64.25, "services.jsonl")]  # fmt: skip
+    timeline = {name: (at_s, source) for name, at_s, source in instants}
+    first = RECOVERED | impact
+    found = page([sample(recovery=first, recoveries=[first, CENSORED], timeline=timeline)], tmp_path)
     assert ["1", "0.15", "5.09", "1.01", "1.59", "4.00", "13.8", "87 %", "7.81", "12,346"] in found.cells
     assert ["2", "0.15", "5.09", "1.01", "1.59", "—", "> 33.9", "—", "—", "—"] in found.cells
     assert ["43.500", "+2.500", "the supervisor has restarted the driver", "supervisor.jsonl"] in found.cells
@@ -203,6 +189,10 @@ def test_an_attempt_without_curves_says_so(tmp_path: Path, status: str) -> None:
     assert json.loads(found.scripts[0]) == {}
 
 
+DEEP = "[" * 100_000
+LONE = '{"offenders": [{"kind": "lost", "key": "x\\ud800y"}]}'
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -210,30 +200,24 @@ def test_an_attempt_without_curves_says_so(tmp_path: Path, status: str) -> None:
         ("{}", "does not hold"),
         ("[]", "does not hold"),
         ("null", "does"),
-        ("[" * 100_000, "cannot be read (RecursionError)"),
+        (DEEP, "cannot be read (RecursionError)"),
+        (LONE, "x?y"),
     ],
+    ids=lambda value: value[:20],
 )
-def test_broken_curves_do_not_break_the_report(tmp_path: Path, content: str, said: str) -> None:
+def test_broken_raw_files_do_not_break_the_report(tmp_path: Path, content: str, said: str) -> None:
     record = sample()
     folder = tmp_path / "attempts" / record.attempt
     folder.mkdir(parents=True)
-    (folder / "series.json").write_text(content)
-    (folder / "audit.json").write_text(content)
-    assert said in page([record], tmp_path).text
+    for name in ("series.json", "audit.json"):
+        (folder / name).write_text(content)
+    assert said in write_report([record], tmp_path, tmp_path / "r.html", title="t").read_text(encoding="utf-8")
 
 
-def test_a_lone_surrogate_does_not_break_the_report(tmp_path: Path) -> None:
-    record = sample()
-    folder = tmp_path / "attempts" / record.attempt
-    folder.mkdir(parents=True)
-    (folder / "audit.json").write_text('{"offenders": [{"kind": "lost", "key": "x\\ud800y"}]}')
-    target = tmp_path / "r.html"
-    assert "x?y" in write_report([record], tmp_path, target, title="t").read_text(encoding="utf-8")
-
-
-def test_figures_hold_no_number_that_json_has_not() -> None:
+def test_figures_hold_no_number_that_json_has_not(tmp_path: Path) -> None:
     figure = go.Figure(go.Scatter(x=[1.0, 2.0], y=[float("nan"), 5.0]))
     assert json.loads(figures_json({"a": figure}))["a"]["data"][0]["y"] == [None, 5.0]
+    assert "No records." in page([], tmp_path).text
 
 
 def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +234,3 @@ def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyP
         write_report([sample()], tmp_path, target, title="second")
     assert target.read_text() == before
     assert list(target.parent.iterdir()) == [target]
-
-
-def test_no_records_at_all(tmp_path: Path) -> None:
-    assert "No records." in page([], tmp_path).text
