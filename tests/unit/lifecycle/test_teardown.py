@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
+import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fault.action import UndoSpec
+from fault.handler import Handler
+from fault.identity import EXECUTOR
 from faultline.engines.spark import shared as throwaway
 from faultline.engines.spark.collect import keep_logs
 from faultline.engines.spark.shared import make_throwaway
@@ -25,15 +31,17 @@ from faultline.experiment.plan import AttemptPlan, read_plan
 from faultline.experiment.run import Run, run_of
 from faultline.lifecycle.ending import drain
 from faultline.lifecycle.ending.drain import Advance, drain_limit_s, has_settled
+from faultline.lifecycle.healing import as_line
 from faultline.lifecycle.teardown import close, note_failure, refuse_unfinished
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import write_lines
+from faultline.system.journal import Journal, write_lines
 from faultline.system.marks import RUN_MARK
 from faultline.system.processes import Entry, append_entry, is_marked, present_boot
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
 from tests.support.attempts import ID, prepared
+from tests.unit.sleepers import PROGRAM, only
 
 APPLICATION = "app-1"
 TOPICS = [f"{ID}-{role}" for role in ("input", "output", "warmup")]
@@ -153,6 +161,26 @@ def test_a_process_that_would_not_end_keeps_nothing_from_being_healed(
     with pytest.raises(InfrastructureError, match="still there"):
         close(run, lambda topics: None)
     assert healed == [attempt] and not attempt.closed.exists()
+
+
+def test_who_a_killed_conductor_left_paused_is_continued(settings: Settings) -> None:
+    name = f"20261121T061500Z-{uuid.uuid4().hex[:6]}"
+    attempt = prepared(settings.attempts / name)
+    words = [f"-Dfaultline.run={name}", EXECUTOR.main, "--executor-id", "0"]
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, *words], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"up\n"
+            victim = only(name)
+            with Journal(attempt.conductor_journal) as journal:
+                journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", victim.as_json()), 0))
+            process.send_signal(signal.SIGSTOP)
+            watched = Handler()
+            wait_until(lambda: watched.ask("probe", victim=victim) == "stopped", timeout_s=120, what="the pause")
+            assert close(run_of(attempt, settings), lambda topics: None)["ended"] == []
+            wait_until(lambda: watched.ask("probe", victim=victim) == "alive", timeout_s=120, what="its end")
+            assert attempt.closed.exists() and not attempt.unhealed.exists()
+        finally:
+            process.kill()
 
 
 def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(settings: Settings) -> None:
