@@ -175,7 +175,7 @@ def submit_workload(run: RunContext) -> Entry:
     """Starts what the engine submits, and all beside it; returns when all that was primed is committed.
 
     For a query with event time, it returns when its watermark stands, too, so that late records of the schedule are
-    left out.
+    left out. Raises Cancelled when the parent sweep was stopped.
     """
     attempt, plan = run.attempt, run.plan
     attempt.scratch.mkdir(exist_ok=True)
@@ -201,8 +201,14 @@ def submit_workload(run: RunContext) -> Entry:
 def _prime(run: RunContext) -> Entry:
     """Starts a workload, and waits until it has committed what the generator sent before the gate."""
     attempt, made = run.attempt, run.progress
+    cancelled = seldom(run.hooks.cancelled, CANCELLED_CHECK_S)
+
+    def sent() -> dict[str, Any] | None:
+        _cancelled(cancelled)
+        return seen(attempt.generator_journal, event="primed")
+
     primed = wait_until(
-        lambda: seen(attempt.generator_journal, event="primed"),
+        sent,
         timeout_s=PRIMER_TIMEOUT_S,
         what="generator: its primer",
         alive=lambda: death(attempt, newest(attempt, "generator")),
@@ -237,10 +243,11 @@ def _await_commit(
     run: RunContext, entry: Entry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
 ) -> None:
     attempt, starting = run.attempt, run.engine.starting(run)
+    cancelled = seldom(run.hooks.cancelled, CANCELLED_CHECK_S)
 
     def look() -> bool:
         starting()
-        return committed()
+        return committed() or _cancelled(cancelled)
 
     wait_until(
         look,

@@ -12,17 +12,20 @@ import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import parse_configuration
+from faultline.experiment.plan import read_plan
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle import start as steps
 from faultline.lifecycle import start as subject
+from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.progress import current_attempt, phase_of
 from faultline.lifecycle.start import _stop_recorder
+from faultline.system.errors import Cancelled
 from faultline.system.journal import write_lines
 from faultline.system.processes import end_ledger
 from faultline.system.settings import ROOT, Settings, load_settings
 from faultline.system.window import NS
 from tests.support.attempts import ID, prepared
-from tests.support.plain_hooks import context_of
+from tests.support.plain_hooks import TestHooks, context_of
 from tests.support.processes import detached
 
 
@@ -79,6 +82,23 @@ def test_who_waits_for_services_starts_those_that_were_given_up(
     monkeypatch.setattr(steps, "SERVICES_TIMEOUT_S", 1.0)
     steps.await_services(run)
     assert started == ["kafka"]
+
+
+@pytest.mark.parametrize("waits_for", ["primer", "commit"])
+def test_a_workload_that_nobody_wants_any_more_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    attempt, settings = prepared(tmp_path / ID), Settings(ROOT, tmp_path, tmp_path / "results")
+    run: Any = RunContext(settings, attempt, read_plan(attempt), TestHooks(settings, stopped=True))
+    vars(run)["engine"] = SimpleNamespace(starting=lambda run: lambda: None)
+    vars(run)["progress"] = SimpleNamespace(covering=lambda offsets: 0)
+    monkeypatch.setattr(steps, "_start_supervisor", lambda *_: None)
+    monkeypatch.setattr(steps, "workload_trouble", lambda *_: "it ended")
+    monkeypatch.setattr(steps, "death", lambda *_: "it ended")
+    if waits_for == "commit":
+        write_lines(attempt.generator_journal, [{"event": "primed", "end_offsets": {"0": 7}}])
+    with pytest.raises(Cancelled):
+        steps._prime(run)
 
 
 # --- topics of an attempt keep what they are given until they are deleted
