@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from faultline.engines.base import Batch, Collections, Commit, Pause, Totals, Traces
 from faultline.engines.spark.traces import totals_of
 from faultline.records.judge.signals import Schedule
-from faultline.records.judge.tuples import fold
+from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
 from faultline.records.judge.work import garbage_of, gc_s, is_real_time, non_compute_ms, source_rps, work_in
 from faultline.records.record import GarbagePart, WorkPart
 from faultline.system.window import NS, Window
@@ -33,46 +34,25 @@ def samples(*rows: tuple[float, str, float, float]) -> tuple[Totals, ...]:
 
 
 def test_only_what_ended_in_the_window_counts() -> None:
-    listener = [
-        progress(0, 9.9, 999, 500),
-        progress(1, 12, 300, 200),
-        progress(2, 20, 500, 400),
-        progress(3, 20.1, 7, 5),
-    ]
-    executors = samples(
-        (9, "a/0", 10, 1000),
-        (19, "a/0", 30, 4000),
-        (25, "a/0", 90, 9000),
-        # one that came up inside the window, and died there
-        (15, "a/1", 4, 400),
-    )
+    told = [(0, 9.9, 999, 500), (1, 12, 300, 200), (2, 20, 500, 400), (3, 20.1, 7, 5)]
+    listener = [progress(*one) for one in told]
+    # a/1 came up inside the window, and died there
+    executors = samples((9, "a/0", 10, 1000), (19, "a/0", 30, 4000), (25, "a/0", 90, 9000), (15, "a/1", 4, 400))
     work = work_in(Traces("batch", work=tuple(listener), totals=executors), WINDOW, 400.0)
     assert (work.batches, work.batch_s) == (2, 0.8)
     assert (work.tasks, work.task_s) == (24, 3.4)
     assert work.batch_us_per_record == pytest.approx(0.8e6 / 4000)
-
-
-def test_an_engine_that_reports_nothing_has_no_figures() -> None:
-    work = work_in(Traces("batch"), WINDOW, 400.0)
-    assert work == WorkPart.empty()
+    assert work_in(Traces("batch"), WINDOW, 400.0) == WorkPart.empty(), "an engine that reports nothing has no figures"
 
 
 def tuples_of(*rows: tuple[int, float, float, int]) -> Any:
     """(batch, produced and emitted in seconds after T0, n)."""
-    frame = pd.DataFrame(
-        [
-            {
-                "lineage": 0,
-                "batch": batch,
-                "produced_ms": (T0 + round(made * NS)) // 1_000_000,
-                "emitted_ms": (T0 + round(out * NS)) // 1_000_000,
-                "primer": False,
-                "n": n,
-            }
-            for batch, made, out, n in rows
-        ]
-    )
-    return fold([frame], WINDOW)
+
+    def ms(at_s: float) -> int:
+        return (T0 + round(at_s * NS)) // 1_000_000
+
+    filled = [(0, batch, ms(made), ms(out), False, n) for batch, made, out, n in rows]
+    return fold([pd.DataFrame(filled, columns=TUPLE_COLUMNS)], WINDOW)
 
 
 def test_non_compute_is_latency_less_the_batch_and_never_negative() -> None:
@@ -92,30 +72,30 @@ def test_the_source_is_what_was_due_in_the_window() -> None:
     assert source_rps(Schedule(records), WINDOW) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize(("spacing_ms", "expected"), [(50, True), (1000, True), (1001, False), (2000, False)])
-def test_real_time_means_outputs_closer_than_half_a_batch(spacing_ms: int, expected: bool) -> None:
-    start = (T0 + 10 * NS) // 1_000_000
-    assert is_real_time(np.arange(start, start + 9_000, spacing_ms, dtype=np.int64), WINDOW) is expected
+OUTSIDE = [*range(-5_000, 0, 10), *range(10_000, 15_000, 10)]
 
 
-def test_bursts_at_the_ends_of_batches_are_not_real_time() -> None:
-    start = (T0 + 10 * NS) // 1_000_000
-    bursts = [start + batch * 2000 + ms for batch in range(5) for ms in range(50)]
-    assert is_real_time(np.array(bursts, dtype=np.int64), WINDOW) is False
-
-
-def test_without_outputs_nobody_can_tell() -> None:
-    assert is_real_time(np.array([], dtype=np.int64), WINDOW) is None
-
-
-def test_real_time_is_asked_of_the_window_only() -> None:
-    start, end = (T0 + 10 * NS) // 1_000_000, (T0 + 20 * NS) // 1_000_000
-    outside = [*range(start - 5_000, start, 10), *range(end, end + 5_000, 10)]
-    assert is_real_time(np.array(outside, dtype=np.int64), WINDOW) is None
-    slow = sorted([*outside, start, start + 4_000, end - 1])
-    assert is_real_time(np.array(slow, dtype=np.int64), WINDOW) is False
-    assert is_real_time(np.array([start, start + 900], dtype=np.int64), WINDOW) is True, "two of them say it"
-    assert is_real_time(np.array([start - 10, start], dtype=np.int64), WINDOW) is None
+@pytest.mark.parametrize(
+    ("outputs_ms", "expected"),
+    [
+        (range(0, 9_000, 50), True),
+        (range(0, 9_000, 1_000), True),
+        (range(0, 9_000, 1_001), False),
+        (range(0, 9_000, 2_000), False),
+        ([batch * 2_000 + ms for batch in range(5) for ms in range(50)], False),
+        ([], None),
+        (OUTSIDE, None),
+        ([*OUTSIDE, 0, 4_000, 9_999], False),
+        ([0, 900], True),
+        ([-10, 0], None),
+    ],
+    ids=["close", "half a batch", "more", "a batch", "bursts", "none", "outside", "slow within", "two say it", "one"],
+)
+def test_real_time_means_outputs_in_the_window_closer_than_half_a_batch(
+    outputs_ms: Sequence[int], expected: bool | None
+) -> None:
+    outputs = (T0 + 10 * NS) // 1_000_000 + np.array(sorted(outputs_ms), dtype=np.int64)
+    assert is_real_time(outputs, WINDOW) is expected
 
 
 def test_waiting_is_asked_of_one_lineage_and_of_batches_that_told_their_time() -> None:
