@@ -24,16 +24,10 @@ def configuration(**values: Any) -> Configuration:
     return parse_configuration({"fault": "none", **values})
 
 
-def primer_lines(config: Configuration) -> int:
-    return config.kind.primer_lines(config.own)
-
-
-def tuples(config: Configuration) -> dict[str, Any]:
-    return config.kind.tuples(config.own)
-
-
-def latency_method(config: Configuration) -> str:
-    return config.kind.latency_method_of(config.own)
+def told(what: str, workload: str, **values: Any) -> Any:
+    """What the kind of a workload says of its own settings."""
+    config = configuration(workload=workload, **values)
+    return getattr(config.kind, what)(config.own)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -60,12 +54,12 @@ def test_stocks_are_traded_alike_unless_skew_is_asked_for() -> None:
 
 
 def test_the_primer_of_pi_is_bounded_by_its_work() -> None:
-    assert primer_lines(configuration(workload="word_count")) == primer_lines(configuration(workload="pi")) == 2000
-    assert primer_lines(configuration(workload="stock_group_by")) == 10_000
+    lines = {workload: told("primer_lines", workload) for workload in ("word_count", "pi", "stock_group_by")}
+    assert lines == {"word_count": 2000, "pi": 2000, "stock_group_by": 10_000}
+    assert told("primer_lines", "pi", iterations=100_000) * 100_000 == PRIMER_TERMS
+    assert told("primer_lines", "pi", iterations=10_000_000) == WARM_UP_BATCHES
     long = configuration(workload="pi", iterations=100_000)
-    assert primer_lines(long) * 100_000 == PRIMER_TERMS
-    assert primer_lines(configuration(workload="pi", iterations=10_000_000)) == WARM_UP_BATCHES
-    assert long.primer_records == long.partitions + primer_lines(long)
+    assert long.primer_records == long.partitions + PRIMER_TERMS // 100_000
 
 
 def test_only_a_query_with_state_needs_real_time_mode_to_look_away() -> None:
@@ -75,21 +69,22 @@ def test_only_a_query_with_state_needs_real_time_mode_to_look_away() -> None:
     assert ALLOWLIST not in configured_settings(configuration(workload="word_count"))
 
 
-def test_the_harvest_is_told_of_windows_where_there_are_any() -> None:
-    assert tuples(configuration(workload="word_count_python")) == {"tuples": "summed_words"}
-    assert tuples(configuration(workload="pi")) == {"tuples": "pi"}
-    assert tuples(configuration(workload="stock_join", window_s=20, slide_s=4, watermark_s=3)) == {
-        "tuples": "join",
-        "window_s": 20,
-        "slide_s": 4,
-        "late_ms": 3_600_000,
-    }
-
-
-def test_latency_is_read_by_ids_batches_or_ranks() -> None:
-    assert latency_method(configuration(workload="pi")) == "id"
-    assert latency_method(configuration(workload="stock_group_by")) == "batch"
-    assert latency_method(configuration(workload="known_truth", truth={"style": "record"})) == "rank"
+@pytest.mark.parametrize(
+    ("what", "workload", "own", "said"),
+    [
+        ("tuples", "word_count_python", {}, {"tuples": "summed_words"}),
+        ("tuples", "pi", {}, {"tuples": "pi"}),
+        ("tuples", "stock_join", {"window_s": 20, "slide_s": 4, "watermark_s": 3},
+         {"tuples": "join", "window_s": 20, "slide_s": 4, "late_ms": 3_600_000}),
+        ("latency_method_of", "pi", {}, "id"),
+        ("latency_method_of", "stock_group_by", {}, "batch"),
+        ("latency_method_of", "known_truth", {"truth": {"style": "record"}}, "rank"),
+    ],
+)  # fmt: skip
+def test_the_harvest_is_told_of_windows_and_by_what_latency_is_read(
+    what: str, workload: str, own: dict[str, Any], said: Any
+) -> None:
+    assert told(what, workload, **own) == said
 
 
 # --- which offsets each batch took, over state lineages; the rest of the harvest is tested on real Spark
@@ -107,13 +102,8 @@ def test_a_lineage_takes_nothing_from_before_its_start_whatever_its_first_batch_
         batch(1, 0, {"0": 30, "1": 40}, p0=35, p1=40),  # nothing arrived on partition 1 yet
         batch(1, 1, p0=36, p1=44),
     ]
-    assert ranges_of(batches) == [
-        (0, 0, 0, 0, 10),
-        (0, 0, 1, 0, 10),
-        (1, 0, 0, 30, 35),
-        (1, 1, 0, 35, 36),
-        (1, 1, 1, 40, 44),
-    ]
+    first = [(0, 0, 0, 0, 10), (0, 0, 1, 0, 10)]
+    assert ranges_of(batches) == [*first, (1, 0, 0, 30, 35), (1, 1, 0, 35, 36), (1, 1, 1, 40, 44)]
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2), min_size=1, max_size=20))
@@ -138,7 +128,4 @@ def test_cut_at_the_borders_of_buckets_there_are_at_most_about_twice_as_many_pie
     width = bucket_width(ranges)
     pieces = sum((high - 1) // width - low // width + 1 for *_, low, high in ranges)
     assert pieces <= 2 * len(ranges) + 1
-
-
-def test_without_a_batch_a_bucket_has_some_width_all_the_same() -> None:
-    assert bucket_width([]) == 1
+    assert bucket_width([]) == 1, "without a batch, all the same"

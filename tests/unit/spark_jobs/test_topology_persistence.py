@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline.system.waiting import wait_until
 from spark_jobs.dynamic.admission import Orders
 from spark_jobs.dynamic.persistence import MOST_FLUSHES, DelayedQueue, Entry, FlushRules, MemoryBacklog, QueueLost
 from spark_jobs.dynamic.stage import Plan, Stage
@@ -68,18 +69,6 @@ def test_results_one_by_one_are_told_as_they_are_written(tmp_path: Path) -> None
     assert store.position() == {"0": 7}
 
 
-class Watched(SqliteStore):
-    """Says when something was written."""
-
-    def __init__(self, path: Path) -> None:
-        self.written = threading.Event()
-        super().__init__(str(path))
-
-    def write(self, results: list[tuple[str, int]], position: dict[str, int]) -> None:
-        super().write(results, position)
-        self.written.set()
-
-
 def test_whoever_puts_waits_for_a_store_that_hangs(tmp_path: Path) -> None:
     goes_on = threading.Event()
 
@@ -103,33 +92,23 @@ def test_whoever_puts_waits_for_a_store_that_hangs(tmp_path: Path) -> None:
     assert store.results() == {"a": 99}
 
 
-def test_the_processor_writes_by_itself_when_the_time_is_up(tmp_path: Path) -> None:
-    store = Watched(tmp_path / "x.sqlite")
-    queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=0.05, length=1000))
-    queue.start()
-    queue.put([("a", 1)], {"0": 1})
-    assert store.written.wait(120) and store.results() == {"a": 1}
-    queue.close()
-
-
-def test_the_processor_writes_at_once_when_the_queue_is_long(tmp_path: Path) -> None:
-    store = Watched(tmp_path / "x.sqlite")
-    queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=600, length=2))
-    queue.start()
-    queue.put([("a", 1)], {"0": 1})
-    assert not store.written.is_set()
-    queue.put([("b", 1)], {"0": 2})
-    assert store.written.wait(120) and store.results() == {"a": 1, "b": 1}
-    queue.close()
-
-
-def test_the_end_writes_what_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("every_s", "length", "left"),
+    [(0.05, 1000, 0), (600, 2, 0), (600, 1000, 2)],
+    ids=["when the time is up", "at once when the queue is long", "at the end"],
+)
+def test_the_processor_writes_by_itself(tmp_path: Path, every_s: float, length: int, left: int) -> None:
     store = SqliteStore(str(tmp_path / "x.sqlite"))
-    queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=600, length=1000))
+    queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=every_s, length=length))
     queue.start()
-    queue.put([("a", 1)], {"0": 1})
+    for number, word in enumerate("ab", start=1):
+        assert every_s < 1 or store.results() == {}, "not yet"
+        queue.put([(word, 1)], {"0": number})
+    if not left:
+        wait_until(lambda: len(store.results()) == 2, timeout_s=120, every_s=0.01, what="what was put")
+    assert len(store.results()) == 2 - left
     queue.close()
-    assert store.results() == {"a": 1}
+    assert store.results() == {"a": 1, "b": 1}
 
 
 class Leaky(MemoryBacklog):

@@ -200,58 +200,44 @@ def test_batches_bring_the_first_rate_back_after_an_overload(
     assert chain.throttle.limit is None and chain.watch.steps == 0
 
 
-def test_one_excess_that_is_not_seen_yet_is_answered_once() -> None:
-    """The queue grows until the first batch that was planned with the lower rate has ended."""
-    watch = Watch(PressureRules(50_000))
-    acts = []
-    for look in range(40):
-        queue = 45_000 + 500 * look
-        act = watch.look(look * 0.25, queue, 20_000.0, seen=not acts)
-        if act is not None:
-            watch.sent(act, look * 0.25, queue)
-            acts.append(act)
-    assert acts == [Act.SLOW]
+SLOW, EASE = Act.SLOW, Act.EASE
+GROWING = [(look * 0.25, 45_000 + 500 * look, None) for look in range(1, 40)]
 
 
-def test_an_excess_after_a_step_back_is_answered_at_once() -> None:
-    watch = Watch(PressureRules(1000))
-    for at, queue, act in ((0.0, 900, Act.SLOW), (60.0, 10, None), (120.0, 10, Act.EASE)):
-        assert watch.look(at, queue, 1000.0) is act
+@pytest.mark.parametrize(
+    ("capacity", "rate", "seen", "unseen"),
+    [
+        # Until the first batch that was planned with the lower rate has ended.
+        pytest.param(50_000, 2e4, [(0.0, 45_000, SLOW)], GROWING, id="an excess is answered once until it is seen"),
+        pytest.param(1000, 1000.0, [(0.0, 900, SLOW), (60.0, 10, None), (120.0, 10, EASE)],
+                     [(120.0 + LEAST_PERIOD_S, 900, SLOW)], id="an excess after a step back is answered at once"),
+        # The third one is a rise as within a batch.
+        pytest.param(50_000, 1e3, [(0.0, 300_000, SLOW), (60.0, 45_000, None), (120.0, 56_000, None)],
+                     [(121.0, 57_000, SLOW)], id="a queue that grows again is signalled below its old length"),
+        pytest.param(100, 10.0, [(0.0, 95, SLOW), (5.0, 90, None), (5.0, 96, SLOW)], [], id="one that shrinks is not"),
+    ],
+)  # fmt: skip
+def test_what_is_answered_of_a_course(
+    capacity: int, rate: float, seen: list[tuple[float, int, Act | None]], unseen: list[tuple[float, int, Act | None]]
+) -> None:
+    watch = Watch(PressureRules(capacity))
+    for number, (at, queue, act) in enumerate([*seen, *unseen]):
+        assert watch.look(at, queue, rate, seen=number < len(seen)) is act, at
         if act:
             watch.sent(act, at, queue)
-    assert watch.look(120.0 + LEAST_PERIOD_S, 900, 1000.0, seen=False) is Act.SLOW
-
-
-def test_a_queue_that_grows_again_is_signalled_below_its_old_length() -> None:
-    watch = Watch(PressureRules(50_000))
-    assert watch.look(0.0, 300_000, 1000.0) is Act.SLOW
-    watch.sent(Act.SLOW, 0.0, 300_000)
-    assert watch.look(60.0, 45_000, 1000.0) is None
-    assert watch.look(120.0, 56_000, 1000.0) is None  # a rise as within a batch
-    assert watch.look(121.0, 57_000, 1000.0) is Act.SLOW
 
 
 def test_a_signal_is_due_again_until_it_was_sent() -> None:
     watch = Watch(PressureRules(100))
-    assert watch.look(0.0, 90, 10.0) is Act.SLOW
-    assert watch.look(0.1, 90, 10.0) is Act.SLOW  # the control topic did not take the first one
-    watch.sent(Act.SLOW, 0.1, 90)
-    assert watch.look(0.2, 95, 10.0) is None
-    assert watch.look(0.1 + LEAST_PERIOD_S, 95, 10.0) is Act.SLOW
+    assert [watch.look(at, 90, 10.0) for at in (0.0, 0.1)] == [SLOW] * 2  # the control topic did not take the first one
+    watch.sent(SLOW, 0.1, 90)
+    assert [watch.look(at, 95, 10.0) for at in (0.2, 0.1 + LEAST_PERIOD_S)] == [None, SLOW]
 
 
 def test_equation_1_gives_half_the_time_until_the_queue_is_full() -> None:
     assert PressureRules(1000).sensitivity_s(800, 50.0) == pytest.approx(2.0)
     assert PressureRules(1000).sensitivity_s(1200, 50.0) == LEAST_PERIOD_S
     assert PressureRules(1000).sensitivity_s(0, 0.001) == LONGEST_WAIT_S
-
-
-def test_a_shrinking_queue_needs_no_further_signal() -> None:
-    watch = Watch(PressureRules(100))
-    assert watch.look(0.0, 95, 10.0) is Act.SLOW
-    watch.sent(Act.SLOW, 0.0, 95)
-    assert watch.look(5.0, 90, 10.0) is None
-    assert watch.look(5.0, 96, 10.0) is Act.SLOW
 
 
 def test_a_limit_is_given_up_when_nobody_renews_it() -> None:
