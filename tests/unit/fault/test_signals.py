@@ -49,6 +49,13 @@ def act_on(host: MadeUpHost, victim: str = "executor", action: str = "kill", **c
     return made
 
 
+def armed(host: MadeUpHost, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalAct:
+    act = act_on(host, victim, action, **changes)
+    act.find()
+    act.arm(Moment())
+    return act
+
+
 def refusing(do: str, errors: dict[int, Exception]) -> Callable[[str, dict[str, Any]], None]:
     """Raises the error of a victim's pid when that is asked for it."""
 
@@ -117,9 +124,7 @@ def test_a_service_that_is_ended_is_held_down_for_the_restart_delay(name: str) -
     """supervisord restarts at once what has died; a paused service dies not."""
     held: list[tuple[str, int]] = []
     broker = ProcessIdentity(6000, 1.0, KAFKA, INSTANCE, (f"-Dfaultline.instance={INSTANCE}", KAFKA.main), 6000)
-    act = act_on(MadeUpHost.of(broker), "kafka", name, held=held)
-    act.find()
-    act.arm(Moment())
+    armed(MadeUpHost.of(broker), "kafka", name, held=held)
     assert held == [("kafka", 5_000 + 2_500_000_000)] * ACTIONS[name].ends
 
 
@@ -155,17 +160,12 @@ def test_the_worst_of_all_victims_is_what_became_of_the_act() -> None:
 
 def test_before_a_pause_a_watchdog_is_started_and_none_before_a_kill() -> None:
     host = MadeUpHost.of(process(4001), process(4002))
-    act = act_on(host, action="pause", count=2, duration_s=7.0)
-    act.find()
-    act.arm(Moment())
+    act = armed(host, action="pause", count=2, duration_s=7.0)
     assert host.watched == dict.fromkeys((4001, 4002), 7.0 + LATE_S) and host.sent == []
     act.perform()
     assert host.times("watch") == 4, "looked at again right before the signal"
     killing = MadeUpHost.of(process(4001))
-    act = act_on(killing)
-    act.find()
-    act.arm(Moment())
-    act.perform()
+    armed(killing).perform()
     assert killing.times("watch") == 0 and killing.sent
 
 
@@ -173,9 +173,7 @@ def test_a_victim_without_a_watchdog_is_not_stopped() -> None:
     host = MadeUpHost.of(process(4001), process(4002))
     errors = {4001: WatchdogUnavailable("watchdog: not for this one"), 4002: RemoteError("node1", "watch 4002")}
     host.before = refusing("watch", errors)
-    act = act_on(host, action="pause", count=2, duration_s=7.0)
-    act.find()
-    act.arm(Moment())
+    act = armed(host, action="pause", count=2, duration_s=7.0)
     with pytest.raises(HalfDone):
         act.perform()
     assert host.sent == []

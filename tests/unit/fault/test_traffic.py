@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -92,21 +93,16 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
         yield made
 
 
-class on:
+@contextmanager
+def on(kernel: Kernel) -> Iterator[None]:
     """Has acts done to this kernel."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._patch, self._kernel = pytest.MonkeyPatch(), kernel
-
-    def __enter__(self) -> None:
-        traffic._lack_of_netem.cache_clear()
-        self._patch.setattr(traffic, "run", self._kernel.run)
-        self._patch.setattr(traffic, "require", lambda program, package: None)
-        self._patch.setattr(traffic, "_may_shape", lambda: True)
-
-    def __exit__(self, *_: object) -> None:
-        self._patch.undo()
-        traffic._lack_of_netem.cache_clear()
+    traffic._lack_of_netem.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traffic, "run", kernel.run)
+        patch.setattr(traffic, "require", lambda program, package: None)
+        patch.setattr(traffic, "_may_shape", lambda: True)
+        yield
+    traffic._lack_of_netem.cache_clear()
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(sorted(ASKED)), st.sampled_from(NAMES), st.booleans()), max_size=30)

@@ -1,10 +1,17 @@
-"""What a generator is told, with everything that a test does not name."""
+"""What a generator is told, with everything that a test does not name, and files that it reads."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from generators.spec import GeneratorSpec
+
+
+def written(folder: Path, name: str, content: str | bytes) -> str:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
 
 
 def spec_of(**values: Any) -> GeneratorSpec:

@@ -24,13 +24,7 @@ from generators.journal import InputError
 from generators.pacing import MS, Listed, Stripe
 from generators.state import Fillers
 from generators.stream import Replay, Stream, make_source
-from tests.unit.generators.conftest import spec_of
-
-
-def written(folder: Path, name: str, text: str | bytes) -> str:
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return str(path)
+from tests.unit.generators.conftest import spec_of, written
 
 
 def test_keys_and_times_come_from_columns_whatever_the_form(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from generators.data_files import Data, read_data
 from generators.data_rows import UNITS, NoTimeError, Unit, moved, read_time
 from generators.journal import InputError
 from generators.stream import Replay
+from tests.unit.generators.conftest import written
 
 NOON_S = 1_795_608_000  # 2026-11-25T12:00:00Z
 FORMS = (
@@ -35,12 +36,6 @@ moments = st.datetimes(datetime(1971, 1, 1), datetime(2190, 1, 1), timezones=ZON
 numbers = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 leaves = st.none() | st.booleans() | numbers | st.text(max_size=8)
 anything = st.recursive(leaves, lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(), one, max_size=3))
-
-
-def written(folder: Path, name: str, content: str | bytes) -> str:
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return str(path)
 
 
 def rounds(data: Data, n: int) -> list[list[bytes | None]]:
@@ -91,6 +86,8 @@ def test_numbers_of_one_column_have_one_unit(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="data_time_unit"):
         read_data(path, None, "t")
     assert read_data(path, None, "t", "ms").times_ms == [NOON_S, NOON_S * 1000]
+    with pytest.raises(InputError, match="^data_time_unit: "):
+        read_data(written(tmp_path, "a.jsonl", "{}\n"), unit="ms")
 
 
 @pytest.mark.parametrize("time", ['"a\\b c"', "1e1000000", '"2026-11-25'])
@@ -99,16 +96,10 @@ def test_an_odd_time_is_refused_by_file_and_line(tmp_path: Path, time: str) -> N
         read_data(written(tmp_path, "a.csv", f"t\n{time}\n"), None, "t")
 
 
-def test_a_unit_without_a_time_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="^data_time_unit: "):
-        read_data(written(tmp_path, "a.jsonl", "{}\n"), unit="ms")
-
-
 def test_microseconds_pass_as_fast_as_seconds(tmp_path: Path) -> None:
     lines = "".join(f'{{"at": {NOON_S * 10**6 + n * 20_000}}}\n' for n in range(3))
-    assert read_data(written(tmp_path, "a.jsonl", lines), None, "at").times_ms == [
-        NOON_S * 1000 + n * 20 for n in range(3)
-    ]
+    times_ms = read_data(written(tmp_path, "a.jsonl", lines), None, "at").times_ms
+    assert times_ms == [NOON_S * 1000 + n * 20 for n in range(3)]
 
 
 def test_steps_are_equal_across_a_change_of_daylight_saving_time(tmp_path: Path) -> None:

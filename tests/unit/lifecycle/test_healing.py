@@ -57,36 +57,32 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Proxy:
     return made
 
 
-def write_attempt(attempt: Attempt, faults: list[dict[str, Any]]) -> None:
-    """What a healer reads of an attempt."""
+def left(attempt: Attempt, faults: list[dict[str, Any]], *undos: dict[str, Any]) -> None:
+    """What a healer reads of an attempt: its plan, and what its conductor registered."""
     prepared(attempt.folder, {"duration_s": 200, "fault_plan": {"faults": faults}}, said={"attempt": RUN})
+    with Journal(attempt.conductor_journal) as journal:
+        for undo in undos:
+            journal.write("undo_registered", **undo)
 
 
 PAUSE = {"victim": "executor", "action": "pause", "at_s": 45, "duration_s": 5}
 CUT = {"victim": "kafka", "action": "cut", "at_s": 60, "duration_s": 5}
+HEAL_PROXY = as_line(UndoSpec("cut", "heal the proxy"), 0)
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["names its action", "from before"])
 def test_a_pause_and_a_cut_are_healed(attempt: Attempt, host: MadeUpHost, proxy: Proxy, named: bool) -> None:
-    write_attempt(attempt, [PAUSE, CUT])
-    with Journal(attempt.conductor_journal) as journal:
-        for fault, action, name, fields in (
-            (0, "pause", f"SIGCONT to {VICTIM}", VICTIM.as_json()),
-            (1, "cut", "heal the proxy", {}),
-        ):
-            if named:
-                journal.write("undo_registered", **as_line(UndoSpec(action, name, fields), fault))
-            else:
-                journal.write("undo_registered", **fields, fault=fault, undo=name)
+    undos = [UndoSpec("pause", f"SIGCONT to {VICTIM}", VICTIM.as_json()), UndoSpec("cut", "heal the proxy")]
+    lines = [as_line(undo, fault) for fault, undo in enumerate(undos)]
+    before = [{**undo.fields, "fault": fault, "undo": undo.name} for fault, undo in enumerate(undos)]
+    left(attempt, [PAUSE, CUT], *(lines if named else before))
     assert heal(attempt) == ["heal the proxy", f"SIGCONT to {VICTIM}"], "newest first"
     assert host.states[VICTIM] is Presence.ALIVE and proxy.mode == "plain"
     assert heal(attempt) == []
 
 
 def test_a_proxy_that_is_gone_needs_no_healing(attempt: Attempt) -> None:
-    write_attempt(attempt, [CUT])
-    with Journal(attempt.conductor_journal) as journal:
-        journal.write("undo_registered", **as_line(UndoSpec("cut", "heal the proxy"), 0))
+    left(attempt, [CUT], HEAL_PROXY)
     assert heal(attempt) == []
 
 
@@ -94,12 +90,8 @@ def test_what_cannot_be_healed_is_named_with_what_to_do_and_stops_nothing_else(
     attempt: Attempt, host: MadeUpHost, proxy: Proxy
 ) -> None:
     """The victim is on a host that is not known any more, and another version knew an action that is none here."""
-    write_attempt(attempt, [CUT, {**PAUSE, "at_s": 70}])
-    with Journal(attempt.conductor_journal) as journal:
-        journal.write("undo_registered", **as_line(UndoSpec("cut", "heal the proxy"), 0))
-        lost = {**VICTIM.as_json(), "host": "node9"}
-        journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", lost), 1))
-        journal.write("undo_registered", **as_line(UndoSpec("melt", "freeze it"), 2))
+    lost = as_line(UndoSpec("pause", "SIGCONT to it", {**VICTIM.as_json(), "host": "node9"}), 1)
+    left(attempt, [CUT, {**PAUSE, "at_s": 70}], HEAL_PROXY, lost, as_line(UndoSpec("melt", "freeze it"), 2))
     with pytest.raises(InfrastructureError) as caught:
         heal(attempt)
     message = "healing: action: melt is not known here; freeze it by hand; "
@@ -110,22 +102,17 @@ def test_what_cannot_be_healed_is_named_with_what_to_do_and_stops_nothing_else(
 
 @pytest.mark.parametrize("presence", [Presence.OTHER, Presence.GONE, Presence.ALIVE])
 def test_a_stranger_under_the_victims_pid_is_left_alone(attempt: Attempt, host: MadeUpHost, presence: Presence) -> None:
-    write_attempt(attempt, [PAUSE])
+    left(attempt, [PAUSE], as_line(UndoSpec("pause", "SIGCONT to it", VICTIM.as_json()), 0))
     host.states[VICTIM] = presence
-    with Journal(attempt.conductor_journal) as journal:
-        journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", VICTIM.as_json()), 0))
     assert heal(attempt) == [] and host.sent == []
 
 
 def test_an_undo_that_breaks_or_cannot_be_built_stops_no_other(attempt: Attempt, proxy: Proxy) -> None:
     """What it needs is not in its line, as after an update; a line from before names no action, and a fault that the
     plan does not have; another one has no fields. Those are no errors of the kinds that undos have."""
-    write_attempt(attempt, [CUT, {**PAUSE, "at_s": 70}])
-    with Journal(attempt.conductor_journal) as journal:
-        journal.write("undo_registered", **as_line(UndoSpec("cut", "heal the proxy"), 0))
-        journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", {}), 1))
-        journal.write("undo_registered", fault=7, undo="stop it")
-        journal.write("undo_registered", fault=8, undo="thaw it", action="pause")
+    broken = as_line(UndoSpec("pause", "SIGCONT to it", {}), 1)
+    unbuilt = [{"fault": 7, "undo": "stop it"}, {"fault": 8, "undo": "thaw it", "action": "pause"}]
+    left(attempt, [CUT, {**PAUSE, "at_s": 70}], HEAL_PROXY, broken, *unbuilt)
     said = "^healing: thaw it: KeyError: .*; stop it: IndexError: .*; SIGCONT to it: KeyError: .*; continue it by hand"
     with pytest.raises(InfrastructureError, match=said):
         heal(attempt)
