@@ -15,28 +15,35 @@ from typing import Any
 
 import psutil
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.providers.standard.triggers.external_task import DagStateTrigger
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException, TaskDeferred
 
 from faultline.engines.spark.submission import SparkSubmission
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import Places
+from faultline.experiment.plan import Places, read_plan
 from faultline.installation import supervision
-from faultline.installation.users import OWNER
+from faultline.installation.java import Java
+from faultline.installation.users import OWNER, owner_of
 from faultline.lifecycle import steps as life
 from faultline.lifecycle.steps import STEPS
 from faultline.orchestration.external import steps, thin_dags, work
+from faultline.orchestration.external.description import describe
 from faultline.orchestration.external.hooks import ExternalHooks
 from faultline.orchestration.external.steps import REPEATABLE, FailedError, answer, attend, work_of
 from faultline.orchestration.external.thin_dags import NotDone, have_done
+from faultline.orchestration.sweep import matrix_dag
+from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_json
 from faultline.system.processes import end_ledger, process_of, read_ledger, spawn_detached
+from faultline.system.secrets import make_secrets, write_logins
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
 from tests.support.attempts import prepared
 from tests.support.external_work import ATTEMPT, make_command, use_work
 from tests.support.processes import words_of
+from tests.unit.sample_records import sample
 
 SECRET = "hu5h-hu5h"
 
@@ -325,24 +332,123 @@ def test_an_experiment_hears_which_runs_are_over_and_that_nobody_wants_it(settin
     assert hooks.cancelled()
 
 
+# ---- The real work ----
+
+
+def of_real_work(settings: Settings, name: str, asked: dict[str, Any], attempt: str | None = None) -> dict[str, Any]:
+    """How it ends, in this process."""
+    told: dict[str, Any] = json.loads(json.dumps(asked, default=str))
+    return work.outcome_of(work.Task(work_of(name, attempt, told, settings), told, settings))
+
+
+@pytest.fixture
+def java(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (work, life):
+        monkeypatch.setattr(
+            module, "find_java", lambda _: Java(Path("/nowhere"), Path("/nowhere/bin/java"), "17.0.1", True)
+        )
+    monkeypatch.setattr(work, "service_environment", lambda *_: {})
+
+
+def test_prepare_makes_an_attempt_of_this_airflow(settings: Settings, java: None) -> None:
+    write_logins(settings.secrets, make_secrets(settings.secrets))
+    params = {"workload": "word_count", "series": "s", "build": "b"}
+    end = of_real_work(settings, "prepare", request(params=params))
+    assert end["outcome"] == "done", end
+    made = Attempt(settings.attempts / end["value"])
+    assert read_plan(made).order.config["workload"] == "word_count"
+    assert made.read()["run_id"] == "r" and read_plan(made).order.sweep_id
+    assert owner_of(made, settings) == ("/dags/faultline.json", "theirs_")
+
+
 @pytest.mark.parametrize(
-    ("asked", "told"),
-    [({"child": None}, "trigger"), ({"child": "running"}, "wait"), ({"ended": "t", "known": [], "tries": 1}, "error")],
+    ("error", "end"),
+    [
+        (
+            ConfigError("rate: too high"),
+            {"outcome": "skip", "why": "refused: rate: too high", "refused": "rate: too high"},
+        ),
+        (
+            life.RefusedError(InfrastructureError("disk: full"), sample(status="failed", reasons=["disk: full"])),
+            {"outcome": "skip", "why": "refused: disk: full", "refused": "disk: full"},
+        ),
+        (life.MeasuredError("has a record"), {"outcome": "skip", "why": "has a record", "refused": None}),
+        (InfrastructureError("away"), {"outcome": "error", "why": "InfrastructureError: away"}),
+    ],
 )
-def test_of_a_cell_it_is_told_whether_to_measure_it_or_to_wait(
-    settings: Settings, asked: dict[str, Any], told: str
+def test_what_prepare_refused_is_the_reason_for_which_the_run_fails(
+    settings: Settings, java: None, monkeypatch: pytest.MonkeyPatch, error: Exception, end: dict[str, Any]
 ) -> None:
-    conf = {**parse_configuration({"workload": "word_count"}).model_dump(mode="json"), "repetition": 1, "series": "s"}
-    end = done(
-        settings, "cell", request(cell={"conf": {**conf, "sweep_id": "x"}, "max_measurements": 3, **asked}), None
-    )
-    assert told in (end["outcome"], end.get("value") and end["value"]["do"])
+    def refuses(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(life, "prepare", refuses)
+    assert of_real_work(settings, "prepare", request()) == end
+    if end["outcome"] != "skip":
+        return
+    context = context_of()
+    with pytest.raises(AirflowSkipException):
+        thin_dags._judged(context, end)
+    require = thin_dags.Require(task_id="require_accepted", reason=None)
+    if end["refused"] is None:
+        require.execute(context)
+        return
+    with pytest.raises(AirflowFailException, match=end["refused"]):
+        require.execute(context)
+
+
+def test_a_form_that_is_wrong_is_refused(settings: Settings, java: None) -> None:
+    end = of_real_work(settings, "prepare", request(params={"workloda": "word_count"}))
+    assert end["outcome"] == "skip" and "did you mean workload?" in end["refused"]
+
+
+def test_a_step_whose_services_were_started_anew_is_lost_and_noted(settings: Settings, java: None) -> None:
+    write_json(settings.home / "instance.json", {"instance": "of the next start"})
+    end = of_real_work(settings, "inject_fault", request(), ATTEMPT)
+    assert "the services were ended since it began" in end["why"]
+    noted = (settings.attempts / ATTEMPT / "failures.jsonl").read_text()
+    assert "InfrastructureError" in noted and "inject_fault" in noted
+
+
+def test_the_judge_fails_a_run_that_is_not_valid(
+    settings: Settings, java: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for status, told in (("valid", "done"), ("unsound", "fail")):
+        record = sample(status=status, reasons=[] if status == "valid" else ["schedule-lag: late"])
+        monkeypatch.setattr(life, "perform", lambda step, run: record)  # noqa: B023
+        end = of_real_work(settings, "judge", request(), ATTEMPT)
+        assert end["outcome"] == told and (end.get("value") or end["why"]).endswith(
+            f"{record.attempt}.json" if told == "done" else "schedule-lag: late"
+        )
+        assert capsys.readouterr().out
+
+
+def test_a_sweep_is_planned_and_told_at_its_end(
+    settings: Settings, java: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    form = describe(matrix_dag("recovery"), [])["params"]
+    params = {name: one["value"] for name, one in form.items()} | {"preset": "smoke", "series": "s", "build": "b"}
+    asked = request(dag="recovery", run_id="manual__1", params=params)
+    jobs = list[Any]()
+    monkeypatch.setattr(ExternalHooks, "batch", lambda self, job: jobs.append(job))
+    assert of_real_work(settings, "aggregate", asked)["outcome"] == "done"
+    assert capsys.readouterr().out == "nothing was planned\n" and len(jobs) == 1
+    planned = of_real_work(settings, "plan", asked)
+    assert planned["outcome"] == "done", planned
+    told = capsys.readouterr().out
+    first = planned["value"][0]
+    assert {"trigger_run_id", "conf", "max_measurements", "cell"} == set(first) and "smoke" in told
+    assert first["conf"]["series"] == "s" and first["conf"]["parent_run_id"] == "manual__1"
+    assert of_real_work(settings, "aggregate", asked)["outcome"] == "done"
+    assert f"{len(planned['value'])}" in capsys.readouterr().out
+    params["preset"] = "smoek"
+    assert of_real_work(settings, "plan", asked)["outcome"] == "fail"
 
 
 class Ti:
     """Stands for Airflow's task instance."""
 
-    map_index = -1
+    map_index, try_number, max_tries = -1, 1, 9
 
     def __init__(self, alive: bool) -> None:
         self.alive, self.kept = alive, dict[str, Any]()
@@ -353,6 +459,9 @@ class Ti:
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.kept[key] = value
+
+    def xcom_pull(self, *, key: str, **_: Any) -> Any:
+        return self.kept.get(key)
 
 
 def context_of(*, alive: bool = True, **params: Any) -> dict[str, Any]:
@@ -403,6 +512,67 @@ def test_a_task_tells_its_work_that_the_sweep_was_stopped(here: dict[str, Any], 
     ):
         assert have_done(context, "await_end", ATTEMPT) == 5
         assert cancel.exists() is stopped
+
+
+def measured(settings: Settings, minute: int, status: str) -> None:
+    """A record of the cell that `cell` measures."""
+    record = sample(status=status, reasons=[f"{status} {minute}"], attempt=f"20261126T01{minute:02d}00Z-00000{minute}")
+    Store(settings.results).write(record)
+
+
+@pytest.fixture
+def cell(here: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> thin_dags.Cell:
+    """Of a sweep that has measured nothing; its questions are answered by this process."""
+
+    def answered(context: Any, name: str, **asked: Any) -> Any:
+        told = json.loads(json.dumps({**thin_dags._about(context, here), **asked}, default=str))
+        return thin_dags._judged(context, done(settings, name, told, None))
+
+    monkeypatch.setattr(thin_dags, "have_done", answered)
+    config = parse_configuration({}).model_dump(mode="json")
+    conf = {**config, "repetition": 0, "series": "b1", "sweep_id": "s1"}
+    return thin_dags.Cell(
+        task_id="run_experiment", trigger_run_id="t", conf=conf, max_measurements=2, cell="c", retries=9
+    )
+
+
+EVENT = ("", {"run_ids": ["t"]})
+
+
+def test_a_cell_is_measured_waited_for_or_left(cell: thin_dags.Cell, settings: Settings) -> None:
+    with pytest.raises(DagRunTriggerException) as triggered:
+        cell.execute(context_of(alive=False))
+    assert triggered.value.trigger_dag_id == "theirs_experiment" and triggered.value.dag_run_id == "t"
+    with pytest.raises(TaskDeferred) as deferred:
+        cell.execute(context_of(alive=True))
+    waits = deferred.value.trigger
+    assert isinstance(waits, DagStateTrigger) and (waits.dag_id, waits.run_ids) == ("theirs_experiment", ["t"])
+    assert deferred.value.method_name == "execute_complete"
+    measured(settings, 1, "valid")
+    context = context_of(alive=False)
+    cell.execute(context)
+    cell.execute_complete(context, EVENT)
+
+
+def test_how_a_cell_ended_is_told_to_the_try_that_measured_it(cell: thin_dags.Cell, settings: Settings) -> None:
+    context = context_of(alive=True)
+    measured(settings, 1, "failed")
+    with pytest.raises(TaskDeferred):
+        cell.execute(context)
+    assert context["ti"].kept["known"] == ["20261126T010100Z-000001"]
+    with pytest.raises(NotDone, match="t: ended without a record"):
+        cell.execute_complete(context, EVENT)
+    measured(settings, 2, "unsound")
+    with pytest.raises(NotDone, match="InvalidMeasurement: .*unsound 2"):
+        cell.execute_complete(context, EVENT)
+    measured(settings, 3, "unsound")
+    context["ti"].try_number = 2
+    with pytest.raises(AirflowFailException, match="given up after 2 measurements"):
+        cell.execute_complete(context, EVENT)
+    # Clearing adds to the tries that there may be.
+    context["ti"].max_tries = 10
+    with pytest.raises(NotDone, match="unsound 3"):
+        cell.execute_complete(context, EVENT)
 
 
 def test_a_task_on_another_host_or_of_another_user_fails(here: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
