@@ -14,6 +14,7 @@ from faultline.records.index import Index
 from faultline.reports.pages.app import build_app
 from faultline.reports.pages.site import Site
 from faultline.system.waiting import wait_until
+from tests.support.receivers import serving
 
 
 @contextmanager
@@ -45,11 +46,5 @@ def pages(content: Callable[[str], str | None]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join(120)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, serving(server):
+        yield f"http://127.0.0.1:{server.server_port}"

@@ -59,19 +59,8 @@ def new_cluster() -> Iterator[Cluster]:
             os.chown(path, account.pw_uid, account.pw_gid)
     made = Cluster(programs, folder, free_ports(1)[0])
     data = str(folder / "data")
-    made.call(
-        "initdb",
-        "-D",
-        data,
-        "-U",
-        "faultline",
-        "-A",
-        "scram-sha-256",
-        "--pwfile",
-        str(folder / "password"),
-        "-E",
-        "UTF8",
-    )
+    login = ("-U", "faultline", "-A", "scram-sha-256", f"--pwfile={folder}/password")
+    made.call("initdb", "-D", data, *login, "-E", "UTF8")
     options = f"-p {made.port} -c listen_addresses={HOST} -k {folder}"
     made.call("pg_ctl", "-D", data, "-o", options, "-l", str(folder / "log"), "-w", "start")
     try:

@@ -32,7 +32,7 @@ def webhook(refusals: int = 0) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         def log_message(self, *arguments: Any) -> None:
             """Nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, _served(server):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, serving(server):
         yield f"http://127.0.0.1:{server.server_port}/hook", kept
 
 
@@ -57,12 +57,13 @@ def mailbox() -> Iterator[tuple[str, list[EmailMessage]]]:
         def _say(self, text: str) -> None:
             self.wfile.write(f"{text}\r\n".encode())
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server, _served(server):
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server, serving(server):
         yield f"127.0.0.1:{server.server_address[1]}", kept
 
 
 @contextmanager
-def _served(server: socketserver.BaseServer) -> Iterator[None]:
+def serving(server: socketserver.BaseServer) -> Iterator[None]:
+    """Until the end of the block."""
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:

@@ -136,11 +136,9 @@ def test_a_port_that_is_busy_by_now_is_another_one_from_then_on(settings: Settin
 
 
 def test_a_wheel_runs_with_the_python_that_it_was_installed_for(settings: Settings, tmp_path: Path) -> None:
-    venv = tmp_path / "venv"
-    home = spark(venv / "lib" / "site-packages" / "pyspark")
-    (venv / "pyvenv.cfg").touch()
-    found = made(settings, home)
-    assert found.python == str(venv / "bin" / "python")
+    home = spark(tmp_path / "venv" / "lib" / "site-packages" / "pyspark")
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    assert made(settings, home).python == str(tmp_path / "venv" / "bin" / "python")
     assert made(settings, spark(tmp_path / "dist"), "dist").python == sys.executable
 
 
@@ -148,24 +146,21 @@ def test_an_experiment_names_a_build_or_the_installed_one(settings: Settings, tm
     made(settings, spark(tmp_path / "a"))
     plain, named = parse_configuration({}), parse_configuration({"spark_build": "mine"})
     assert parse_configuration({"spark_build": "installed"}) == plain and plain.config_id != named.config_id
-    engine = Spark()
-    assert engine.endpoints(settings, plain) == settings.endpoints
-    found, usual = engine.endpoints(settings, named), settings.endpoints
+    engine, usual = Spark(), settings.endpoints
+    found = engine.endpoints(settings, named)
+    assert engine.endpoints(settings, plain) == usual
     assert found.engine != usual.engine and found.engine_ui != usual.engine_ui and found.kafka == usual.kafka
     with pytest.raises(ConfigError, match="spark_build: no Spark build is called 'mina'; did you mean mine"):
         engine.endpoints(settings, parse_configuration({"spark_build": "mina"}))
-    assert {path.stem for path in engine.holds(settings).values()} == {
-        *("spark-worker-1", "spark-worker-2", "spark-worker-1@mine", "spark-worker-2@mine"),
-    }
+    workers = {f"spark-worker-{number}{build}" for number in (1, 2) for build in ("", "@mine")}
+    assert {path.stem for path in engine.holds(settings).values()} == workers
 
 
 def test_it_is_submitted_with_its_own_home_python_and_settings(settings: Settings, tmp_path: Path) -> None:
     one = made(settings, spark(tmp_path / "a", connector=True), **{"spark.x": "1", "spark.sql.shuffle.partitions": "9"})
     told = spark_environment(settings, Path("/java"), own=one)
     assert told["SPARK_HOME"] == str(tmp_path / "a") and told["JAVA_HOME"] == "/java"
-    assert told["PYTHONPATH"].split(":")[1:] == [
-        *(str(tmp_path / "a" / "python"), str(tmp_path / "a" / "python" / "lib" / "py4j-1-src.zip")),
-    ]
+    assert told["PYTHONPATH"].split(":")[1:] == [f"{tmp_path}/a/python", f"{tmp_path}/a/python/lib/py4j-1-src.zip"]
     config = parse_configuration({"spark_build": "mine"})
     conf = workload_settings(settings, Attempt(tmp_path / "attempt"), config, 1, own=one)
     assert conf["spark.x"] == "1" and conf["spark.sql.shuffle.partitions"] == "2", "the experiment decides"
@@ -185,11 +180,10 @@ def test_each_has_a_master_and_workers_of_its_own(settings: Settings, tmp_path: 
 
 
 def test_settings_that_belong_to_it_come_from_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "defaults.conf"
+    file, broken = tmp_path / "defaults.conf", tmp_path / "broken.conf"
     file.write_text("# mine\nspark.a  1\nspark.b=two words\n\n")
     assert own.read_conf(file) == {"spark.a": "1", "spark.b": "two words"}
-    file.write_text("spark.a 1\nspark.b\n")
-    with pytest.raises(ConfigError, match=r"--conf: .*line 2: spark.b has no value"):
-        own.read_conf(file)
-    with pytest.raises(ConfigError, match="--conf: .* cannot be read"):
-        own.read_conf(tmp_path / "none")
+    broken.write_text("spark.a 1\nspark.b\n")
+    for path, said in ((broken, "line 2: spark.b has no value"), (tmp_path / "none", " cannot be read")):
+        with refused("--conf: ", said):
+            own.read_conf(path)

@@ -26,8 +26,7 @@ ADMIN = "2026-11-21T06:16:30.250Z INFO [kafka-admin-client-thread | adminclient-
 STREAM = "2026-11-21T06:16:30.250Z WARN [stream execution thread for [id = 5d, runId = 7e]] "
 
 
-@pytest.mark.parametrize(
-    "line",
+BROKEN, NOT_BROKEN = (
     [
         ADMIN + "Node 1 disconnected.",
         ADMIN + "Connection to node 1 (/127.0.0.1:9092) could not be established. Node may not be available.",
@@ -38,14 +37,6 @@ STREAM = "2026-11-21T06:16:30.250Z WARN [stream execution thread for [id = 5d, r
         STREAM + "FetchSessionHandler: Error sending fetch request to node 1: org.apache…DisconnectException: null",
         STREAM + "AdminMetadataManager: [AdminClient clientId=a] Metadata update failed",
     ],
-)
-def test_each_wording_of_a_broken_connection(line: str) -> None:
-    found = parse_driver_log([line], "driver-0.log").disconnects
-    assert [(one.wall_ns, one.file) for one in found] == [(1_795_241_790_250_000_000, "driver-0.log")]
-
-
-@pytest.mark.parametrize(
-    "line",
     [
         ADMIN + "Node -1 disconnected.",  # the idle bootstrap connection, given up by the client
         STREAM + "MicroBatchExecution: Streaming query made progress, node 1 connected",
@@ -53,9 +44,13 @@ def test_each_wording_of_a_broken_connection(line: str) -> None:
         "2026-11-21T06:16:29.150Z INFO [a] TaskSetManager: Starting task 0.0 in stage 3.0 (TID 6)",
     ],
 )
-def test_other_lines_mean_nothing(line: str) -> None:
+
+
+@pytest.mark.parametrize("line", [*BROKEN, *NOT_BROKEN])
+def test_each_wording_of_a_broken_connection_and_no_other_line_is_one(line: str) -> None:
     found = parse_driver_log([line], "driver-0.log")
-    assert found.disconnects == () and found.lost_tasks == ()
+    seen = [(one.wall_ns, one.file) for one in found.disconnects]
+    assert seen == [(1_795_241_790_250_000_000, "driver-0.log")] * (line in BROKEN) and found.lost_tasks == ()
 
 
 def test_a_lost_task_is_found_in_whatever_incarnation(tmp_path: Path) -> None:
@@ -63,10 +58,8 @@ def test_a_lost_task_is_found_in_whatever_incarnation(tmp_path: Path) -> None:
     (tmp_path / "driver-1.log").write_text(LOST + "\n  at java.lang.Thread.run\n")
     (tmp_path / "driver-0.log").write_text("made by hand\n" + later)
     found = read_driver_logs(tmp_path).lost_tasks
-    assert [(one.file, one.wall_ns) for one in found] == [
-        ("driver-1.log", 1_795_241_789_150_000_000),
-        ("driver-0.log", 1_795_241_849_150_000_000),
-    ]
+    instants = {"driver-1.log": 1_795_241_789_150_000_000, "driver-0.log": 1_795_241_849_150_000_000}
+    assert [(one.file, one.wall_ns) for one in found] == list(instants.items())
     assert found[0].text.startswith("TaskSetManager: [queryId = aee4d] [batchId = 21] Lost task 0.0 in stage 31.0")
     assert read_driver_logs(tmp_path / "nowhere").lost_tasks == ()
 
@@ -113,10 +106,8 @@ NO_OP = [
 
 def test_a_reload_is_real_and_the_next_load_of_the_open_store_is_not() -> None:
     events = parse_executor_log([*RELOAD, *NO_OP], "app/2")
-    assert [(load.version, load.real, load.partition, load.tid) for load in events.loads] == [
-        (15, True, 0, 61),
-        (17, False, 0, 61),
-    ]
+    loads = [(load.version, load.real, load.partition, load.tid) for load in events.loads]
+    assert loads == [(15, True, 0, 61), (17, False, 0, 61)]
     assert events.loads[0].wall_ns == 1_795_241_789_341_000_000
     launch = events.launches[0]
     assert (launch.tid, launch.stage, launch.index, launch.executor) == (61, 31, 0, "app/2")
@@ -210,16 +201,13 @@ def test_every_collector_that_stops_the_world_is_read(collector: str, line: str)
 
 
 def test_a_log_that_would_hold_no_pauses_tells_nothing() -> None:
-    assert parse_gc_log([], "driver", "d") is None
-    assert parse_gc_log([f"{BEGAN}The Z Garbage Collector", YOUNG], "driver", "d") is None
-    assert parse_gc_log(["Picked up JAVA_TOOL_OPTIONS: -Xlog", YOUNG], "driver", "d") is None
+    for lines in ([], [f"{BEGAN}The Z Garbage Collector", YOUNG], ["Picked up JAVA_TOOL_OPTIONS: -Xlog", YOUNG]):
+        assert parse_gc_log(lines, "driver", "d") is None
     quiet = parse_gc_log([f"{BEGAN}G1"], "driver", "d")
     assert quiet is not None and quiet.pauses == (), "a process that never paused is known to have done so"
 
 
-@given(
-    st.integers(0, 10**6), st.integers(-12 * 4, 14 * 4), st.integers(0, 5_000_000), st.sampled_from(["5M->3M(9M) ", ""])
-)
+@given(st.integers(0, 10**6), st.integers(-48, 56), st.integers(0, 5_000_000), st.sampled_from(["5M->3M(9M) ", ""]))
 def test_pauses_lie_where_the_clock_says(after_ms: int, quarters: int, took_us: int, heap: str) -> None:
     """Whatever offset from UTC the machine's clock has."""
     zone = timezone(timedelta(minutes=15 * quarters))

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +101,30 @@ def test_a_job_that_was_refused_or_failed_is_not_done(serve: Serve, stranger: Pr
     assert stranger.poll() is None, "it knows by itself whether it can go on"
 
 
+def stop(text: str) -> None:
+    raise KeyboardInterrupt
+
+
+LOST = pytest.raises(NoSession, match="was lost")
+SLOW = pytest.raises(NoSession, match=r"not done within 0\.3 s")
+
+
 @pytest.mark.parametrize(
-    "answer", [lambda c, job: None, lambda c, job: c.sendall(b"{half"), lambda c, job: c.sendall(b"?\n")]
+    ("answer", "how", "told"),
+    [
+        (lambda c, job: None, {}, LOST),
+        (lambda c, job: c.sendall(b"{half"), {}, LOST),
+        (lambda c, job: c.sendall(b"?\n"), {}, LOST),
+        (lambda c, job: threading.Event().wait(120), {"limit_s": 0.3}, SLOW),
+        (lambda c, job: say(c, said="x"), {"say": stop}, pytest.raises(KeyboardInterrupt)),
+    ],
+    ids=["silent", "half a line", "no JSON", "slow", "the task is told to end"],
 )
-def test_a_session_that_dies_on_the_way_is_ended_before_the_job_is_done_again(
-    serve: Serve, stranger: Process, answer: Answer
+def test_a_session_that_dies_is_slow_or_works_for_nobody_is_ended_before_the_job_is_done_again(
+    serve: Serve, stranger: Process, answer: Answer, how: dict[str, Any], told: AbstractContextManager[object]
 ) -> None:
-    with pytest.raises(NoSession, match="was lost"):
-        run_in_session(serve(answer), "harvest", ())
+    with told:
+        run_in_session(serve(answer), "harvest", (), **how)
     stranger.wait(120)
 
 
@@ -126,21 +143,6 @@ def test_a_greeting_that_names_somebody_elses_process_ends_nobody(
         with pytest.raises(NoSession, match="was lost"):
             run_in_session(serve(lambda c, job: None), "harvest", ())
         assert ours.is_running() and ours.status() != psutil.STATUS_ZOMBIE
-
-
-def test_a_session_that_is_slow_is_ended(serve: Serve, stranger: Process) -> None:
-    with pytest.raises(NoSession, match=r"not done within 0\.3 s"):
-        run_in_session(serve(lambda connection, job: threading.Event().wait(120)), "harvest", (), limit_s=0.3)
-    stranger.wait(120)
-
-
-def test_a_task_that_is_told_to_end_ends_the_session_that_works_for_it(serve: Serve, stranger: Process) -> None:
-    def stop(text: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_in_session(serve(lambda connection, job: say(connection, said="x")), "harvest", (), say=stop)
-    stranger.wait(120)
 
 
 def test_without_a_session_that_greets_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from faultline.experiment.workloads import topology as topology_services
 from faultline.experiment.workloads.nexmark import query_file
 from faultline.experiment.workloads.nexmark_events import BATCH_EVENTS, QUERIES, Query, batch_events, pieces
 from faultline.experiment.workloads.topology_rules import ALL, MECHANISMS, NONE, mechanisms_of, rules_of
-from faultline.system.errors import ConfigError
 from tests.support.refusals import refused
 
 
@@ -86,10 +85,8 @@ def test_rules_at_their_defaults_are_none_at_all() -> None:
 
 def test_each_link_has_a_partition_for_every_group_of_keys() -> None:
     config = configuration(parallelism="1-2-4-1", mechanisms="replay")
-    topics = config.kind.topics(config.own, config)
-    assert topics == {
-        "source": 8, "split": 8, "count": 8, "space-a": 2, "space-b": 2, "set-aside": 1, "control": 1
-    }  # fmt: skip
+    topics = {"source": 8, "split": 8, "count": 8, "space-a": 2, "space-b": 2, "set-aside": 1, "control": 1}
+    assert config.kind.topics(config.own, config) == topics
     plain = configuration()
     assert "space-a" not in plain.kind.topics(plain.own, plain)
 
@@ -168,11 +165,6 @@ def nexmark(**values: Any) -> Configuration:
     return parse_configuration({"workload": "nexmark", **values})
 
 
-def test_every_query_can_be_asked_for_and_has_a_file() -> None:
-    assert Query.__args__ == QUERIES and all(query_file(name) for name in QUERIES)  # type: ignore[attr-defined]
-    assert not query_file("q24")
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -198,10 +190,14 @@ def test_bad_input_is_refused_by_name(values: dict[str, Any], said: str) -> None
         nexmark(**values)
 
 
-def test_a_query_without_a_file_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_query_has_a_file_and_one_without_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Query.__args__ == QUERIES and all(query_file(name) for name in QUERIES)  # type: ignore[attr-defined]
+    assert not query_file("q24")
     monkeypatch.setattr("faultline.experiment.workloads.nexmark.query_file", lambda name: False)
-    with pytest.raises(ConfigError, match="query: q3 has no file in spark_jobs/nexmark/queries; restore it"):
-        config = nexmark(query="q3")
+    config = nexmark(query="q3")
+    with refused("query: q3 has no file in spark_jobs/nexmark/queries; restore it"):
         config.kind.check_here(config.own, config)
 
 
@@ -217,8 +213,7 @@ def test_the_program_is_told_of_events_in_their_smallest_proportions() -> None:
     assert told["sizes"] == [200, 500, 100] and told["disorder"] == 0.2
     assert told["seed"] != nexmark(seed=3).input_source(1)["rules"]["seed"]
 
-
-def test_a_batch_is_as_large_as_asked_for_or_as_suits_the_query() -> None:
+    # A batch is as large as asked for, or as suits the query.
     assert batch_events(nexmark().own) == BATCH_EVENTS > batch_events(nexmark(query="q20").own)
     assert batch_events(nexmark(query="q20", batch_events=2000).own) == 2000
 

@@ -57,14 +57,11 @@ def mebibytes(text: str) -> int:
 def test_each_service_of_the_embedded_system_has_a_container_that_becomes_it() -> None:
     assert set(SERVICES) == {*OURS, "postgres"}
     serve = ["python", "-P", "-m", "faultline.installation.serve"]
+    own = {name: ["/opt/faultline/docker/worker", name] for name in WORKERS}
+    own["airflow-scheduler"] = ["/opt/faultline/docker/scheduler"]
     for name in EMBEDDED:
-        program, *arguments = SERVICES[name]["command"]
-        if name in WORKERS:
-            assert (program, arguments[0]) == ("/opt/faultline/docker/worker", name)
-        elif name == "airflow-scheduler":
-            assert program == "/opt/faultline/docker/scheduler"
-        else:
-            assert [program, *arguments] == [*serve, name]
+        wanted = own.get(name, [*serve, name])
+        assert SERVICES[name]["command"][: len(wanted) if name in own else None] == wanted, name
     assert f'exec {" ".join(serve)} "$1"' in (DOCKER / "worker").read_text()
     assert f"{' '.join(serve)} airflow-scheduler &" in (DOCKER / "scheduler").read_text()
     assert f"exec {' '.join(serve)} {PREPARE}" in (DOCKER / "prepare").read_text()
@@ -173,13 +170,11 @@ def test_mounts_exist_in_the_repository_and_are_read_only() -> None:
             assert Path(mount["target"]) == INSIDE.root / mount["source"]
         code = ("benchmarks", "dags", "docker", "fault", "generators", "include", "plugins", "spark_jobs")
         assert [mount["source"] for mount in bound] == [f"./{folder}" for folder in code]
-        assert [mount for mount in mounts if isinstance(mount, str)] == [
-            f"state:{INSIDE.home}",
-            f"results:{INSIDE.results}",
-            # What executors, drivers and JVMs share on one host.
-            f"scratch:{SERVICES[name]['environment']['SPARK_LOCAL_DIRS']}",
-            "class-data:/var/lib/faultline/venv/share/faultline",
-        ]
+        # What executors, drivers and JVMs share on one host.
+        shared = [f"scratch:{SERVICES[name]['environment']['SPARK_LOCAL_DIRS']}"]
+        shared += ["class-data:/var/lib/faultline/venv/share/faultline"]
+        own = [f"state:{INSIDE.home}", f"results:{INSIDE.results}"]
+        assert [mount for mount in mounts if isinstance(mount, str)] == own + shared
         ram = {"type": "volume", "source": "ram", "target": str(RAM), "volume": {"nocopy": True}}
         assert [mount for mount in whole if mount not in bound] == [ram]
     assert set(COMPOSE["volumes"]) == {"state", "results", "postgres-data", "scratch", "class-data", "ram"}
@@ -279,9 +274,8 @@ def test_the_database_is_the_one_that_prepare_is_given(monkeypatch: pytest.Monke
     address = SERVICES[PREPARE]["environment"][DATABASE]
     outside = f"{HOST}:{given['PGPORT']}"
     assert f"--port={given['PGPORT']}" in SERVICES["postgres"]["healthcheck"]["test"]
-    assert address == (
-        f"postgresql://{given['POSTGRES_USER']}:{given['POSTGRES_PASSWORD']}@{outside}/{given['POSTGRES_DB']}"
-    )
+    user, database = f"{given['POSTGRES_USER']}:{given['POSTGRES_PASSWORD']}", given["POSTGRES_DB"]
+    assert address == f"postgresql://{user}@{outside}/{database}"
     monkeypatch.setenv(DATABASE, REQUIRED.sub("secret", address))
     assert wanted_database() == f"postgresql+psycopg2://faultline:secret@{outside}/airflow"
     assert [name for name in OURS if DATABASE in SERVICES[name].get("environment", {})] == [PREPARE]
@@ -352,10 +346,8 @@ def test_make_secrets_gives_all_that_is_asked_for_and_keeps_it(tmp_path: Path) -
     folder = tmp_path / "secrets"
 
     def make() -> dict[str, bytes]:
-        command = [str(DOCKER / "make-secrets")]
-        subprocess.run(
-            command, env={**os.environ, "FAULTLINE_SECRETS": str(folder)}, check=True, capture_output=True, timeout=120
-        )
+        environment = {**os.environ, "FAULTLINE_SECRETS": str(folder)}
+        subprocess.run([str(DOCKER / "make-secrets")], env=environment, check=True, capture_output=True, timeout=120)
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
     made = make()
@@ -397,8 +389,7 @@ def test_health_of_the_master_and_of_airflow() -> None:
 
 def test_a_port_that_listens_and_a_worker_that_master_and_sshd_know_are_healthy() -> None:
     def greet(server: socket.socket) -> None:
-        connection, _ = server.accept()
-        with connection:
+        with server.accept()[0] as connection:
             connection.sendall(b"SSH-2.0-test\r\n")
 
     with socket.create_server((HOST, 0)) as server:

@@ -186,13 +186,10 @@ def test_a_set_has_the_hash_of_its_list(tmp_path: Path) -> None:
     folder = jars_in(tmp_path / "jars", b="two", a="one")
     made = (("a", b"one"), ("b", b"two"))
     lines = "".join(f"{hashlib.sha256(text).hexdigest()}  {name}.jar\n" for name, text in made)
-    expected = {"set": hashlib.sha256(lines.encode()).hexdigest()}
-    cache = tmp_path / "cache.json"
-    assert set_hashes({"set": folder, "none": tmp_path / "missing"}, cache) == expected
-    assert set_hashes({"set": folder}, cache) == expected
-    cache.write_text('{"set": ["of another form"]}')
-    assert set_hashes({"set": folder}, cache) == expected
-    assert set_hashes({"set": folder}, tmp_path / "no" / "folder" / "cache.json") == expected, "only time is lost"
+    expected, spoilt = {"set": hashlib.sha256(lines.encode()).hexdigest()}, tmp_path / "spoilt.json"
+    spoilt.write_text('{"set": ["of another form"]}')
+    for cache in (tmp_path / "cache.json", tmp_path / "cache.json", spoilt, tmp_path / "no" / "folder" / "cache.json"):
+        assert set_hashes({"set": folder, "none": tmp_path / "missing"}, cache) == expected, "only time is lost"
 
 
 def test_what_is_kept_is_believed_until_a_file_changes(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from faultline.cli import main as cli
 from faultline.experiment.attempt import Attempt, write_json
@@ -244,15 +245,24 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def doctors(*options: str) -> Result:
+    return CliRunner().invoke(cli.app, ["doctor", *options])
+
+
+def told_state(settings: Settings) -> list[str]:
+    told: list[str] = []
+    tell_state(settings, told.append)
+    return told
+
+
 def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None:
-    done = CliRunner().invoke(cli.app, ["doctor"])
+    done = doctors()
     lines = {line.split(": ")[0].strip(): line for line in done.output.splitlines()}
     assert done.exit_code == 1
-    assert lines["MISSING jars"] and lines["ok      python"]
+    assert lines["MISSING jars"] and lines["ok      python"] and "UI" not in lines, "there is none"
     assert "GB of memory" in lines["machine"] and "GB of disk free" in lines["machine"]
     assert "down (./faultline up starts them)" in lines["services"]
-    assert "UI" not in lines, "there is none"
-    done = CliRunner().invoke(cli.app, ["doctor", "--json"])
+    done = doctors("--json")
     found = json.loads(done.output)
     assert done.exit_code == 1 and found["ok"] is False
     assert {"java", "jars", "folders"} <= {check["name"] for check in found["checks"]}
@@ -271,14 +281,12 @@ def test_whether_this_machine_lets_services_give_way_and_tells_delays_is_named(
 ) -> None:
     monkeypatch.setattr(doctor, "means", lambda: ways)
     monkeypatch.setattr(doctor, "counts_delay", lambda: counted)
-    output = CliRunner().invoke(cli.app, ["doctor"]).output
-    assert all(words in output for words in expected)
+    assert all(words in doctors().output for words in expected)
 
 
 def test_a_list_of_builds_that_is_broken_is_named(empty: Path) -> None:
     (empty / "home" / "spark-builds.json").write_text("{")
-    done = CliRunner().invoke(cli.app, ["doctor"])
-    (line,) = (one for one in done.output.splitlines() if one.startswith("MISSING spark builds: "))
+    (line,) = (one for one in doctors().output.splitlines() if one.startswith("MISSING spark builds: "))
     assert str(empty / "home" / "spark-builds.json") in line and "delete it, and add them anew" in line
 
 
@@ -287,23 +295,19 @@ def test_an_attempt_that_is_not_healed_is_named(empty: Path) -> None:
     attempt = of(settings)
     write_json(attempt.unhealed, {"why": "healing: node9 is away"})
     line = f"attempt {attempt.id} is not healed: healing: node9 is away; the next experiment tries again"
-    assert line in CliRunner().invoke(cli.app, ["doctor"]).output
-    told: list[str] = []
-    tell_state(settings, told.append)
-    assert told == [line]
+    assert line in doctors().output
+    assert told_state(settings) == [line]
 
 
 def test_an_installation_that_lets_everybody_in_is_told(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "OPEN" not in CliRunner().invoke(cli.app, ["doctor"]).output
+    assert "OPEN" not in doctors().output
     settings = load_settings()
     monkeypatch.setenv("FAULTLINE_OPEN", "1")
     write_instance(settings)
     monkeypatch.delenv("FAULTLINE_OPEN")
-    assert "OPEN: everybody on this machine is let in" in CliRunner().invoke(cli.app, ["doctor"]).output
-    assert json.loads(CliRunner().invoke(cli.app, ["doctor", "--json"]).output)["open"] is True
-    told: list[str] = []
-    tell_state(settings, told.append)
-    assert told == [OPEN_TEXT]
+    assert "OPEN: everybody on this machine is let in" in doctors().output
+    assert json.loads(doctors("--json").output)["open"] is True
+    assert told_state(settings) == [OPEN_TEXT]
 
 
 # ---- A hold keeps a service down until its instant, and ends by its own clock ----
@@ -323,49 +327,21 @@ def test_a_hold_lasts_until_its_instant_and_no_longer_than_has_sense(tmp_path: P
     assert wait_out(hold) < 60
 
 
-def start(folder: Path, journal: Path) -> int:
-    """Starts a service that ends at once; the pid of its start."""
-    specification = {
-        "service": "kafka",
-        "command": [sys.executable, "-c", "import os; print(os.getpid())"],
-        "hold": str(folder / "hold.json"),
-        "journal": str(journal),
-    }
-    (folder / "kafka.json").write_text(json.dumps(specification))
-    command = [sys.executable, "-P", "-m", "faultline.installation.start", "held", str(folder / "kafka.json")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0 and int(output) == process.pid, "supervisord watches the service itself"
-    return process.pid
-
-
 def test_the_service_takes_the_place_of_its_start_and_the_start_is_journalled(tmp_path: Path) -> None:
-    pid = start(tmp_path, tmp_path / "services.jsonl")
-    (line,) = read_journal(tmp_path / "services.jsonl")
-    assert (line["event"], line["service"], line["pid"]) == ("started", "kafka", pid)
-    start(tmp_path, Path("/dev/full"))  # there is no room to journal it
+    told, journal = tmp_path / "kafka.json", tmp_path / "services.jsonl"
+    service = [sys.executable, "-c", "import os; print(os.getpid())"]
+    for place in (Path("/dev/full"), journal):  # in the first there is no room to journal it
+        words = {"service": "kafka", "command": service, "hold": str(tmp_path / "hold.json"), "journal": str(place)}
+        told.write_text(json.dumps(words))
+        command = [sys.executable, "-P", "-m", "faultline.installation.start", "held", str(told)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0 and int(output) == process.pid, "supervisord watches the service itself"
+    (line,) = read_journal(journal)
+    assert (line["event"], line["service"], line["pid"]) == ("started", "kafka", process.pid)
 
 
 # ---- Hosts get a network that nobody has ----
-
-
-def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, addresses: Sequence[str], routes: Sequence[str]) -> str:
-    """The address of this machine in the network that is chosen, where it has these addresses and routes."""
-    told = {
-        "address": [
-            {"addr_info": [{"family": "inet", "local": one} for one in addresses]},
-            {"addr_info": [{"family": "inet6", "local": "fe80::1"}]},
-            {},
-        ],
-        "route": [{"dst": one} for one in ["default", "192.0.2.0/24", *routes]],
-    }
-    for what, answer in told.items():
-        (folder / what).write_text(json.dumps(answer))
-    ip = script(folder / "ip", f'[ "$1" = -j ] && cat {folder}/"$2"')
-    monkeypatch.setattr(layout, "found", lambda _: str(ip))
-    monkeypatch.setattr(layout, "require_means", lambda: None)
-    (folder / "home").mkdir()
-    return choose_hosts(Settings(ROOT, folder / "home", folder / "home"), 3).conductor
 
 
 @pytest.mark.parametrize(
@@ -376,14 +352,28 @@ def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, addresses: Sequence[st
         (["10.77.0.9"], ["10.77.1.0/24", "10.77.2.7"], "10.77.3.1"),
         ([], ["10.77.0.0/17", "10.78.0.0/16", "10.7.0.0/16"], "10.77.128.1"),
         ([], ["0.0.0.0/1", "128.0.0.0/1"], "10.77.0.1"),
+        ([], ["10.0.0.0/8"], None),
     ],
 )
 def test_a_network_that_is_used_or_reached_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: list[str], routes: list[str], conductor: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: list[str], routes: list[str], conductor: str | None
 ) -> None:
-    assert chosen(tmp_path, monkeypatch, addresses, routes) == conductor
-
-
-def test_where_a_way_leads_to_all_of_them_there_are_no_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with refused("--hosts: all networks from 10.77.0 to 10.77.255 are in use; ", "ip route"):
-        chosen(tmp_path, monkeypatch, [], ["10.0.0.0/8"])
+    """Where a way leads to all of them there are no hosts."""
+    told = {
+        "address": [
+            {"addr_info": [{"family": "inet", "local": one} for one in addresses]},
+            {"addr_info": [{"family": "inet6", "local": "fe80::1"}]},
+            {},
+        ],
+        "route": [{"dst": one} for one in ["default", "192.0.2.0/24", *routes]],
+    }
+    for what, answer in told.items():
+        (tmp_path / what).write_text(json.dumps(answer))
+    ip = script(tmp_path / "ip", f'[ "$1" = -j ] && cat {tmp_path}/"$2"')
+    monkeypatch.setattr(layout, "found", lambda _: str(ip))
+    monkeypatch.setattr(layout, "require_means", lambda: None)
+    (tmp_path / "home").mkdir()
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "home")
+    said = ("--hosts: all networks from 10.77.0 to 10.77.255 are in use; ", "ip route")
+    with nullcontext() if conductor else refused(*said):
+        assert choose_hosts(settings, 3).conductor == conductor

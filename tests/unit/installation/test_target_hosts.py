@@ -102,7 +102,10 @@ def at(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return make
 
 
-def test_a_host_that_lets_the_agent_in_tells_its_clock(at: Callable[..., dict[str, Any]]) -> None:
+At = Callable[..., dict[str, Any]]
+
+
+def test_a_host_that_lets_the_agent_in_tells_its_clock(at: At) -> None:
     with server() as port:
         said = greeted(at(port), "faultline_host_a")
     assert said.startswith(f"bench@{LOCAL}:{port} lets the agent in, its clock is ")
@@ -123,7 +126,7 @@ REFUSES = r"\S+ refuses bench with this key \(.*\); let it in"
     ],
 )
 def test_a_host_that_refuses_or_is_away_is_told_in_a_line(
-    at: Callable[..., dict[str, Any]], given: dict[str, Any], kind: type[FaultlineError], why: str
+    at: At, given: dict[str, Any], kind: type[FaultlineError], why: str
 ) -> None:
     with server() as port, pytest.raises(kind, match=f"^Connection faultline_host_a: {why}") as refused:
         greeted(at(**{"port": port, **given}), "faultline_host_a")

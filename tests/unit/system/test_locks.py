@@ -110,14 +110,19 @@ def another_user(machine: str, attempt: str, word: str) -> Iterator[subprocess.P
         yield process
 
 
+def held_by(machine: str) -> str | None:
+    holder = MachineLock(machine).holder()
+    return holder and holder.attempt
+
+
 def said(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().rstrip()
 
 
 def test_whoever_waits_gets_the_machine_when_it_is_free_and_learns_whose_it_was(machine: str) -> None:
-    with recording(machine, "a1") as first:
-        assert said(first) == "after None"
+    with recording(machine, "a1") as first, recording(f"{machine}2", "b1", wait_s=0) as elsewhere:
+        assert said(first) == said(elsewhere) == "after None", "machines of other names do not see each other"
         holder = MachineLock(machine).holder()
         assert holder is not None and (holder.attempt, holder.pid) == ("a1", first.pid)
         assert holder.folder == Path("/srv/results/attempts/a1")
@@ -130,13 +135,11 @@ def test_whoever_waits_gets_the_machine_when_it_is_free_and_learns_whose_it_was(
             assert "a1 of " in said(unwanted), "nobody wants it any more"
             assert said(refused) == f"machine: {holder.text} is being measured; wait for it, or stop it"
             assert holder.text == f"a1 of {os.environ.get('USER') or 'root'} (pid {first.pid}, /srv/results)"
-            still = MachineLock(machine).holder()
-            assert still == holder, "who waits does not hold"
+            assert MachineLock(machine).holder() == holder, "who waits does not hold"
             first.kill()  # not buried yet: dead all the same
             assert said(second) == "after a1"
-            after = MachineLock(machine).holder()
-            assert after is not None and after.attempt == "a2"
-    assert MachineLock(machine).holder() is None
+            assert held_by(machine) == "a2"
+    assert held_by(machine) is None
 
 
 def test_of_many_that_want_it_at_once_one_has_it_at_a_time(machine: str) -> None:
@@ -151,15 +154,10 @@ def test_of_many_that_want_it_at_once_one_has_it_at_a_time(machine: str) -> None
     assert [process.returncode for process in many] == [0] * len(many), errors
 
 
-def test_machines_of_other_names_do_not_see_each_other(machine: str) -> None:
-    with recording(machine, "a1") as first, recording(f"{machine}2", "b1", wait_s=0) as other:
-        assert said(first) == said(other) == "after None"
-
-
 def test_who_claims_the_machine_and_is_no_experiment_is_named_and_not_waited_for(machine: str) -> None:
     with started(["sh", "-c", SAY.format(HOLDS), "\x1b[2J"]) as liar:
         assert said(liar) == "said"
-        assert MachineLock(machine).holder() is None
+        assert held_by(machine) is None
         (named,) = (line for line in pretenders() if line.startswith(f"pid {liar.pid} of "))
         assert "is no experiment: sh -c" in named and named.isprintable()
         with recording(machine, "a1", wait_s=0) as mine:
@@ -188,8 +186,7 @@ def test_another_users_experiment_has_the_machine_and_says_whose_it_is(machine: 
             hush = ["sh", "-c", f"printf x > /proc/{mine.pid}/comm && echo done || echo refused"]
             with started(hush, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as quiet:
                 assert said(quiet) == "refused"
-            holder = MachineLock(machine).holder()
-            assert holder is not None and holder.attempt == "a3"
+            assert held_by(machine) == "a3"
 
 
 @only_root
@@ -197,8 +194,7 @@ def test_another_user_is_waited_for_so_long_in_all_and_then_named(machine: str) 
     with recording(machine, "a1") as first:
         assert said(first) == "after None"
         with another_user(machine, "b1", HOLDS) as other, recording(machine, "a2", others_s=(0.5, 60)) as mine:
-            holder = MachineLock(machine).holder()
-            assert holder is not None and holder.attempt == "a1", "no word of his hides whose it is"
+            assert held_by(machine) == "a1", "no word of his hides whose it is"
             assert said(mine) == "waits"
             time.sleep(1)
             began = time.monotonic()
