@@ -74,7 +74,12 @@ def test_an_entry_holds_what_its_record_says(tmp_path: Path) -> None:
     assert entry.fault == "executor kill"
 
 
-def test_it_follows_the_files(tmp_path: Path) -> None:
+def test_it_follows_the_files_and_parses_none_again_that_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = []
+    parse = Record.model_validate_json
+    monkeypatch.setattr(Record, "model_validate_json", lambda text: parsed.append(1) or parse(text))
     path = put(tmp_path, record("a1", status="failed"))
     index = fresh(tmp_path)
     assert [one.failed for one in index.sweeps(1)] == [1]
@@ -82,23 +87,14 @@ def test_it_follows_the_files(tmp_path: Path) -> None:
     os.utime(path, ns=(1, 1))
     index.refresh()
     assert [(one.valid, one.failed) for one in index.sweeps(1)] == [(2, 0)]
+    parsed.clear()
+    assert attempts(tmp_path) == ["a1", "a2"] and parsed == [], "another process"
+    put(tmp_path, record("a3"))
+    assert attempts(tmp_path) == ["a1", "a2", "a3"] and parsed == [1]
     path.unlink()
     index.refresh()
     assert index.of_attempt("a1") is None
-    assert attempts(index) == ["a2"]
-
-
-def test_what_is_known_is_not_parsed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(tmp_path, record("a1"), record("a2"))
-    fresh(tmp_path)
-    parsed = []
-    parse = Record.model_validate_json
-    monkeypatch.setattr(Record, "model_validate_json", lambda text: parsed.append(1) or parse(text))
-    assert len(fresh(tmp_path).all()) == 2, "another process"
-    assert parsed == []
-    put(tmp_path, record("a3"))
-    assert len(fresh(tmp_path).all()) == 3
-    assert parsed == [1]
+    assert attempts(index) == ["a2", "a3"]
 
 
 def test_broken_files_are_listed_by_name_and_hide_no_other(tmp_path: Path) -> None:

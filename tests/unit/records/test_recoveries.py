@@ -61,16 +61,6 @@ def test_a_single_recovery_is_its_own_value(one: Drawn, reload_s: float) -> None
     assert run_value([one.part(), RecoveryPart.empty()]) == one.part()
 
 
-@given(st.lists(drawn(), min_size=1, max_size=9), st.data())
-def test_a_longer_recovery_never_makes_the_run_shorter(runs: list[Drawn], data: st.DataObject) -> None:
-    index, more = data.draw(st.integers(0, len(runs) - 1)), data.draw(st.floats(0, 100))
-    longer = list(runs)
-    one = longer[index]
-    longer[index] = Drawn(one.low + more, None if one.high is None else one.high + more)
-    before, after = bounds(runs), bounds(longer)
-    assert after[0] >= before[0] - 1e-9 and after[1] >= before[1] - 1e-9
-
-
 @given(st.lists(drawn(), min_size=2, max_size=9))
 def test_the_value_lies_between_the_medians_of_the_ends(runs: list[Drawn]) -> None:
     infinite = float("inf")
