@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,54 +55,36 @@ def test_an_attempt_is_read_whole(attempt: Path) -> None:
     assert [one.wall_ns for one in raw.traces.of("lost")] == [MADE.t2]
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-def without_primer(path: Path) -> None:
-    edit_table(path, lambda rows: rows.drop(columns="primer"))
-
-
 CLEAR = r"records\.parquet: cannot be read .*; clear the task harvest"
 
 
 @pytest.mark.parametrize(
-    ("file", "spoil", "words"),
+    ("file", "content", "words"),
     [
-        ("attempt.json", lambda path: path.write_text("{"), r"attempt\.json"),
-        ("gate.json", lambda path: path.write_text("{"), r"gate\.json"),
-        ("batches.json", lambda path: path.write_text("{"), r"batches\.json"),
-        ("harvest/records.parquet", remove, r"records\.parquet"),
-        ("harvest/tuples.parquet", remove, r"tuples\.parquet"),
-        ("harvest/counts.parquet", remove, r"counts\.parquet"),
-        ("harvest/records.parquet", without_primer, CLEAR),
-        ("harvest/records.parquet", lambda path: path.write_bytes(b"PAR1"), CLEAR),
-    ],
-)
-def test_a_broken_or_missing_file_is_named(attempt: Path, file: str, spoil: Callable[[Path], None], words: str) -> None:
-    spoil(attempt / file)
-    with pytest.raises(InfrastructureError, match=words):
-        read_evidence(attempt)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "why"),
-    [
+        ("attempt.json", b"{", r"attempt\.json"),
+        ("gate.json", b"{", r"gate\.json"),
+        ("batches.json", b"{", r"batches\.json"),
         ("batches.json", None, r"batches\.json: missing"),
-        ("stored.json", "{", r"stored\.json: not JSON"),
-        ("stored.json", "[1]", r"stored\.json: "),
+        ("stored.json", b"{", r"stored\.json: not JSON"),
+        ("stored.json", b"[1]", r"stored\.json: "),
+        ("harvest/records.parquet", None, r"records\.parquet"),
+        ("harvest/tuples.parquet", None, r"tuples\.parquet"),
+        ("harvest/counts.parquet", None, r"counts\.parquet"),
+        ("harvest/records.parquet", b"PAR1", CLEAR),
     ],
 )
-def test_a_file_that_keeps_an_attempt_from_a_record_is_named(
-    tmp_path: Path, name: str, content: str | None, why: str
-) -> None:
-    directory = Synthetic(Scenario()).write(tmp_path)
-    if content is None:
-        (directory / name).unlink()
-    else:
-        (directory / name).write_text(content)
-    with pytest.raises(InfrastructureError, match=why):
-        judge(directory)
+def test_a_broken_or_missing_file_is_named(attempt: Path, file: str, content: bytes | None, words: str) -> None:
+    (attempt / file).unlink(missing_ok=True)
+    if content is not None:
+        (attempt / file).write_bytes(content)
+    with pytest.raises(InfrastructureError, match=words):
+        judge(attempt)
+
+
+def test_records_without_a_column_are_named(attempt: Path) -> None:
+    edit_table(attempt / "harvest" / "records.parquet", lambda rows: rows.drop(columns="primer"))
+    with pytest.raises(InfrastructureError, match=CLEAR):
+        read_evidence(attempt)
 
 
 def test_a_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
