@@ -24,27 +24,15 @@ from faultline.records.record import Metrics, Record, Status, committed_schema, 
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings, load_settings
-from tests.unit.pages_store import put
+from tests.unit.pages_store import put, record
 from tests.unit.sample_records import sample
 from tests.unit.synthetic import Scenario, Synthetic
 
 ATTEMPT = "20261121T061500Z-aaaaaa"
 
 
-def _record(attempt: str = ATTEMPT, status: Status = "failed", repetition: int = 0, matrix: str | None = "m") -> Record:
-    configuration = Scenario().configuration
-    file = AttemptFile(
-        attempt=attempt,
-        config=configuration,
-        config_id=configuration.config_id,
-        repetition=repetition,
-        series="b1",
-        build="b1",
-        matrix=matrix,
-        sweep_id="s1",
-        prepared_wall_ns=1_795_241_700_000_000_000,
-    )
-    return failed_record(file, "failed", ["x: y"]).model_copy(update={"status": status})
+def _record(attempt: str = ATTEMPT, status: Status = "failed", **named: Any) -> Record:
+    return record(attempt, status=status, reasons=["x: y"], **named)
 
 
 @pytest.fixture
@@ -120,8 +108,8 @@ def test_cells_know_their_newest_and_their_valid_record(store: Store, tmp_path: 
         _record("20261121T061700Z-cccccc", "valid", repetition=1),
         _record("20261121T061800Z-dddddd", "cancelled", repetition=2, matrix=None),
     ]
-    for record in reversed(records):
-        store.write(record)
+    for one in reversed(records):
+        store.write(one)
     cell = Cell.of(records[0])
     assert store.newest(cell) == records[1]
     assert store.sound(cell) == records[0]
@@ -198,9 +186,9 @@ def test_how_a_record_is_named(settings: Settings, tmp_path: Path) -> None:
     old = stored(settings, sample(attempt="20261120T000000Z-000001"))
     new = stored(settings, sample(attempt="20261121T061500Z-3fa9c1", state_mb=8))
     file = settings.records / old.config_id / f"{old.attempt}.json"
-    for reference, record in (("last", new), (new.attempt, new), ("20261120", old), (str(file), old)):
+    for reference, wanted in (("last", new), (new.attempt, new), ("20261120", old), (str(file), old)):
         found, results = find_record(reference, settings)
-        assert (found.attempt, results) == (record.attempt, settings.results)
+        assert (found.attempt, results) == (wanted.attempt, settings.results)
     (tmp_path / "other.json").write_text("{}")
     for reference, words in {
         "202611": "202611: 2 attempts begin so, the last is 20261121T061500Z-3fa9c1",
