@@ -27,6 +27,18 @@ from tests.unit.sleepers import spawn as spawn
 KEY = paramiko.RSAKey.generate(1024)
 
 
+class SleepClock:
+    """A clock that only sleeping moves."""
+
+    now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+
 def until(condition: Callable[[], object], what: str) -> None:
     wait_until(condition, timeout_s=120, every_s=0.002, what=what)
 

@@ -23,7 +23,7 @@ from fault.identity import PYTHON_WORKER, ProcessIdentity, Tokens
 from fault.procfs import all_pids, command_of, line_of, read_process, start_ticks
 from fault.victims import find_victims
 from tests.support.processes import shown
-from tests.unit.fault.conftest import until
+from tests.unit.fault.conftest import SleepClock, until
 from tests.unit.sleepers import Spawn
 
 RUN = "20261121T061500Z-3fa9c1"
@@ -97,21 +97,8 @@ class Script:
         }
 
 
-class Clock:
-    """A clock that only sleeping moves."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-    def sleep(self, seconds: float) -> None:
-        self.now_ns += round(seconds * 1e9)
-
-
 def wait(script: Script, count: int, until_ms: int, **options: Any) -> tuple[ProcessIdentity, ...]:
-    clock, candidates = Clock(), options.pop("candidates", (ONE, TWO))
+    clock, candidates = SleepClock(), options.pop("candidates", (ONE, TWO))
     found = await_busy(candidates, count, until_ms * MS, look=script, clock=clock, sleep=clock.sleep, **options)
     assert clock.now_ns <= (until_ms + 1) * MS
     return found

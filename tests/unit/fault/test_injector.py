@@ -18,6 +18,7 @@ from fault.injector import Injector, Outcome, place, resume, settle
 from fault.plan import ALLOWED
 from fault.registry import ACTIONS
 from tests.support.fake_clock import MadeUpHost
+from tests.unit.fault.conftest import SleepClock
 
 RUN = "20261121T061500Z-3fa9c1"
 TOKENS = Tokens(RUN, "0123456789abcdef")
@@ -93,19 +94,10 @@ def test_an_unknown_host_is_refused() -> None:
 # --- settling and resuming
 
 
-class Clock:
-    """A clock that only sleeping moves."""
-
-    now = 100.0
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(injector_module.time, "monotonic", lambda: made.now)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SleepClock:
+    made = SleepClock()
+    monkeypatch.setattr(injector_module.time, "monotonic", lambda: made() / 1e9)
     return made
 
 
@@ -121,7 +113,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     ],
 )
 def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
-    clock: Clock, answers: list[Presence | RemoteError], wanted: Presence, outcome: Outcome
+    clock: SleepClock, answers: list[Presence | RemoteError], wanted: Presence, outcome: Outcome
 ) -> None:
     for delivery in (Delivery.SENT, Delivery.UNKNOWN):
         there = answering(answers)
@@ -132,18 +124,18 @@ def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
 
 
 @pytest.mark.parametrize(("action", "within_s"), [("kill", 5.0), ("pause", 5.0), ("term", 15.0)])
-def test_how_long_an_act_may_take_hangs_on_the_action(clock: Clock, action: str, within_s: float) -> None:
+def test_how_long_an_act_may_take_hangs_on_the_action(clock: SleepClock, action: str, within_s: float) -> None:
     hands, alive = ACTIONS[action].hands, Injector(here=answering([Presence.ALIVE]))
     assert isinstance(hands, Signals)
     given: dict[str, Any] = {"within_s": hands.within_s, "sleep": clock.sleep}
     assert settle(alive, VICTIM, hands.shows, Delivery.SENT, **given).outcome is Outcome.NO_EFFECT
-    assert within_s <= clock.now - 100.0 < within_s + 0.1
+    assert within_s <= clock() / 1e9 < within_s + 0.1
     late = Injector(here=answering([Presence.ALIVE, hands.shows]))
     at_once = settle(late, VICTIM, hands.shows, Delivery.SENT, within_s=0.0)
     assert at_once.outcome is Outcome.NO_EFFECT, "the last probe lies at the end of the time"
 
 
-def test_resuming_goes_on_until_it_runs_or_time_is_up(clock: Clock) -> None:
+def test_resuming_goes_on_until_it_runs_or_time_is_up(clock: SleepClock) -> None:
     stopped = Presence.STOPPED
     for answers, continued in (
         ((Presence.ALIVE,), 0), ((Presence.GONE,), 0), ((stopped, Presence.ALIVE), 1),
@@ -153,10 +145,10 @@ def test_resuming_goes_on_until_it_runs_or_time_is_up(clock: Clock) -> None:
         resume(Injector(here=there), VICTIM, sleep=clock.sleep)
         assert len(there.sent) == continued
     for answer, error in ((stopped, SignalRefused), (LOST, RemoteError)):
-        began = clock.now
+        began = clock()
         with pytest.raises(error):
             resume(Injector(here=answering((answer,))), VICTIM, sleep=clock.sleep)
-        assert 5 <= clock.now - began < 5.2
+        assert 5e9 <= clock() - began < 5.2e9
 
 
 def test_undoing_runs_newest_first_and_past_a_failing_step() -> None:

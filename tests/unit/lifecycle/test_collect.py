@@ -131,21 +131,17 @@ def test_a_targets_broker_is_asked_by_records_at_the_start_and_at_the_end(
     assert broker_ahead_ms(run.attempt) == 41
 
 
-def test_a_broker_that_is_away_at_the_end_leaves_its_clock_unknown(
+def test_a_broker_that_is_away_at_the_end_leaves_its_clock_unknown_and_at_the_start_ends_the_recorder(
     on_target: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = on_target()
+    with pytest.raises(InfrastructureError, match="gone"):
+        recorded(run, monkeypatch, InfrastructureError("gone"))
+    run.attempt.recorder_journal.unlink()
     clock = recorded(run, monkeypatch, Clock(40.0, 1.5), InfrastructureError("gone"))["kafka"]
     assert clock.end_s is None and clock.uncertain_ms == math.inf
     (lost,) = [line for line in read_ended(run.attempt.recorder_journal) if line["kind"] == "host_lost"]
     assert (lost["host"], lost["message"]) == ("kafka", "gone")
-
-
-def test_a_broker_that_cannot_be_asked_at_the_start_ends_the_recorder(
-    on_target: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(InfrastructureError, match="gone"):
-        recorded(on_target(), monkeypatch, InfrastructureError("gone"))
 
 
 def test_a_broker_whose_host_is_reached_is_asked_there(

@@ -27,7 +27,7 @@ from faultline.engines.spark import shared as throwaway
 from faultline.engines.spark.collect import keep_logs
 from faultline.engines.spark.shared import make_throwaway
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import AttemptPlan, read_plan
+from faultline.experiment.plan import read_plan
 from faultline.experiment.run import Run, run_of
 from faultline.lifecycle.ending import drain
 from faultline.lifecycle.ending.drain import Advance, drain_limit_s, has_settled
@@ -273,31 +273,20 @@ class Again:
         return self.committed_ns
 
 
-@pytest.fixture
-def attempt(tmp_path: Path) -> Attempt:
-    return prepared(tmp_path, {"checkpoint_interval_s": 4.0})
-
-
-@pytest.fixture
-def plan(attempt: Attempt) -> AttemptPlan:
-    return read_plan(attempt)
-
-
-def limit_s(attempt: Attempt, plan: AttemptPlan, committed_ns: int | None) -> float:
+def limit_s(attempt: Attempt, committed_ns: int | None) -> float:
     engine: Any = Again(committed_ns)
-    return drain_limit_s(attempt, plan, engine)
+    return drain_limit_s(attempt, read_plan(attempt), engine)
 
 
-def test_it_is_a_minute_and_three_intervals_or_three_restarts_when_that_is_more(
-    attempt: Attempt, plan: AttemptPlan
-) -> None:
-    assert limit_s(attempt, plan, None) == 72.0, "without a fault"
+def test_it_is_a_minute_and_three_intervals_or_three_restarts_when_that_is_more(tmp_path: Path) -> None:
+    attempt = prepared(tmp_path, {"checkpoint_interval_s": 4.0})
+    assert limit_s(attempt, None) == 72.0, "without a fault"
     hit_ns = time.time_ns() - 50 * NS
     lines = [{"event": "delivered", "wall_ns": hit_ns - 90 * NS}, {"event": "delivered", "wall_ns": hit_ns}]
     attempt.conductor_journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert limit_s(attempt, plan, hit_ns + 5 * NS) == 72.0
-    assert limit_s(attempt, plan, hit_ns + 40 * NS) == pytest.approx(120.0), "from the last fault on"
-    assert limit_s(attempt, plan, None) == pytest.approx(150.0, abs=15), "and it is not back yet"
+    assert limit_s(attempt, hit_ns + 5 * NS) == 72.0
+    assert limit_s(attempt, hit_ns + 40 * NS) == pytest.approx(120.0), "from the last fault on"
+    assert limit_s(attempt, None) == pytest.approx(150.0, abs=15), "and it is not back yet"
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 30), st.integers(0, 3)), min_size=1), st.floats(10, 100))

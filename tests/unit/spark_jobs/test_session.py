@@ -88,13 +88,13 @@ class Served:
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     made = Served(Path(subject.__file__).parent, tmp_path / "s.sock")
-
     monkeypatch.setitem(subject.PROGRAMS, "job", made.job)
     yield made
     made.close()
 
 
-def test_a_job_is_done_in_a_session_of_its_own_and_the_next_one_too(served: Served) -> None:
+def test_a_job_is_done_in_a_session_of_its_own_and_the_next_one_too_by_its_user_alone(served: Served) -> None:
+    assert served.path.stat().st_mode & 0o777 == 0o600
     for number in (1, 2):
         assert served.ask(str(number)) == [{"said": "working"}, {"status": "done", "message": ""}]
     assert served.jobs == [["1"], ["2"]]
@@ -153,10 +153,6 @@ def test_a_client_that_asks_nothing_sensible_changes_nothing(served: Served, sen
         client.sendall(send)
     assert served.ask("1")[-1]["status"] == "done"
     assert not served.ended.is_set()
-
-
-def test_only_its_user_can_open_the_socket(served: Served) -> None:
-    assert served.path.stat().st_mode & 0o777 == 0o600
 
 
 def test_it_ends_with_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,18 +80,11 @@ def conducted(
     planned = FaultPlan((Fault("executor", "kill", at_s=1.0),), seed=1).resolve(
         rate=RATE, checkpoint_interval_s=INTERVAL_S, snapshot_interval_s=1
     )
-    usual: dict[str, Any] = {
-        "duration_s": 200.0,
-        "checkpoint_interval_s": INTERVAL_S,
-        "warmup_s": 0.5,
-        "warmup_max_s": 60.0,
-        "max_wait_s": 90.0,
-        "aim": Aim(0.5, 10, 60.0, (0.25,)),
-        "generator": {"bootstrap": "127.0.0.1:1", "topic": "in", "partitions": 1, "rate": RATE, "seconds": 260.0},
-    }
-    assignment = Assignment(
-        ATTEMPT, repeated(planned, config), bootstrap="127.0.0.1:1", input_topic="in", **{**usual, **given}
-    )
+    generator = {"bootstrap": "127.0.0.1:1", "topic": "in", "partitions": 1, "rate": RATE, "seconds": 260.0}
+    usual: dict[str, Any] = {"duration_s": 200.0, "checkpoint_interval_s": INTERVAL_S, "warmup_s": 0.5}
+    usual |= {"warmup_max_s": 60.0, "max_wait_s": 90.0, "aim": Aim(0.5, 10, 60.0, (0.25,)), "generator": generator}
+    usual |= {"bootstrap": "127.0.0.1:1", "input_topic": "in", **given}
+    assignment = Assignment(ATTEMPT, repeated(planned, config), **usual)
     host, clock = MadeUpHost(), FakeClock(patch)
     host.start(*(executor_of(ATTEMPT, number) for number in range(3)))
     engine = Engine(folder, clock, host, dies=dies)
