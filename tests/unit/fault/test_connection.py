@@ -53,6 +53,8 @@ def test_a_connection_is_made_once_with_no_key_but_the_named_one(channel: SshCha
         assert host.closed == 1
     channel.ask("arm", victim=NOBODY)
     assert len(host.connected) == len(host.agents) == 2
+    plain = RemoteHost("there", "me", Path("key"), Path("known"))
+    assert (plain.port, plain.python, plain.timeout_s, plain.keepalive_s) == (22, "python3", 10.0, 5), "unsaid"
 
 
 def test_an_agent_keeps_a_folder_while_it_is_asked_and_then_nothing(channel: SshChannel, host: Host) -> None:
@@ -81,11 +83,6 @@ def test_the_next_agent_removes_what_a_killed_one_left_and_no_folder_of_one_that
         channel.ask("clock")
         assert living < set(host.left)
     assert (tmp_path / "faultline-agent-link").is_symlink() and tmp_path.parent.exists()
-
-
-def test_where_nothing_is_said_it_is_port_22_and_ten_seconds() -> None:
-    plain = RemoteHost("there", "me", Path("key"), Path("known"))
-    assert (plain.port, plain.python, plain.timeout_s, plain.keepalive_s) == (22, "python3", 10.0, 5)
 
 
 def test_a_host_without_python_says_so_and_was_asked_nothing(

@@ -90,6 +90,7 @@ def test_a_sound_file_is_found(package: Packages) -> None:
         ('when="with the folder filled for {duration_s:g} s"', 'when=""', "when: empty"),
         ("for {duration_s:g} s", "by {delay_ms:g} ms", "when: 'delay_ms' is no word for it"),
         ('("executor",)', '("executr",)', "targets: 'executr' is not known; did you mean executor?"),
+        ('("executor",)', '("moon",)', f"targets: 'moon' is not known; known: {', '.join(sorted(VICTIMS))}"),
         ('("executor",)', '("kafka", "kafka")', "targets: kafka is named twice"),
         ('("executor",)', "()", "targets: empty"),
         ("Parameter(DURATION,", 'Parameter("durations",', "parameters: 'durations' is not known; did you mean"),

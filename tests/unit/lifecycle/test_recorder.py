@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -36,22 +37,23 @@ time.sleep(900)
 """
 
 
+def told(table: Table, *asked: Any) -> dict[int, str]:
+    """The roles by pid."""
+    return {one.pid: one.role for one in table.look(*(asked or ({},))).values()}
+
+
 def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
     roles = Table([RULE], {}, again_s=60.0)
     process = subprocess.Popen([sys.executable, "-c", HELD], stdin=subprocess.PIPE, text=True)
-
-    def role() -> str | None:
-        return next((one.role for one in roles.look({}).values() if one.pid == process.pid), None)
-
     try:
         shown(process.pid, HELD)
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > SETTLED_S, timeout_s=120, what="an age that is looked at")
-        assert role() is None
+        assert process.pid not in told(roles)
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-        assert wait_until(role, timeout_s=120, what="its role") == "kafka"
+        assert wait_until(lambda: told(roles).get(process.pid), timeout_s=120, what="its role") == "kafka"
     finally:
         process.kill()
         process.communicate()
@@ -61,12 +63,8 @@ def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
 def test_another_users_look_alike_is_others_load() -> None:
     with decoy("kafka", "of-this-run", user=NOBODY) as planted, decoy("kafka", "of-this-run") as ours:
         roles = Table([RULE], {})
-
-        def told() -> set[int]:
-            return {one.pid for one in roles.look({}).values()}
-
-        wait_until(lambda: ours.pid in told(), timeout_s=120, what="an age that is looked at")
-        assert planted.pid not in told()
+        wait_until(lambda: ours.pid in told(roles), timeout_s=120, what="an age that is looked at")
+        assert planted.pid not in told(roles)
 
 
 @pytest.mark.parametrize("role", ["proxy", "memcached", "whatever a workload brings"])
@@ -77,7 +75,7 @@ def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str)
 
     def found() -> str | None:
         ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(attempt.ledger)}
-        return next((one.role for one in roles.look(ledger).values() if one.pid == entry.pid), None)
+        return told(roles, ledger).get(entry.pid)
 
     try:
         assert wait_until(found, timeout_s=120, what="an age that is looked at") == role
@@ -95,16 +93,12 @@ def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is
         )
         # Before anybody looks at their roles, which stay.
         names = {child.pid: shown(child.pid, lambda words: "kafka" in words)[-1] for child in family}
-        roles = Table([RULE], {})
-
-        def told() -> dict[int, str]:
-            return {one.pid: one.role for one in roles.look({}, (keeper.pid, SERVICES)).values()}
-
-        wait_until(lambda: len(told()) >= 3, timeout_s=120, what="an age that is looked at")
-        now = told()
+        roles, by_family = Table([RULE], {}), ({}, (keeper.pid, SERVICES))
+        wait_until(lambda: len(told(roles, *by_family)) >= 3, timeout_s=120, what="an age that is looked at")
+        now = told(roles, *by_family)
         assert {name: now[pid] for pid, name in names.items()} == {"scheduler": "services", "of-this-run": "kafka"}
-        assert told()[keeper.pid] == "services"
-        assert "services" not in {one.role for one in roles.look({}).values()}
+        assert now[keeper.pid] == "services"
+        assert "services" not in told(roles).values()
     finally:
         for process in (*psutil.Process(keeper.pid).children(), keeper):
             process.kill()
