@@ -64,8 +64,8 @@ def test_traces_come_back_as_they_were_left(tmp_path: Path, capsys: pytest.Captu
     again.say("all is well")
     again.end()
     assert capsys.readouterr().err.endswith("Z INFO [main] KnownTruth: all is well\n")
-    exits = [{"event": "start", "incarnation": 0, "wall_ns": 5}, {"event": "exit", "incarnation": 0, "wall_ns": 9}]
-    write_lines(tmp_path / "supervisor.jsonl", exits)
+    life = (("start", 5), ("exit", 9))
+    write_lines(tmp_path / "supervisor.jsonl", [{"event": name, "incarnation": 0, "wall_ns": at} for name, at in life])
 
     traces = ENGINE.traces(tmp_path)
     at = {line["event"] + str(line.get("batch", "")): line["wall_ns"] for line in read_journal(tmp_path / FILE)}

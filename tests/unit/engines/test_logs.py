@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.engines.base import Pause
@@ -64,7 +64,6 @@ def test_a_lost_task_is_found_in_whatever_incarnation(tmp_path: Path) -> None:
     assert read_driver_logs(tmp_path / "nowhere").lost_tasks == ()
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=60), max_size=10), st.integers(0, len(LOST)))
 def test_foreign_and_cut_lines_are_passed_over(lines: list[str], cut: int) -> None:
     found = parse_driver_log([*lines, LOST[:cut], ADMIN[:cut], LOST], "driver-0.log")
@@ -147,7 +146,6 @@ def test_partitions_are_known_by_the_tasks_index_and_in_maintenance_threads_by_t
     assert (snapshot.version, snapshot.partition) == (15, 0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=60), max_size=20))
 def test_foreign_lines_are_passed_over(lines: list[str]) -> None:
     assert parse_executor_log(lines, "app/0").loads == ()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.experiment.axes import axis_text, parse_axes, parse_axis
@@ -107,7 +107,6 @@ def test_a_wrong_matrix_is_refused_by_name(axes: dict[str, list[float]], message
 
 
 @given(st.integers(0, 99), st.integers(1, 5), st.sets(st.tuples(st.integers(0, 4), st.booleans()), max_size=6))
-@settings(max_examples=25, deadline=None)
 def test_both_of_a_pair_come_one_after_the_other_in_blocks(seed: int, repetitions: int, done: Any) -> None:
     configs = [parse_configuration({"rate": 100 + number}) for number in range(3)]
     cells = [PlannedCell(config, number, "night") for number in range(repetitions) for config in configs]

@@ -265,15 +265,18 @@ def write(tmp_path: Path) -> Write:
 
 
 def a_host(folder: Path, **more: Any) -> dict[str, Any]:
+    """One whose files lie there, and which names them as from there."""
     for name in ("key", "known"):
         (folder / name).touch(0o600)
-    return {"host": "10.0.0.5", "user": "bench", "key_file": str(folder / "key"), "known_hosts": str(folder / "known"),
-            **more}  # fmt: skip
+    return {"host": "10.0.0.5", "user": "bench", "key_file": "key", "known_hosts": "known", **more}
 
 
-def test_options_become_connections_and_what_is_left_out_comes_from_elsewhere(write: Write, tmp_path: Path) -> None:
+def test_options_become_connections_and_what_is_left_out_comes_from_elsewhere(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert Given().connections(WITH_HOST) == {}
     (tmp_path / "ssh").mkdir()
+    monkeypatch.chdir(tmp_path / "ssh")
     hosts = write({"worker-a": a_host(tmp_path / "ssh", port=2222)})
     more = write({"secret": "s", "ui": "http://m:1", "conf": {"spark.network.crypto.enabled": "true"}})
     given = Given(write(KAFKA), MASTER, more, "/shared", hosts=hosts)
@@ -315,11 +318,8 @@ def test_an_option_that_cannot_be_used_is_refused(write: Write, options: dict[st
 def test_paths_are_meant_from_here(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ca.pem").write_text(Authority().pem)
-    for name in ("key", "known"):
-        (tmp_path / name).touch(0o600)
-    protocol = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}
-    host = {"host": "h", "user": "u", "key_file": "key", "known_hosts": "known"}
-    found = Given(write({**KAFKA, **protocol}), hosts=write({"worker-a": host})).connections(WITH_HOST)
+    protocol, hosts = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}, write({"worker-a": a_host(tmp_path)})
+    found = Given(write({**KAFKA, **protocol}), hosts=hosts).connections(WITH_HOST)
     assert json.loads(found[WITH_HOST.kafka]["extra"])["ssl.ca.location"] == str(tmp_path / "ca.pem")
     told = json.loads(found["faultline_host_worker-a"]["extra"])
     assert (told["key_file"], told["known_hosts"]) == (str(tmp_path / "key"), str(tmp_path / "known"))

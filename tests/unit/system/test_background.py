@@ -86,11 +86,8 @@ def test_a_session_gives_way_where_all_that_is_known_of_it_is_background(
     processes: list[tuple[int, int, bool | None]],
 ) -> None:
     stats = {(pid, 0): ["S", "0", "0", str(session)] for pid, session, _ in processes}
-    kinds = {True: set[tuple[int, int]](), False: set[tuple[int, int]]()}
-    for pid, _, kind in processes:
-        if kind is not None:
-            kinds[kind].add((pid, 0))
-    found = background_sessions(kinds[True], kinds[False], stats)
+    background, others = ({(pid, 0) for pid, _, kind in processes if kind is known} for known in (True, False))
+    found = background_sessions(background, others, stats)
     for session in range(1, 6):
         members = [(pid, kind) for pid, its, kind in processes if its == session]
         gives_way = any(kind for _, kind in members) and not any(kind is False for _, kind in members)

@@ -47,9 +47,10 @@ from faultline.system.settings import (
 NAMES = st.from_regex(r"[A-Z_][A-Z0-9_]{0,20}", fullmatch=True)
 
 
-@given(
-    NAMES, st.sampled_from(["AWS_SECRET_ACCESS_KEY", "FAULTLINE_DATABASE", "FAULTLINE_ADMIN_PASSWORD", "PGPASSWORD"])
-)
+SECRETS = ["AWS_SECRET_ACCESS_KEY", "FAULTLINE_DATABASE", "FAULTLINE_ADMIN_PASSWORD", "PGPASSWORD"]
+
+
+@given(NAMES, st.sampled_from(SECRETS))
 def test_what_is_not_named_stays_behind(name: str, secret: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(f"MY_{name}", "x")
@@ -178,11 +179,11 @@ def test_what_is_for_others_to_read_gets_the_callers_rights(tmp_path: Path) -> N
     assert modes == {"own": 0o600, "report": 0o640, "after": 0o600}
 
 
-@pytest.mark.parametrize(("umask", "left"), [(0o000, 0o022), (0o002, 0o022), (0o077, 0o077), (0o027, 0o027)])
-def test_no_command_makes_what_others_can_change(umask: int, left: int) -> None:
-    os.umask(umask)
-    let_nobody_write()
-    assert os.umask(0o022) == left
+def test_no_command_makes_what_others_can_change() -> None:
+    for umask, left in ((0o000, 0o022), (0o002, 0o022), (0o077, 0o077), (0o027, 0o027)):
+        os.umask(umask)
+        let_nobody_write()
+        assert os.umask(0o022) == left
 
 
 # ---- Which service runs on which host, and where each is reached ----

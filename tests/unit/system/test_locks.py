@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -89,16 +90,14 @@ def started(command: list[str], **how: object) -> Iterator[subprocess.Popen[str]
         process.communicate()
 
 
-@contextlib.contextmanager
 def recording(
     machine: str, attempt: str, *, wait_s: float = 60, over: str = "", others_s: tuple[float, float] = (60, 60)
-) -> Iterator[subprocess.Popen[str]]:
+) -> AbstractContextManager[subprocess.Popen[str]]:
     """A recorder of the attempt, which has been told to take the machine. `others_s`: how long it lets other users have
     it, and want it."""
     command = [sys.executable, "-c", TAKE, str(wait_s), over, *recorder_words(machine, attempt)]
     patience = dict(zip(("OTHERS_HOLD_S", "OTHERS_WANT_S"), map(str, others_s), strict=True))
-    with started(command, env={**os.environ, **patience}) as process:
-        yield process
+    return started(command, env={**os.environ, **patience})
 
 
 @contextlib.contextmanager
