@@ -31,8 +31,7 @@ from faultline.records.judge.timeline import FaultEvidence
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
 from faultline.system.journal import Line, read_ended, write_lines
 from faultline.system.window import NS, Window
-from tests.unit.scenario import T0_NS, Hit, Row, Scenario, grain, ns
-from tests.unit.synthetic_traces import CORES, Left
+from tests.unit.scenario import CORES, T0_NS, Hit, Left, Row, Scenario, grain, ns
 
 __all__ = ["CORES", "T0_NS", "Scenario", "Synthetic", "write_lines"]
 
