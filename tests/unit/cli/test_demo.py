@@ -60,6 +60,9 @@ class Demo:
             Store(settings.results).write(record_of(cell, run_id, at, status))
         return Followed(self.state, self.first_recovery_s)
 
+    def lines(self, begin: str) -> list[str]:
+        return [line for line in self.said if line.startswith(begin)]
+
     def run(self, *, again: bool = False) -> int:
         self.said.clear()
         return demo.run_demo(self.said.append, again=again, output=None)
@@ -80,12 +83,15 @@ def record_of(cell: PlannedCell, run_id: str, at: datetime, status: str = "valid
 def demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
     settings = Settings(root=ROOT, home=tmp_path / "home", results=tmp_path / "results")
     made = Demo(settings, Airflow())
-    monkeypatch.setattr(demo, "bring_up", lambda say: settings)
-    monkeypatch.setattr(demo, "login_words", lambda settings, out: "user admin")
-    monkeypatch.setattr(demo, "installed_build", lambda settings: BUILD)
-    monkeypatch.setattr(demo, "AirflowApi", lambda settings: made.airflow)
-    monkeypatch.setattr(demo, "await_dags", lambda api, *dags: None)
-    monkeypatch.setattr(demo, "follow", made.follow)
+    for name, fake in {
+        "bring_up": lambda say: settings,
+        "login_words": lambda settings, out: "user admin",
+        "installed_build": lambda settings: BUILD,
+        "AirflowApi": lambda settings: made.airflow,
+        "await_dags": lambda api, *dags: None,
+        "follow": made.follow,
+    }.items():
+        monkeypatch.setattr(demo, name, fake)
     return made
 
 
@@ -108,13 +114,13 @@ def test_it_measures_and_a_second_call_only_shows(demonstration: Demo, capsys: p
 def test_what_is_unsound_is_kept_named_and_no_failure(demonstration: Demo) -> None:
     demonstration.statuses = {0: "unsound", 3: "unsound"}
     assert demonstration.run() == 0
-    lacking = [line for line in demonstration.said if line.startswith("no usable record")]
+    lacking = demonstration.lines("no usable record")
     assert lacking and all("(unsound)" in line for line in lacking)
     demonstration.statuses = {}
     demonstration.measures = [demonstration.cells[0], demonstration.cells[3]]
     assert demonstration.run() == 0
     assert demonstration.said[1].startswith("2 of "), "a second call measures them again"
-    assert not [line for line in demonstration.said if line.startswith("no usable record")]
+    assert not demonstration.lines("no usable record")
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -122,23 +128,25 @@ def test_what_left_no_record_or_failed_is_a_failure_and_named_with_its_call(demo
     demonstration.measures = demonstration.cells[1:]
     demonstration.statuses = {0: "failed"}
     assert demonstration.run(again=again) == 1
-    lacking = [line for line in demonstration.said if line.startswith("no usable record")]
+    lacking = demonstration.lines("no usable record")
     assert len(lacking) == 2 and any("(failed)" in line for line in lacking)
     assert all(f"`./faultline demo{' --again' * again}`" in line for line in lacking)
 
 
-def test_a_run_that_failed_is_a_failure_also_where_all_records_are_there(demonstration: Demo) -> None:
-    demonstration.state = "failed"
-    assert demonstration.run() == 1
-
-
 def test_the_time_of_the_first_recovery_is_printed_where_it_was_seen(demonstration: Demo) -> None:
     assert demonstration.run() == 0
-    assert not [line for line in demonstration.said if line.startswith("first recovery")]
+    assert not demonstration.lines("first recovery")
     demonstration.first_recovery_s = datetime.now(UTC).timestamp() + 90
-    assert demonstration.run(again=True) == 0
-    (line,) = (line for line in demonstration.said if line.startswith("first recovery"))
+    demonstration.state = "failed"
+    assert demonstration.run(again=True) == 1, "though all records are there"
+    (line,) = demonstration.lines("first recovery")
     assert line.count("1.5 min") == 2, "since the start, and since the services were up"
+
+
+def test_a_sweep_that_left_no_record_at_all_is_an_error(demonstration: Demo) -> None:
+    demonstration.measures = []
+    with pytest.raises(InfrastructureError, match="not one experiment left a record"):
+        demonstration.run()
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -160,9 +168,3 @@ def test_ended_services_leave_what_was_measured_and_no_advice_that_is_wrong(
     demonstration.measures = demonstration.cells[:2]
     assert demonstration.run() == 1
     assert "report: " in capsys.readouterr().out
-
-
-def test_a_sweep_that_left_no_record_at_all_is_an_error(demonstration: Demo) -> None:
-    demonstration.measures = []
-    with pytest.raises(InfrastructureError, match="not one experiment left a record"):
-        demonstration.run()

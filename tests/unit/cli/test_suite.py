@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -53,23 +55,20 @@ def test_every_test_file_belongs_to_one_layer() -> None:
 
 
 def test_the_closing_line_adds_up_the_layers_and_names_what_failed() -> None:
+    failed = Counter(passed=1500, failed=1, skipped=2, deselected=3)
     tallies = {
         "static": Tally(59.6, 0, Counter(passed=48)),
-        "unit": Tally(120.0, 1, Counter(passed=1500, failed=1, skipped=2, deselected=3), ["tests/unit/a.py::test_b"]),
+        "unit": Tally(120.0, 1, failed, ["tests/unit/a.py::test_b"]),
         "system": Tally(3600.0, suite._NOTHING_CHOSEN, Counter(deselected=9)),
     }
     lines = closing_lines(tallies)
-    assert [line.split()[:3] for line in lines[1:4]] == [
-        ["static", "48", "60"], ["unit", "1,503", "120"], ["system", "0", "3600"],
-    ]  # fmt: skip
+    shown = [" ".join(line.split()[:3]) for line in lines[1:4]]
+    assert shown == ["static 48 60", "unit 1,503 120", "system 0 3600"]
     assert lines[4] == "FAILED tests/unit/a.py::test_b"
     assert lines[5].strip("= ") == "1 failed, 1548 passed, 2 skipped, 12 deselected in 3779.60s (1:03:00)"
     assert lines[5].startswith("==") and lines[5].endswith("==")
-
-
-def test_a_layer_that_broke_off_is_an_error() -> None:
     lines = closing_lines({"unit": Tally(1.0, 3)})
-    assert "FAILED layer unit: status 3" in lines
+    assert "FAILED layer unit: status 3" in lines, "it broke off"
     assert lines[-1].strip("= ") == "1 error in 1.00s (0:00:01)"
 
 
@@ -187,43 +186,44 @@ def fake_program(folder: Path, name: str, body: str = "") -> None:
     (folder / name).chmod(0o755)
 
 
-def install_debian(tmp_path: Path) -> list[str]:
+def install_debian(tmp_path: Path, **named: bool) -> list[str]:
     said: list[str] = []
-    suite.install_missing(tmp_path / "logs" / "debian.log", said.append)
+    suite.install_missing(tmp_path / "logs" / "debian.log", said.append, **named)
     return said
 
 
-def test_nothing_missing_nothing_said(programs: Path, tmp_path: Path) -> None:
-    fake_program(programs, "chromium")
-    fake_program(programs, "apt-get", f"touch {tmp_path}/called")
-    assert install_debian(tmp_path) == [] and not (tmp_path / "called").exists()
+def called(tmp_path: Path) -> list[str]:
+    """What apt-get was called with."""
+    path = tmp_path / "called"
+    return path.read_text().splitlines() if path.exists() else []
 
 
-def test_what_is_missing_is_installed(programs: Path, tmp_path: Path) -> None:
-    there = f"echo '#!/bin/sh' >{programs}/chromium; /bin/chmod +x {programs}/chromium"
-    fake_program(programs, "apt-get", f'echo "$DEBIAN_FRONTEND $*" >>{tmp_path}/called; {there}')
+def puts(programs: Path, *names: str) -> str:
+    """What an apt-get does that installs these programs, and writes down its words."""
+    made = "; ".join(f"echo '#!/bin/sh' >{programs}/{name}; /bin/chmod +x {programs}/{name}" for name in names)
+    return f'echo "$DEBIAN_FRONTEND $*" >>{programs.parent}/called; {made}'
+
+
+def test_what_is_missing_is_installed_and_else_nothing_said(programs: Path, tmp_path: Path) -> None:
+    fake_program(programs, "apt-get", puts(programs, "chromium"))
     assert install_debian(tmp_path) == ["installing Debian packages for the tests: chromium"]
-    assert (tmp_path / "called").read_text() == "noninteractive install -y --no-install-recommends chromium\n"
+    assert called(tmp_path) == ["noninteractive install -y --no-install-recommends chromium"]
+    assert install_debian(tmp_path) == [] and len(called(tmp_path)) == 1
 
 
 def test_what_only_thorough_tests_need_is_installed_for_them_only(programs: Path, tmp_path: Path) -> None:
     fake_program(programs, "chromium")
-    there = "; ".join(f"echo >{programs}/{name}; /bin/chmod +x {programs}/{name}" for name in suite.THOROUGH)
-    fake_program(programs, "apt-get", f'echo "$*" >>{tmp_path}/called; {there}')
+    fake_program(programs, "apt-get", puts(programs, *suite.THOROUGH))
     assert install_debian(tmp_path) == []
-    said: list[str] = []
-    suite.install_missing(tmp_path / "logs" / "debian.log", said.append, thorough=True)
-    assert len(said) == 1 and "podman" in said[0] and "runc" in (tmp_path / "called").read_text()
+    (said,) = install_debian(tmp_path, thorough=True)
+    assert "podman" in said and "runc" in called(tmp_path)[0]
 
 
 def test_the_lists_are_fetched_only_after_a_first_try(programs: Path, tmp_path: Path) -> None:
-    fake_program(
-        programs,
-        "apt-get",
-        f"echo $1 >>{tmp_path}/called; [ $1 = update ] && echo >{tmp_path}/lists; [ -f {tmp_path}/lists ]",
-    )
+    lists = f"[ $1 = update ] && echo >{tmp_path}/lists; [ -f {tmp_path}/lists ]"
+    fake_program(programs, "apt-get", f"echo $1 >>{tmp_path}/called; {lists}")
     said = install_debian(tmp_path)
-    assert (tmp_path / "called").read_text().split() == ["install", "update", "install"]
+    assert called(tmp_path) == ["install", "update", "install"]
     # It claimed to succeed, and the program is not there all the same.
     assert said[1].startswith("tests that need chromium are skipped")
 
@@ -333,78 +333,87 @@ class Installer:
         return self.failure
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tmp_path / "repository"
-    root.mkdir()
-    (root / "requirements.lock").write_text(USERS)
-    (root / suite.LOCK).write_text(TESTS)
-    return root
+@dataclass
+class Place:
+    """A repository with its locks, an environment as the bootstrap leaves it, and what installs into it."""
+
+    root: Path
+    venv: Path
+    installer: Installer
+
+    def add(self) -> None:
+        suite.add_packages(self.root, self.venv)
+
+    def lock(self, text: str, name: str = suite.LOCK) -> None:
+        (self.root / name).write_text(text)
+
+    def links(self) -> list[Path]:
+        return [*self.venv.glob("lib/*/site-packages/faultline_tests.pth")]
+
+
+NEWER = TESTS.replace("pytest==3", "pytest==4")
 
 
 @pytest.fixture
-def venv(tmp_path: Path) -> Path:
-    """An environment as the bootstrap leaves it."""
-    venv = tmp_path / "home" / "venv"
-    (venv / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
-    (venv / "made-of").touch()
-    return venv
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    made = Place(tmp_path / "repository", tmp_path / "home" / "venv", Installer(monkeypatch))
+    made.root.mkdir()
+    made.lock(USERS, "requirements.lock")
+    made.lock(TESTS)
+    (made.venv / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (made.venv / "made-of").touch()
+    return made
 
 
-@pytest.fixture
-def installer(monkeypatch: pytest.MonkeyPatch) -> Installer:
-    return Installer(monkeypatch)
+def test_only_what_the_users_lock_has_not_is_added_and_once(place: Place) -> None:
+    place.add()
+    place.add()
+    assert place.installer.calls == ["uv"] and place.installer.asked == ADDED
+    assert (place.venv / "tests" / "pytest").read_text() == "1"
+    assert [link.read_text() for link in place.links()] == [f"{place.venv}/tests\n"]
+    assert not (place.venv / "tests.part").exists()
 
 
-def links(venv: Path) -> list[str]:
-    return [path.read_text() for path in venv.glob("lib/*/site-packages/faultline_tests.pth")]
-
-
-def test_only_what_the_users_lock_has_not_is_added_and_once(root: Path, venv: Path, installer: Installer) -> None:
-    suite.add_packages(root, venv)
-    suite.add_packages(root, venv)
-    assert installer.calls == ["uv"] and installer.asked == ADDED
-    assert (venv / "tests" / "pytest").read_text() == "1"
-    assert links(venv) == [f"{venv}/tests\n"]
-    assert not (venv / "tests.part").exists()
-
-
-@pytest.mark.parametrize("change", ["lock", "users lock", "folder", "link", "nothing"])
-def test_a_change_brings_the_installer_back(root: Path, venv: Path, installer: Installer, change: str) -> None:
-    suite.add_packages(root, venv)
-    (venv / "tests" / "of before").touch()
-    if change == "lock":
-        (root / suite.LOCK).write_text(TESTS.replace("pytest==3", "pytest==4"))
-    elif change == "users lock":
-        (root / "requirements.lock").write_text(USERS.replace("both==1", "both==2"))
-    elif change == "folder":
-        shutil.rmtree(venv / "tests")
-    elif change == "link":
-        (venv / "lib" / "python3.11" / "site-packages" / "faultline_tests.pth").unlink()
-    suite.add_packages(root, venv)
-    assert len(installer.calls) == (1 if change == "nothing" else 2)
-    assert (venv / "tests" / "of before").exists() == (change == "nothing"), "a package of before is gone"
+@pytest.mark.parametrize(
+    ("change", "calls"),
+    [
+        (lambda place: place.lock(NEWER), 2),
+        (lambda place: place.lock(USERS.replace("both==1", "both==2"), "requirements.lock"), 2),
+        (lambda place: shutil.rmtree(place.venv / "tests"), 2),
+        (lambda place: place.links()[0].unlink(), 2),
+        (lambda place: None, 1),
+    ],
+    ids=["lock", "users lock", "folder", "link", "nothing"],
+)
+def test_a_change_brings_the_installer_back(place: Place, change: Callable[[Place], None], calls: int) -> None:
+    place.add()
+    (place.venv / "tests" / "of before").touch()
+    change(place)
+    place.add()
+    assert len(place.installer.calls) == calls
+    assert (place.venv / "tests" / "of before").exists() == (calls == 1), "a package of before is gone"
 
 
 def test_what_is_interrupted_is_made_anew_and_what_was_there_stays(
-    root: Path, venv: Path, installer: Installer, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suite.add_packages(root, venv)
-    (root / suite.LOCK).write_text(TESTS.replace("pytest==3", "pytest==4"))
+    place.add()
+    place.lock(NEWER)
+    whole = place.installer.run
 
     def interrupted(command: list[str]) -> None:
-        installer_run(command)
+        whole(command)
         raise KeyboardInterrupt
 
-    installer_run = installer.run
-    monkeypatch.setattr(installer, "run", interrupted)
+    monkeypatch.setattr(place.installer, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        suite.add_packages(root, venv)
-    assert (venv / "tests" / "pytest").read_text() == "1"
-    (venv / "tests.part" / "half").touch()
-    monkeypatch.setattr(installer, "run", installer_run)
-    suite.add_packages(root, venv)
-    assert (venv / "tests" / "pytest").read_text() == "3" and not (venv / "tests" / "half").exists()
+        place.add()
+    tests = place.venv / "tests"
+    assert (tests / "pytest").read_text() == "1"
+    (place.venv / "tests.part" / "half").touch()
+    monkeypatch.setattr(place.installer, "run", whole)
+    place.add()
+    assert (tests / "pytest").read_text() == "3" and not (tests / "half").exists()
 
 
 @pytest.mark.parametrize(
@@ -415,24 +424,22 @@ def test_what_is_interrupted_is_made_anew_and_what_was_there_stays(
     ],
 )
 def test_failures_are_explained(
-    root: Path, venv: Path, installer: Installer, failure: str, calls: list[str], kind: type[Exception], words: str
+    place: Place, failure: str, calls: list[str], kind: type[Exception], words: str
 ) -> None:
-    installer.failure = failure
+    place.installer.failure = failure
     with pytest.raises(kind, match=words):
-        suite.add_packages(root, venv)
-    assert installer.calls == calls and not (venv / "tests").exists() and not links(venv)
+        place.add()
+    assert place.installer.calls == calls and not (place.venv / "tests").exists() and not place.links()
 
 
-def test_a_place_that_cannot_be_written_is_one_line(root: Path, venv: Path, installer: Installer) -> None:
-    (venv.parent / "bootstrap.lock").mkdir()
+def test_an_environment_of_somebody_else_or_that_cannot_be_written_is_left_alone(place: Place) -> None:
+    (place.venv.parent / "bootstrap.lock").mkdir()
     with pytest.raises(ConfigError, match="bootstrap.lock"):
-        suite.add_packages(root, venv)
-
-
-def test_an_environment_of_somebody_else_is_left_alone(root: Path, venv: Path, installer: Installer) -> None:
-    (venv / "made-of").unlink()
-    suite.add_packages(root, venv)
-    assert installer.calls == []
+        place.add()
+    (place.venv.parent / "bootstrap.lock").rmdir()
+    (place.venv / "made-of").unlink()
+    place.add()
+    assert place.installer.calls == []
 
 
 def test_the_locks_agree_and_the_users_holds_nothing_of_the_tests() -> None:

@@ -33,17 +33,14 @@ def test_an_experiment_in_a_line() -> None:
     )
     assert "macro \\> 33.9 s" in headline(sample(recovery=CENSORED))
     assert "macro" not in headline(sample(fault="none"))
-
-
-def test_what_else_was_asked_for_is_said_as_it_was_taken() -> None:
-    assert " · rate 200.0, executors 1 · [Results]" in headline(sample(rate=200.0, executors=1))
+    asked = headline(sample(rate=200.0, executors=1))
+    assert " · rate 200.0, executors 1 · [Results]" in asked, "as it was taken"
 
 
 def test_what_failed_says_why_and_markup_stays_text() -> None:
     note = headline(sample(status="failed", reasons=["[x](javascript:alert) <b>*now*</b>\n# big"]))
-    assert note.startswith("**failed** · ")
+    assert note.startswith("**failed** · ") and "latency" not in note
     assert "\\[x\\]\\(javascript:alert\\) \\<b\\>\\*now\\*\\</b\\> \\# big" in note
-    assert "latency" not in note
     long = headline(sample(status="failed", reasons=["*" * 5000]))
     assert len(long) <= MAX_NOTE and long.endswith("experiments/20261121T061500Z-3fa9c1)")
 
@@ -56,9 +53,8 @@ def test_a_sweep_in_a_line() -> None:
         "1 not seen to recover · 0 tuples lost · "
         "[Results](/plugin/faultline-results/faultline/sweeps/s%201%2Fx)"
     )
-    unaudited = records[0].model_copy(
-        update={"metrics": records[0].metrics.model_copy(update={"audit": AuditPart.empty()})}
-    )
+    metrics = records[0].metrics.model_copy(update={"audit": AuditPart.empty()})
+    unaudited = records[0].model_copy(update={"metrics": metrics})
     assert "tuples lost" not in sweep_headline([unaudited], "s1", 0)
     assert "every cell has a valid record already" in sweep_headline([], "s1", 0)
     asked = "3 of 4 comparisons decided, 1 open"
@@ -86,44 +82,41 @@ def test_a_note_goes_through_the_api_and_never_costs_a_run(tmp_path: Path, monke
     assert "does not answer" in str(write_note(settings, "experiment", "r", "text"))
 
 
-NIGHT = "2026-11-21T02:00:00+00:00"
 WORSE, BETTER, ROWS = ["cpu +11 %"], ["p50 -7 %"], [{"name": "a", "p": 0.01}]
 
 
+NIGHT = "2026-11-21T02:00:00+00:00"
+
+
 @pytest.mark.parametrize(
-    ("verdict", "missing", "valid", "kind", "title"),
+    ("verdict", "planned", "missing", "kind", "title"),
     [
-        ({"reasons": [], "improvements": []}, 0, 10, None, ""),
-        ({"reasons": WORSE, "improvements": BETTER}, 0, 10, "worse", "Night 2026-11-21: 1 figure worse"),
-        ({"reasons": WORSE * 2}, 3, 7, "worse", "Night 2026-11-21: 2 figures worse"),
-        ({"reasons": [], "beyond": WORSE}, 0, 10, "worse", "Night 2026-11-21: 1 figure beyond a limit"),
-        ({"reasons": WORSE, "beyond": WORSE * 2}, 0, 10, "worse",
-         "Night 2026-11-21: 2 figures beyond a limit, 1 figure worse"),
-        ({"reasons": [], "improvements": BETTER}, 0, 10, "better", "Night 2026-11-21: 1 figure better"),
-        ({"reasons": [], "improvements": BETTER}, 1, 9, "broken", "Night 2026-11-21: incomplete"),
-        ({"reasons": [], "red": True, "problem": "too few pairs"}, 0, 10, "broken", "Night 2026-11-21: cannot tell"),
-        ({"reasons": []}, 10, 0, "broken", "Night 2026-11-21: nothing valid"),
-        (None, 0, 10, "broken", "Night 2026-11-21: incomplete"),
+        ({"reasons": [], "improvements": []}, 10, 0, None, None),
+        ({"reasons": WORSE, "improvements": BETTER}, 10, 0, "worse", "1 figure worse"),
+        ({"reasons": WORSE * 2}, 10, 3, "worse", "2 figures worse"),
+        ({"reasons": [], "beyond": WORSE}, 10, 0, "worse", "1 figure beyond a limit"),
+        ({"reasons": WORSE, "beyond": WORSE * 2}, 10, 0, "worse", "2 figures beyond a limit, 1 figure worse"),
+        ({"reasons": [], "improvements": BETTER}, 10, 0, "better", "1 figure better"),
+        ({"reasons": [], "improvements": BETTER}, 10, 1, "broken", "incomplete"),
+        ({"reasons": [], "red": True, "problem": "too few pairs"}, 10, 0, "broken", "cannot tell"),
+        ({"reasons": []}, 10, 10, "broken", "nothing valid"),
+        (None, 10, 0, "broken", "incomplete"),
+        (None, 0, 0, "broken", "not planned"),
     ],
-)  # fmt: skip
+)
 def test_worse_is_told_first_and_what_is_as_it_was_not_at_all(
-    verdict: dict[str, Any] | None, missing: int, valid: int, kind: str | None, title: str
+    verdict: dict[str, Any] | None, planned: int, missing: int, kind: str | None, title: str | None
 ) -> None:
-    told = alert_of(NIGHT, verdict, planned=10, missing=missing, valid=valid)
-    assert (told.kind, told.title) == (kind, title) if told else kind is None
+    told = alert_of(NIGHT, verdict, planned=planned, missing=missing, valid=planned - missing)
+    assert (told.kind, told.title) == (kind, f"Night 2026-11-21: {title}") if told else kind is None
     if told and missing:
         assert f"{missing} of 10 cells without a valid record" in told.lines
 
 
-def test_a_night_without_a_plan_and_one_that_did_not_begin_are_broken() -> None:
-    told = alert_of(NIGHT, None, planned=0, missing=0, valid=0)
-    assert told is not None and (told.kind, told.title) == ("broken", "Night 2026-11-21: not planned")
+def test_a_night_that_did_not_begin_is_broken_and_long_lists_are_cut() -> None:
     told = not_begun(NIGHT, "night_weekly", 30)
     assert told.kind == "broken" and told.title == "Night 2026-11-21: not begun" and "switched on" in told.lines[0]
-
-
-def test_the_figures_go_along_and_long_lists_are_cut() -> None:
     verdict = {"reasons": [f"figure {n}" for n in range(40)], "comparisons": ROWS}
-    told = alert_of(NIGHT, verdict, planned=10, missing=0, valid=10)
-    assert told is not None and told.figures == tuple(ROWS)
-    assert len(told.lines) == MOST_LINES + 1 and told.lines[-1] == "and 28 more"
+    cut = alert_of(NIGHT, verdict, planned=10, missing=0, valid=10)
+    assert cut is not None and cut.figures == tuple(ROWS), "the figures go along"
+    assert len(cut.lines) == MOST_LINES + 1 and cut.lines[-1] == "and 28 more"

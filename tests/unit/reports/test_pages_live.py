@@ -94,8 +94,8 @@ def test_a_running_experiment_shows_its_lag_and_the_fault_as_it_strikes(tmp_path
     pages = site(tmp_path)
     assert "No sample yet" in live_page(pages, FIRST)
     measure(folder, 40, killed_at=21)
-    course = live.course_of(live.Attempt(folder))
-    assert course is not None and course.faults == ((21.0, "kill"),)
+    course = course_of(folder)
+    assert course.faults == ((21.0, "kill"),)
     assert {round(rate) for _, rate in rates(course.produced)} == {100}
     lag = dict(lag_of(course))
     assert lag[20.0] <= 200 and lag[40.0] == 2000, "nothing is committed after the kill"
@@ -107,22 +107,32 @@ def test_a_running_experiment_shows_its_lag_and_the_fault_as_it_strikes(tmp_path
     assert "data-refresh" not in live_page(pages, FIRST), "what is over is not asked for again"
 
 
+def course_of(folder: Path) -> Course:
+    course = live.course_of(live.Attempt(folder))
+    assert course is not None
+    return course
+
+
 def test_a_line_that_is_being_written_is_left_for_the_next_look(tmp_path: Path) -> None:
     folder = begin(tmp_path, FIRST)
     measure(folder, 10)
     with (folder / "recorder.jsonl").open("a") as file:
         file.write('{"kind": "offsets", "topic": "inp')
-    course = live.course_of(live.Attempt(folder))
-    assert course is not None and course.produced[-1][0] == 10.0
+    assert course_of(folder).produced[-1][0] == 10.0
 
 
 def test_only_the_last_minutes_of_a_long_run_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = begin(tmp_path, FIRST)
     measure(folder, 400)
     monkeypatch.setattr(live, "READ_BYTES", 20_000)
-    course = live.course_of(live.Attempt(folder))
-    assert course is not None and course.produced[-1][0] == 400.0 and course.produced[0][0] > 250
-    assert {round(rate) for _, rate in rates(course.produced)} == {100}
+    produced = course_of(folder).produced
+    assert produced[-1][0] == 400.0 and produced[0][0] > 250
+    assert {round(rate) for _, rate in rates(produced)} == {100}
+
+
+def test_without_commits_there_is_no_lag() -> None:
+    assert lag_of(Course(0, False, ((0.0, 1.0), (1.0, 2.0)), (), (), ())) == []
+    assert rates([(1.0, 5.0), (1.0, 6.0)]) == []
 
 
 @pytest.mark.parametrize("name", ["nothing", "..", ".", "../records"])
@@ -132,34 +142,25 @@ def test_what_is_no_attempt_is_not_found(tmp_path: Path, name: str) -> None:
         live_page(site(tmp_path), name)
 
 
-def test_without_commits_there_is_no_lag() -> None:
-    assert lag_of(Course(0, False, ((0.0, 1.0), (1.0, 2.0)), (), (), ())) == []
-    assert rates([(1.0, 5.0), (1.0, 6.0)]) == []
-
-
-def test_a_night_s_baseline_has_figures_of_its_own(tmp_path: Path) -> None:
-    put(tmp_path, record("a1", latency={"p50": 1000.0}), record("a2", latency={"p50": 3000.0}, build="b9"))
-    found = [line for line in prometheus_text(site(tmp_path)).splitlines() if 'figure="latency_ms.p50"' in line]
-    assert sorted(line.rsplit(" ", 1)[1] for line in found) == ["1000", "3000"]
-    assert len({re.search('build="([^"]*)"', line)[1] for line in found}) == 2  # type: ignore[index]
-
-
 def test_prometheus_reads_counts_and_the_newest_figures(tmp_path: Path) -> None:
     assert prometheus_text(site(tmp_path)).count("# TYPE") == 5, "also before there is anything"
     evil = 'm"\n\\'
-    put(
-        tmp_path, record("a1", matrix=evil), record("a2", matrix=evil, status="failed"),
-        record("b1", sweep="night", matrix="nightly_regression").model_copy(update={"logical_date": "2026-11-21"}),
-    )  # fmt: skip
+    night = record("b1", sweep="night", matrix="nightly_regression").model_copy(update={"logical_date": "2026-11-21"})
+    put(tmp_path, record("a1", matrix=evil), record("a2", matrix=evil, status="failed"), night)
+    put(tmp_path, *(record(f"c{n}", sweep="beside", latency={"p50": 1000.0 * n}, build=f"b{n}") for n in (1, 3)))
     lines = prometheus_text(site(tmp_path)).splitlines()
-    assert 'faultline_records{matrix="m\\"\\n\\\\",status="valid"} 1' in lines
-    assert 'faultline_records{matrix="m\\"\\n\\\\",status="failed"} 1' in lines
-    assert (
-        "faultline_experiments_running 0" in lines
-        and 'faultline_night_valid_records{night="nightly_regression"} 1' in lines
-    )
+    for said in (
+        'faultline_records{matrix="m\\"\\n\\\\",status="valid"} 1',
+        'faultline_records{matrix="m\\"\\n\\\\",status="failed"} 1',
+        "faultline_experiments_running 0",
+        'faultline_night_valid_records{night="nightly_regression"} 1',
+    ):
+        assert said in lines
     figures = [line for line in lines if line.startswith("faultline_figure{") and 'sweep="night"' in line]
     assert any('figure="latency_ms.p50"} 1607' in line for line in figures)
     assert len(figures) == len(set(figures)) and all('build="' in line for line in figures)
+    beside = [line for line in lines if 'sweep="beside"' in line and 'figure="latency_ms.p50"' in line]
+    told = sorted((re.findall('build="([^"]*)"', line)[0], line.rsplit(" ", 1)[1]) for line in beside)
+    assert told == [("b1", "1000"), ("b3", "3000")], "as of a night's baseline"
     shape = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="([^"\\]|\\.)*")*\})? -?[0-9.e+-]+')
     assert all(line.startswith("# ") or shape.fullmatch(line) for line in lines)
