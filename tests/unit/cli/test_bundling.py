@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from faultline.cli import main as cli
 from faultline.cli.judging import judge_sweep
 from faultline.cli.publishing import MARK, PREFIX, file_of, publish
-from faultline.records.bundle import read_bundle, sha256
+from faultline.records.bundle import Bundle, read_bundle, sha256
 from faultline.records.judge.judge import judge
 from faultline.records.judge.verdict import SUPERSEDED
 from faultline.records.record import SCHEMA, Record
@@ -53,14 +53,24 @@ def run(*arguments: str) -> str:
     return done.output
 
 
-def test_page_and_records_are_made_again_from_it(record: Record, results: Path, tmp_path: Path) -> None:
-    path = tmp_path / "x.tar.xz"
+def bundled(path: Path) -> Bundle:
+    """What a bundle of the store holds."""
+    run("--bundle", str(path))
+    return read_bundle(path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "x.tar.xz"
+
+
+def test_page_and_records_are_made_again_from_it(record: Record, path: Path, tmp_path: Path) -> None:
     assert "1 attempts" in run("--bundle", str(path))
     bundle = read_bundle(path)
     assert bundle.records() == [record] and bundle.attempts() == [record.attempt]
-    run("--page", str(tmp_path / "here" / "x.md"))
-    run("--from", str(path), "--page", str(tmp_path / "there" / "x.md"))
     here, there = (tmp_path / name / "x.md" for name in ("here", "there"))
+    run("--page", str(here))
+    run("--from", str(path), "--page", str(there))
     (line,) = set(there.read_text().splitlines()) - set(here.read_text().splitlines())
     told = f"[x.tar.xz](../x.tar.xz), SHA-256 `{sha256(path.read_bytes())}`"
     assert line == f"- Records, and the raw files that they were made of: {told}"
@@ -68,9 +78,8 @@ def test_page_and_records_are_made_again_from_it(record: Record, results: Path, 
     assert pictures[0] and [one.read_text() for one in pictures[0]] == [one.read_text() for one in pictures[1]]
 
 
-def test_it_is_judged_again_and_stays_as_it_is(record: Record, tmp_path: Path) -> None:
-    path = tmp_path / "x.tar.xz"
-    run("--bundle", str(path))
+def test_it_is_judged_again_and_stays_as_it_is(record: Record, path: Path) -> None:
+    bundled(path)
     before = path.read_bytes()
     (row,) = judge_sweep(str(path), (0.25,), again=False).rows()
     found = row["within"]["0.25"]
@@ -80,25 +89,19 @@ def test_it_is_judged_again_and_stays_as_it_is(record: Record, tmp_path: Path) -
     assert path.read_bytes() == before
 
 
-def test_no_path_of_the_machine_is_in_it(record: Record, results: Path, tmp_path: Path) -> None:
+def test_no_path_of_the_machine_is_in_it(record: Record, results: Path, path: Path) -> None:
     journal = results / "attempts" / record.attempt / "services.jsonl"
-    journal.write_text(
-        f'{{"event": "started", "argv": ["{results}/x", "{results}-not", "{Path.home()}/y", "/mnt{results}"]}}\n'
-    )
-    path = tmp_path / "x.tar.xz"
-    run("--bundle", str(path))
-    bundle = read_bundle(path)
-    name = f"attempts/{record.attempt}/services.jsonl"
-    text = bundle.files[name].decode()
-    assert '"/faultline/results/x"' in text and '"/home/user/y"' in text and f'"{results}-not"' in text
-    assert f'"/mnt{results}"' in text, "another folder that ends alike"
-    assert bundle.listing.files[name].original == sha256(journal.read_bytes())
-    assert bundle.listing.files[name].how == "paths replaced"
+    argv = [f"{results}/x", f"{results}-not", f"{Path.home()}/y", f"/mnt{results}"]
+    journal.write_text(json.dumps({"event": "started", "argv": argv}) + "\n")
+    bundle, name = bundled(path), f"attempts/{record.attempt}/services.jsonl"
+    kept = json.loads(bundle.files[name])["argv"]
+    assert kept == ["/faultline/results/x", argv[1], "/home/user/y", argv[3]], "others only begin or end alike"
+    listed = bundle.listing.files[name]
+    assert (listed.original, listed.how) == (sha256(journal.read_bytes()), "paths replaced")
 
 
-def test_an_attempt_without_raw_files_is_there_with_its_record(record: Record, results: Path, tmp_path: Path) -> None:
+def test_an_attempt_without_raw_files_is_there_with_its_record(record: Record, results: Path, path: Path) -> None:
     (results / "attempts" / record.attempt / "attempt.json").unlink()
-    path = tmp_path / "x.tar.xz"
     assert record.attempt in run("--bundle", str(path)).split("only the record, of")[1]
     assert read_bundle(path).records() == [record] and read_bundle(path).attempts() == []
 
@@ -120,22 +123,14 @@ def test_what_makes_no_bundle_is_refused(arguments: list[str], told: str, record
 
 
 def test_the_paths_of_the_checkout_that_measured_are_replaced_whoever_makes_the_bundle(
-    record: Record, results: Path, tmp_path: Path
+    record: Record, results: Path, path: Path
 ) -> None:
     description = results / "attempts" / record.attempt / "attempt.json"
-    measured = {
-        **json.loads(description.read_text()),
-        "home": "/x/y/.home",
-        "programs": "/x/y/spark_jobs",
-        "z": "/x/y/z",
-    }
-    description.write_text(json.dumps(measured))
-    path = tmp_path / "x.tar.xz"
-    run("--bundle", str(path))
-    kept = json.loads(read_bundle(path).files[f"attempts/{record.attempt}/attempt.json"])
-    assert [kept[name] for name in ("home", "programs", "z")] == [
-        "/faultline/.faultline", "/faultline/spark_jobs", "/faultline/z",
-    ]  # fmt: skip
+    measured = {"home": "/x/y/.home", "programs": "/x/y/spark_jobs", "z": "/x/y/z"}
+    description.write_text(json.dumps({**json.loads(description.read_text()), **measured}))
+    kept = json.loads(bundled(path).files[f"attempts/{record.attempt}/attempt.json"])
+    told = {"home": "/faultline/.faultline", "programs": "/faultline/spark_jobs", "z": "/faultline/z"}
+    assert {name: kept[name] for name in measured} == told
 
 
 @pytest.fixture
@@ -177,17 +172,16 @@ def test_what_is_replaced_is_kept_beside(old: Record, results: Path, capsys: pyt
     assert row["moved_to"] is None and list(moved.parent.iterdir()) == [moved]
 
 
-def test_an_attempt_without_raw_files_keeps_its_record(old: Record, results: Path) -> None:
-    shutil.rmtree(results / "attempts")
+@pytest.mark.parametrize("broken", [False, True], ids=["gone", "broken"])
+def test_without_whole_raw_files_a_record_stays(old: Record, results: Path, broken: bool) -> None:
+    if broken:
+        (results / "attempts" / old.attempt / "gate.json").write_text("{")
+    else:
+        shutil.rmtree(results / "attempts")
     (row,) = judge_sweep("s1", (), again=True).rows()
-    assert row["problem"] == "its raw files are gone" and row["within"] == {}
-    assert json.loads(Store(results).path(old).read_text())["schema"] == 1
-
-
-def test_broken_raw_files_are_named_and_the_record_stays(old: Record, results: Path) -> None:
-    (results / "attempts" / old.attempt / "gate.json").write_text("{")
-    (row,) = judge_sweep("s1", (), again=True).rows()
-    assert "gate.json" in row["problem"]
+    assert ("gate.json" in row["problem"]) if broken else (row["problem"], row["within"]) == (
+        "its raw files are gone", {},
+    )  # fmt: skip
     assert json.loads(Store(results).path(old).read_text())["schema"] == 1
 
 

@@ -26,24 +26,28 @@ class Open(Attempt):
         return {"config": {"target": "lab"}}
 
 
+NAME = "20261127T000000Z-aaaaaa"
+
+
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """With one open attempt, and services that run until a test says otherwise."""
+def lab(tmp_path: Path) -> Settings:
     made = Settings(ROOT, tmp_path / "home", tmp_path / "results")
-    keep(made, Target("lab"))
-    folder = made.attempts / "20261127T000000Z-aaaaaa"
+    keep(made, LAB)
+    return made
+
+
+@pytest.fixture
+def settings(lab: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """With one open attempt, and services that run until a test says otherwise."""
+    folder = lab.attempts / NAME
     folder.mkdir(parents=True)
-    for where in (
-        "faultline.experiment.attempt",
-        "faultline.orchestration.connections",
-        "faultline.installation.supervision",
-    ):
-        monkeypatch.setattr(f"{where}.open_attempts", lambda *_: [Open(folder)])
-    monkeypatch.setattr("faultline.system.settings.load_settings", lambda: made)
+    for where in ("experiment.attempt", "orchestration.connections", "installation.supervision"):
+        monkeypatch.setattr(f"faultline.{where}.open_attempts", lambda *_: [Open(folder)])
+    monkeypatch.setattr("faultline.system.settings.load_settings", lambda: lab)
     monkeypatch.setattr("faultline.cli.operations.require", lambda _: None)
     monkeypatch.setattr(connections.MachineLock, "holder", lambda _: None)
     run(monkeypatch, KEEPER)
-    return made
+    return lab
 
 
 def run(monkeypatch: pytest.MonkeyPatch, keeper: int | None) -> None:
@@ -69,21 +73,18 @@ def test_it_is_not_looked_at_while_an_experiment_is_at_work(
     assert looked == [1, 2], "what is open without services was cut off"
 
 
-def test_it_is_not_forgotten_while_its_logins_are_needed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_forgotten_while_its_logins_are_needed_and_down_names_what_it_cut_off(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match=r"^lab: the experiment \S+-aaaaaa runs on it; .* a run by \./faultline down"):
         target_command.remove("lab")
-    run(monkeypatch, None)
-    with pytest.raises(ConfigError, match=r"^lab: the experiment \S+-aaaaaa was cut off; \./faultline up closes it$"):
-        target_command.remove("lab")
-
-
-def test_down_names_what_it_cut_off(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "end_ledger", lambda _: None)
     said: list[str] = []
     supervision.down(settings, said.append)
-    assert said == [
-        "experiment 20261127T000000Z-aaaaaa was cut off; the next `up` closes it, and removes what is left of it"
-    ]
+    assert said == [f"experiment {NAME} was cut off; the next `up` closes it, and removes what is left of it"]
+    run(monkeypatch, None)
+    with pytest.raises(ConfigError, match=r"^lab: the experiment \S+-aaaaaa was cut off; \./faultline up closes it$"):
+        target_command.remove("lab")
 
 
 def test_a_run_whose_services_were_ended_says_that(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,15 +101,8 @@ def test_a_run_whose_services_were_ended_says_that(settings: Settings, monkeypat
 LAB = Target("lab")
 
 
-@pytest.fixture
-def lab(tmp_path: Any) -> Settings:
-    made = Settings(ROOT, tmp_path / "home", tmp_path / "results")
-    keep(made, LAB)
-    return made
-
-
 @pytest.mark.parametrize(("holder", "looked"), [(None, ["said lab", "well lab"]), ("an experiment", ["ahead lab"])])
-def test_a_target_is_looked_at_once_unless_something_is_measured(
+def test_a_target_is_looked_at_once_unless_something_is_measured_and_what_is_wrong_is_raised(
     lab: Settings, monkeypatch: pytest.MonkeyPatch, holder: str | None, looked: list[str]
 ) -> None:
     found: list[str] = []
@@ -119,15 +113,11 @@ def test_a_target_is_looked_at_once_unless_something_is_measured(
     connections.require_targets(lab, ["lab"], found.append)
     assert found == looked
 
-
-def test_what_is_wrong_is_raised_and_the_embedded_services_are_not_asked(
-    lab: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def wrong(*_: object) -> None:
         raise ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")
 
     monkeypatch.setattr(connections, "at_work", lambda _: None)
     monkeypatch.setattr(connections, "take_in", wrong)
-    connections.require_targets(lab, [EMBEDDED], print)
+    connections.require_targets(lab, [EMBEDDED], print)  # its services are not asked
     with pytest.raises(ConfigError, match="sasl.password: refused"):
         connections.require_targets(lab, [EMBEDDED, "lab"], print)
