@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -64,24 +63,35 @@ def test_what_it_declares_is_said_in_words(tmp_path: Path) -> None:
     assert declared(str(job)) == ["job.py: writes in update mode, to a sink of its own"]
 
 
-def test_all_that_is_measured_is_said() -> None:
-    said = "\n".join(words_of(record(latency_ms=LATENCY, audit=AUDIT)))
-    assert "p50 900 ms, p99 1,800 ms of 5,000 tuples" in said
-    assert "1,000 expected, none lost, overcounted or wrong" in said and "Not measured" not in said
+OFF = AUDIT.model_copy(update={"lost": 3, "wrong": 1})
+WHY = {"latency_ms": "no output tells", "audit": "it is not deterministic"}
 
 
-def test_what_is_not_measured_is_said_with_the_reason() -> None:
-    why = {"latency_ms": "no output tells", "audit": "it is not deterministic"}
-    said = "\n".join(words_of(record(not_measured=why, audit=AuditPart.empty())))
-    assert "Not measured: latency: no output tells." in said
-    assert "Not measured: audit: it is not deterministic." in said
-    assert "over when lag is back" in said and "p50" not in said
-
-
-def test_what_is_wrong_without_any_fault_is_said() -> None:
-    off = AUDIT.model_copy(update={"lost": 3, "wrong": 1})
-    said = "\n".join(words_of(record(latency_ms=LATENCY, audit=off)))
-    assert "without any fault 3 lost, 1 wrong; see ./faultline explain" in said
+@pytest.mark.parametrize(
+    ("metrics", "told", "untold"),
+    [
+        (
+            {"latency_ms": LATENCY, "audit": AUDIT},
+            ["p50 900 ms, p99 1,800 ms of 5,000 tuples", "1,000 expected, none lost, overcounted or wrong"],
+            "Not measured",
+        ),
+        (
+            {"not_measured": WHY, "audit": AuditPart.empty()},
+            ["Not measured: latency: no output tells.", "Not measured: audit: it is not deterministic.",
+             "over when lag is back"],
+            "p50",
+        ),
+        (
+            {"latency_ms": LATENCY, "audit": OFF},
+            ["without any fault 3 lost, 1 wrong; see ./faultline explain"],
+            "Not measured",
+        ),
+    ],
+    ids=["all", "with its reason", "wrong without any fault"],
+)  # fmt: skip
+def test_what_is_measured_is_said_and_what_is_not(metrics: dict[str, object], told: list[str], untold: str) -> None:
+    said = "\n".join(words_of(record(**metrics)))
+    assert all(one in said for one in told) and untold not in said
 
 
 def test_a_measurement_that_failed_says_why() -> None:
@@ -92,37 +102,23 @@ def test_a_measurement_that_failed_says_why() -> None:
 class Message:
     """A record as the consumer gives it."""
 
-    def __init__(self, key: bytes | None, headers: list[tuple[str, bytes]]) -> None:
-        self._key, self._headers = key, headers
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return 7
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1_795_608_000_000
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def value(self) -> bytes:
-        return b"v"
-
-    def headers(self) -> list[tuple[str, bytes]]:
-        return self._headers
+    def __init__(self, key: bytes | None, *headers: tuple[str, bytes]) -> None:
+        self.partition, self.offset = lambda: 0, lambda: 7
+        self.timestamp = lambda: (1, 1_795_608_000_000)
+        self.key, self.value, self.headers = lambda: key, lambda: b"v", lambda: list(headers)
 
 
-def names_in(row: dict[str, Any] | None) -> list[str]:
-    assert row is not None
-    return [one["name"] for one in row["headers"]]
-
-
-def test_only_what_faultline_sent_beside_a_schedule_is_left_out() -> None:
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        (Message(f"{PRIMER_KEY}0".encode(), (PHASE, b"primer")), None),
+        (Message(b"user", (PHASE, b"closing")), None),  # of data that is replayed it has the data's key
+        (Message(b"user", ("phase", b"closing"), ("h", b"1")), ["phase", "h"]),
+        (Message(f"{PRIMER_KEY}0".encode(), ("phase", b"primer")), ["phase"]),
+        (Message(None, (NUMBER, b"3")), []),
+    ],
+)
+def test_only_what_faultline_sent_beside_a_schedule_is_left_out(message: Message, kept: list[str] | None) -> None:
     """A user's own header may have any name, and any key may be a user's."""
-    assert _row(Message(f"{PRIMER_KEY}0".encode(), [(PHASE, b"primer")])) is None
-    assert _row(Message(b"user", [(PHASE, b"closing")])) is None, "of data that is replayed it has the data's key"
-    assert names_in(_row(Message(b"user", [("phase", b"closing"), ("h", b"1")]))) == ["phase", "h"]
-    assert names_in(_row(Message(f"{PRIMER_KEY}0".encode(), [("phase", b"primer")]))) == ["phase"]
-    assert names_in(_row(Message(None, [(NUMBER, b"3")]))) == []
+    row = _row(message)
+    assert (row and [one["name"] for one in row["headers"]]) == kept
