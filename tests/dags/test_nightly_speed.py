@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,51 +41,44 @@ def test_a_schedule_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         speed_schedule()
 
 
-def answer(name: str, factor: float) -> dict[str, Any]:
+def answer(name: str, factor: float = 1.0) -> dict[str, Any]:
     values = [factor * one for one in (1.00, 1.01, 0.99, 1.02, 0.98)]
     machine = {"cores": 2, "memory_mb": 1, "system": "x", "python": "3"}
     return {"name": name, "figures": {"time_s": vars(summarise(values, "s"))}, "machine": machine}
 
 
 @pytest.fixture
-def notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """The notes that nights wrote; results lie in a folder of the test's."""
-    written: list[str] = []
+def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, notes: list[Any]) -> Callable[..., dict[str, Any]]:
+    """What the night of a day finds; results lie in a folder of the test's."""
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
-    monkeypatch.setattr(
-        "faultline.orchestration.airflow_api.write_note", lambda settings, dag, run, text: written.append(text)
-    )
-    return written
 
+    def compare(day: int, measured: list[Any] | None = None) -> dict[str, Any]:
+        context = {"params": {"baseline_nights": 7}, "dag": SimpleNamespace(dag_id=SPEED), "run_id": f"night_{day}"}
+        monkeypatch.setattr(subject, "get_current_context", lambda: context)
+        monkeypatch.setattr(subject, "night_of_run", lambda: f"2026-11-{day:02d}T05:00:00+00:00")
+        return dict(subject.compare_speed.function(measured or [answer(name) for name in BENCHMARKS]))
 
-def compared(monkeypatch: pytest.MonkeyPatch, day: int, measured: list[Any]) -> dict[str, Any]:
-    context = {"params": {"baseline_nights": 7}, "dag": SimpleNamespace(dag_id=SPEED), "run_id": f"night_{day}"}
-    monkeypatch.setattr(subject, "get_current_context", lambda: context)
-    monkeypatch.setattr(subject, "night_of_run", lambda: f"2026-11-{day:02d}T05:00:00+00:00")
-    told: dict[str, Any] = subject.compare_speed.function(measured)
-    return told
+    return compare
 
 
 def test_a_slower_night_fails_and_says_which_figure(
-    monkeypatch: pytest.MonkeyPatch, notes: list[str], tmp_path: Path
+    compared: Callable[..., dict[str, Any]], notes: list[Any], tmp_path: Path
 ) -> None:
-    first = compared(monkeypatch, 1, [answer(name, 1.0) for name in BENCHMARKS])
     with pytest.raises(AirflowSkipException, match="no earlier night"):
-        subject.no_slowdown.function(first)
-    same = compared(monkeypatch, 2, [answer(name, 1.0) for name in BENCHMARKS])
-    subject.no_slowdown.function(same)
-    slow = compared(monkeypatch, 3, [answer(name, 1.5 if name == "page" else 1.0) for name in BENCHMARKS])
+        subject.no_slowdown.function(compared(1))
+    subject.no_slowdown.function(compared(2))
+    slow = compared(3, [answer(name, 1.5 if name == "page" else 1.0) for name in BENCHMARKS])
     with pytest.raises(AirflowFailException, match=r"page\.time_s: 1 -> 1\.5, \+50%"):
         subject.no_slowdown.function(slow)
-    assert "1 worse" in notes[-1] and len(list((tmp_path / "speed").glob("*.json"))) == 3
+    assert "1 worse" in notes[-1][-1] and len(list((tmp_path / "speed").glob("*.json"))) == 3
 
 
 def test_a_benchmark_without_figures_is_told_and_costs_the_others_nothing(
-    monkeypatch: pytest.MonkeyPatch, notes: list[str]
+    compared: Callable[..., dict[str, Any]], notes: list[Any]
 ) -> None:
-    compared(monkeypatch, 1, [answer(name, 1.0) for name in BENCHMARKS])
-    told = compared(monkeypatch, 2, [*(answer(name, 1.0) for name in BENCHMARKS[1:]), None])
-    assert told["failed"] == [BENCHMARKS[0]] and "same" in notes[-1]
+    compared(1)
+    told = compared(2, [*(answer(name) for name in BENCHMARKS[1:]), None])
+    assert told["failed"] == [BENCHMARKS[0]] and "same" in notes[-1][-1]
     with pytest.raises(AirflowFailException, match=f"bench {BENCHMARKS[0]} gave no figures"):
         subject.no_slowdown.function(told)
 
@@ -95,7 +89,7 @@ def test_a_benchmark_is_run_as_a_person_would(monkeypatch: pytest.MonkeyPatch, t
     def run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
         asked.append(command)
         assert environment["FAULTLINE_RESULTS"] == str(tmp_path)
-        return (0 if "page" in command else 1), json.dumps(answer("page", 1.0))
+        return (0 if "page" in command else 1), json.dumps(answer("page"))
 
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))

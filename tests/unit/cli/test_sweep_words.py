@@ -165,20 +165,17 @@ def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypa
 
 def test_figures_are_per_core_with_the_driver_and_of_the_machine_and_only_valid_records_count() -> None:
     found = figures([record("q0", 2e6), record("q0", 3e6), record("q0", 9e6, status="unsound")])
-    assert set(found) == {
-        "events_per_s_q0", "events_per_s_per_core_q0", "events_per_s_per_core_with_driver_q0"
-    }, "and no ratio to what was measured elsewhere"  # fmt: skip
+    names = {"events_per_s_q0", "events_per_s_per_core_q0", "events_per_s_per_core_with_driver_q0"}
+    assert set(found) == names, "and no ratio to what was measured elsewhere"
     assert found["events_per_s_q0"].value == pytest.approx(2.5e6) and found["events_per_s_q0"].n == 2
     assert found["events_per_s_per_core_q0"].low == pytest.approx(1e6)
     assert found["events_per_s_per_core_with_driver_q0"].low == pytest.approx(2e6 / 2.186)
-    assert per_core([record("q0", 1e6, status="failed")]) == per_machine([record("q0", 1e6, status="failed")]) == {}
-
-
-def test_without_the_drivers_cpu_only_its_figure_is_missing() -> None:
+    failed = [record("q0", 1e6, status="failed")]
+    assert per_core(failed) == per_machine(failed) == {}
     known = record("q0", 2e6)
     cpu = known.metrics.cpu_cores.model_copy(update={"driver": None})
     unknown = known.model_copy(update={"metrics": known.metrics.model_copy(update={"cpu_cores": cpu})})
-    assert set(figures([unknown])) == {"events_per_s_q0", "events_per_s_per_core_q0"}
+    assert set(figures([unknown])) == names - {"events_per_s_per_core_with_driver_q0"}
     assert table_of([unknown, record("q1", 2e6)])[2:] == ["| q0 | 1,000 | — | 2,000 |", "| q1 | 1,000 | 915 | 2,000 |"]
 
 
@@ -218,10 +215,9 @@ def test_a_run_that_ends_before_the_first_result_is_due_is_told_so() -> None:
 
 
 def test_after_a_fault_recovery_is_told_in_place_of_what_a_core_can(capsys: pytest.CaptureFixture[str]) -> None:
-    under_faults = [
-        sample(workload="nexmark", query="q8", source="kafka", fault="executor", attempt="a1", recovery=RECOVERED),
-        sample(workload="nexmark", query="q7", source="kafka", fault="executor", attempt="a2", recovery=CENSORED),
-    ]
+    ends = {"q8": RECOVERED, "q7": CENSORED}
+    named = {"workload": "nexmark", "source": "kafka", "fault": "executor"}
+    under_faults = [sample(query=query, attempt=query, recovery=end, **named) for query, end in ends.items()]
     print_queries(under_faults)
     heads, q7, q8 = (line for line in capsys.readouterr().out.splitlines() if "recovery" in line or " q" in line)
     assert "lost" in heads and "with driver" not in heads
