@@ -68,11 +68,7 @@ def test_a_process_and_what_it_starts_are_counted_as_psutil_counts_them() -> Non
         assert one.cpu_s == pytest.approx(sum(ours.cpu_times()[:2]), abs=0.03) and one.cpu_s > 0.25
         assert one.rss_bytes == pytest.approx(ours.memory_info().rss, rel=0.05)
         wait_until(lambda: seen(table, {child.pid})[child.pid].cpu_s > before, timeout_s=120, what="more of its work")
-    assert not seen_now(table, {ours.pid, child.pid})
-
-
-def seen_now(table: Table, pids: set[int]) -> set[int]:
-    return {one.pid for one in table.look({}).values() if one.pid in pids}
+    assert not {ours.pid, child.pid} & {one.pid for one in table.look({}).values()}
 
 
 @pytest.mark.parametrize("words", [("Main",), ("mark-of-run",), ("Main mark-of-run",), ("xMain", "mark-of-run")])
@@ -90,8 +86,8 @@ def test_what_lives_in_another_space_of_process_ids_is_left_out_where_that_is_as
         (first,) = psutil.Process(outside.pid).children()
         assert set(seen(Table([RULE], {}), {first.pid, here.pid})) == {first.pid, here.pid}
         apart = Table([RULE], {}, apart=True)
-        seen(apart, {here.pid})
-        assert seen_now(apart, {first.pid, here.pid}) == {here.pid}
+        assert set(seen(apart, {here.pid})) == {here.pid}
+        assert first.pid not in {one.pid for one in apart.look({}).values()}
         assert first.pid not in {one.pid for one in apart.look({}, (os.getpid(), "services")).values()}
 
 

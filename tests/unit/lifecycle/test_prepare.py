@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -31,6 +31,7 @@ class Plain:
 
 SNAPSHOT = {"victim": "driver", "action": "kill", "at_s": 45, "cycle": "snapshot", "phase": 0.5}
 CHECKPOINT = {**SNAPSHOT, "cycle": "checkpoint"}
+AT_SNAPSHOT = {"fault_plan": {"faults": [SNAPSHOT]}, "commit_mode": "aligned-changelog", "duration_s": 200}
 
 
 @pytest.mark.parametrize(
@@ -40,10 +41,7 @@ CHECKPOINT = {**SNAPSHOT, "cycle": "checkpoint"}
         ({"fault": "driver"}, None),
         ({"fault_plan": {"faults": [CHECKPOINT]}, "duration_s": 100}, None),
         ({"fault": "none", "commit_mode": "none"}, "commit_mode: the engine plain has no none; use aligned"),
-        (
-            {"fault_plan": {"faults": [SNAPSHOT]}, "commit_mode": "aligned-changelog", "duration_s": 200},
-            "commit_mode: the engine plain has no aligned-changelog; use aligned",
-        ),
+        (AT_SNAPSHOT, "commit_mode: the engine plain has no aligned-changelog; use aligned"),
         ({"fault": "executor"}, "victim: the engine plain has no executor; use driver, kafka"),
         ({"fault": "any"}, "victim: the engine plain has no any; use driver, kafka"),
     ],
@@ -63,12 +61,10 @@ def test_an_engine_is_asked_for_what_it_can_do_only(
 
 
 def test_an_engine_without_snapshots_is_aimed_at_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    modes = frozenset({"aligned-changelog"})
-    engine = Plain(capabilities=Capabilities(modes, frozenset({"checkpoint"}), frozenset({"batch"})))
+    engine = Plain(capabilities=replace(Plain.capabilities, commit_modes=frozenset({"aligned-changelog"})))
     monkeypatch.setattr(prepare, "engine_of", lambda config: engine)
-    values = {"fault_plan": {"faults": [SNAPSHOT]}, "commit_mode": "aligned-changelog", "duration_s": 200}
     with pytest.raises(ConfigError, match="^cycle: the engine plain has no snapshot cycle; leave it out$"):
-        prepare.check_engine(parse_configuration(values))
+        prepare.check_engine(parse_configuration(AT_SNAPSHOT))
 
 
 # --- what is refused before anything starts, since this machine cannot run it
