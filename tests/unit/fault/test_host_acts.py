@@ -166,9 +166,7 @@ def test_a_process_that_may_not_be_looked_at_keeps_no_neighbour(monkeypatch: pyt
 
 
 def test_acts_of_an_attempt_have_names_of_their_own() -> None:
-    names = {
-        name_of(run, index) for run in ("20261121T061500Z-3fa9c1", "20261121T061500Z-3fa9c2") for index in range(3)
-    }
+    names = {name_of(f"20261121T061500Z-3fa9c{run}", index) for run in range(2) for index in range(3)}
     assert len(names) == 6
     for name in names:
         host_acts.act_of("partition", name)

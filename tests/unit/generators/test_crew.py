@@ -146,10 +146,9 @@ def test_a_lead_that_leaves_stops_its_members() -> None:
     ended: queue.Queue[str] = queue.Queue()
 
     def serve_and_tell(address: Address) -> None:
-        try:
+        with pytest.raises(GeneratorError) as error:
             serve(SPEC, 0, address)
-        except GeneratorError as error:
-            ended.put(str(error))
+        ended.put(str(error.value))
 
     def start(address: Address, tell: Tell) -> None:
         threading.Thread(target=serve_and_tell, args=(address,), daemon=True).start()
