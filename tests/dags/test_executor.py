@@ -14,11 +14,12 @@ from airflow.executors.local_executor import LocalExecutor
 from airflow.sdk.api.client import Client
 
 from faultline.installation import proof
+from faultline.installation.airflow import configuration
 from faultline.orchestration import executor as subject
 from faultline.orchestration.executor import LIBRARIES, OWN, EventExecutor
 from faultline.system.hashes import LoadedCode
 from faultline.system.locks import window
-from faultline.system.settings import load_settings
+from faultline.system.settings import ROOT, Settings, load_settings
 from tests.support.decoys import NOBODY
 
 
@@ -38,8 +39,13 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     made.result_queue.close()
 
 
-def test_what_tasks_import_is_loaded_before_workers_are_forked(executor: Any) -> None:
+def test_the_scheduler_is_told_to_use_it_and_what_tasks_import_is_loaded_before_workers_are_forked(
+    executor: Any, tmp_path: Path
+) -> None:
     assert {*LIBRARIES, *OWN} <= set(sys.modules)
+    secrets = dict.fromkeys(("fernet", "internal", "api", "jwt"), "")
+    core = configuration(Settings(ROOT, tmp_path, tmp_path), secrets)["core"]
+    assert core["executor"] == f"{EventExecutor.__module__}.{EventExecutor.__name__}"
 
 
 def test_a_fork_that_finds_the_project_changed_loads_it_anew(monkeypatch: pytest.MonkeyPatch, executor: Any) -> None:
@@ -90,13 +96,3 @@ def test_without_news_it_waits_longer_while_a_window_is_measured(
     with window(tmp_path / "window.lock"):
         executor.sync()
     assert [wait for wait in waits if wait] == [0.2, subject.MEASURED_S]
-
-
-def test_the_scheduler_is_told_to_use_it(tmp_path: Path) -> None:
-    from faultline.installation.airflow import configuration
-    from faultline.system.settings import ROOT, Settings
-
-    core = configuration(Settings(ROOT, tmp_path, tmp_path), {"fernet": "", "internal": "", "api": "", "jwt": ""})[
-        "core"
-    ]
-    assert core["executor"] == f"{EventExecutor.__module__}.{EventExecutor.__name__}"

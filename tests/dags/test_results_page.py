@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,18 +16,12 @@ from tests.unit.pages_store import ask
 
 
 def plugin() -> Any:
-    import importlib.util
-
     path = ROOT / "plugins" / "faultline_results.py"
     spec = importlib.util.spec_from_file_location("faultline_results_under_test", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.FaultlineResults
-
-
-def status(app: Any, path: str, **headers: str) -> int:
-    return ask(app, path, headers).status
 
 
 # Airflow's own imports bring it up.
@@ -34,8 +32,8 @@ def test_airflow_s_own_login_guards_every_address() -> None:
     create_auth_manager()
     app = plugin().fastapi_apps[0]["app"]
     for path in ("/", "/sweeps/x", "/experiments.csv", "/static/plotly.min.js", "/runs/m/x", "/nothing"):
-        assert status(app, path) == 401, path
-        assert status(app, path, cookie="_token=forged") in (401, 403), path
+        assert ask(app, path, {}).status == 401, path
+        assert ask(app, path, {"cookie": "_token=forged"}).status in (401, 403), path
 
 
 def test_its_places_in_the_ui_are_of_a_kind_that_airflow_knows() -> None:
@@ -56,21 +54,12 @@ def test_every_task_links_to_the_results_of_its_run() -> None:
 
 
 def test_loading_the_plugin_loads_nothing_heavy() -> None:
-    import subprocess
-    import sys
-
     program = (
-        "import sys; before = set(sys.modules); import faultline.orchestration.results_page; "
+        "import sys, airflow.sdk, airflow.plugins_manager; before = set(sys.modules); "
+        "import faultline.orchestration.results_page; "
         "print(sorted({'plotly', 'pyarrow', 'rich', 'fastapi'} & (set(sys.modules) - before)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", "import airflow.sdk, airflow.plugins_manager; " + program],
-        capture_output=True, text=True, check=True, env=_environment(),
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}"}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip().splitlines()[-1] == "[]"
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}"}

@@ -78,30 +78,25 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
         monkeypatch.setattr(module, "load_settings", lambda: desk.settings)
         monkeypatch.setattr(module, "Supervisor", lambda _: SimpleNamespace(running=lambda: desk.running))
     monkeypatch.setenv(operations.LOGIN, "")
-    monkeypatch.setattr(operations, "require", lambda _: SimpleNamespace(executable=Path("java"), home=Path("/")))
-    monkeypatch.setattr(operations, "make_archive", lambda *_: None)
-    monkeypatch.setattr(operations, "up", desk.up)
-    monkeypatch.setattr(run_one, "target", lambda *_: None)
-    monkeypatch.setattr(run_one, "down", desk.down)
-    monkeypatch.setattr(run_one, "_measure", desk.measure)
+    java = SimpleNamespace(executable=Path("java"), home=Path("/"))
+    for name, fake in {"require": lambda _: java, "make_archive": lambda *_: None, "up": desk.up}.items():
+        monkeypatch.setattr(operations, name, fake)
+    for name, fake in {"target": lambda *_: None, "down": desk.down, "_measure": desk.measure}.items():
+        monkeypatch.setattr(run_one, name, fake)
     yield desk
     for end in desk.under_way.values():
         end.set()
     desk.pool.shutdown()
 
 
-def test_a_run_ends_what_it_started_also_when_it_fails(desk: Desk) -> None:
+def test_a_run_ends_what_it_started_also_when_it_fails_unless_another_run_uses_it(desk: Desk) -> None:
     assert desk.end("a", desk.run("a")) == [] and desk.downs == 1
     with pytest.raises(InfrastructureError, match="broken"):
         desk.end("broken", desk.run("broken"))
     assert desk.said["broken"] == [] and desk.downs == 2
-
-
-def test_a_run_leaves_the_services_to_another_run_and_the_last_one_ends_them(desk: Desk) -> None:
-    a = desk.run("a")
-    b = desk.run("b")
-    assert desk.end("a", a) == [LEFT] and desk.downs == 0
-    assert desk.end("b", b) == [] and desk.downs == 1
+    first, last = desk.run("first"), desk.run("last")
+    assert desk.end("first", first) == [LEFT] and desk.downs == 2
+    assert desk.end("last", last) == [] and desk.downs == 3
 
 
 def test_neither_a_run_nor_an_up_hands_its_environment_to_steps_of_an_external_airflow(
