@@ -126,10 +126,12 @@ def test_a_port_that_is_busy_by_now_is_another_one_from_then_on(settings: Settin
         taken.bind(("127.0.0.1", one.ports["spark_master"]))
         usual = _claim_ports(settings, {}, said.append).ports
     now = distributions(settings)
-    port = one.ports["spark_master"]
-    assert now["mine"].ports["spark_master"] != port and now["other"] == other
-    assert {**now["mine"].ports, "spark_master": port} == one.ports
-    assert f"port {port} of spark_master@mine is busy; using {now['mine'].ports['spark_master']}" in said
+    assert now["mine"].ports["spark_master"] != one.ports["spark_master"]
+    # Another process of the machine may take a further one meanwhile; that is reported as well.
+    for before, after in ((one, now["mine"]), (other, now["other"])):
+        for role, port in before.ports.items():
+            line = f"port {port} of {role}@{before.name} is busy; using {after.ports[role]}"
+            assert (after.ports[role] != port) is (line in said)
     assert usual.keys() == settings.ports.keys() == json.loads((settings.home / "ports.json").read_text()).keys()
     every = [*usual.values(), *now["mine"].ports.values(), *now["other"].ports.values()]
     assert len(set(every)) == len(every)
