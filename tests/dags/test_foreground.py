@@ -76,8 +76,11 @@ def test_it_ends_the_services_that_it_started(
     assert services.done == (["up", "down"] if ends else ["up"])
 
 
-def test_services_that_a_run_uses_are_left_to_it(services: Services) -> None:
+def test_services_that_a_run_uses_are_left_to_it_and_a_second_one_ends_nothing(services: Services) -> None:
     settings = load_settings()
+    with only_foreground(settings), pytest.raises(ConfigError, match="another process holds the services"):
+        hold_services()
+    assert services.done == []
     with using(settings) as alone:
         with pytest.raises(ConfigError, match="a broken jar"):
             hold_services()
@@ -97,27 +100,22 @@ def test_what_is_missing_is_refused_before_anything_is_done(
     assert services.done == [] and list(services.home.iterdir()) == []
 
 
-def test_a_second_one_ends_nothing(services: Services) -> None:
-    with only_foreground(load_settings()), pytest.raises(ConfigError, match="another process holds the services"):
+@pytest.mark.parametrize(
+    ("known", "comes_up", "said", "done"),
+    [
+        ({"kafka": "RUNNING", "airflow-scheduler": "BACKOFF"}, {}, "Faultline's own Airflow runs here", []),
+        ({"airflow-scheduler": "STOPPED"}, {}, "a broken jar", ["up"]),
+        ({}, {"airflow-scheduler": "RUNNING"}, "a broken jar", ["up"]),
+    ],
+    ids=["runs", "stopped", "came up meanwhile"],
+)
+def test_an_airflow_of_faultlines_own_is_left_up(
+    services: Services, known: dict[str, str], comes_up: dict[str, str], said: str, done: list[str]
+) -> None:
+    services.known, services.comes_up = known, comes_up
+    with pytest.raises(ConfigError, match=said):
         hold_services()
-    assert services.done == []
-
-
-def test_it_is_refused_beside_an_airflow_of_faultlines_own_and_leaves_that_up(services: Services) -> None:
-    services.known = {"kafka": "RUNNING", "airflow-scheduler": "BACKOFF"}
-    with pytest.raises(ConfigError, match="Faultline's own Airflow runs here"):
-        hold_services()
-    assert services.done == []
-    services.known = {"airflow-scheduler": "STOPPED"}
-    with pytest.raises(ConfigError, match="a broken jar"):
-        hold_services()
-
-
-def test_an_airflow_that_came_up_meanwhile_is_left_up(services: Services) -> None:
-    services.comes_up = {"airflow-scheduler": "RUNNING"}
-    with pytest.raises(ConfigError, match="a broken jar"):
-        hold_services()
-    assert services.done == ["up"]
+    assert services.done == done
 
 
 def test_steps_may_begin_once_all_is_up_and_what_ended_is_closed(

@@ -211,7 +211,8 @@ def test_broken_raw_files_do_not_break_the_report(tmp_path: Path, content: str, 
     folder.mkdir(parents=True)
     for name in ("series.json", "audit.json"):
         (folder / name).write_text(content)
-    assert said in write_report([record], tmp_path, tmp_path / "r.html", title="t").read_text(encoding="utf-8")
+    target = write_report([record], tmp_path, tmp_path / "r.html", title="t")
+    assert said in Page(target.read_text(encoding="utf-8")).text
 
 
 def test_figures_hold_no_number_that_json_has_not(tmp_path: Path) -> None:
