@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import uuid
@@ -12,6 +13,8 @@ import pytest
 from fault.identity import EXECUTOR, WORKER, ProcessIdentity, Tokens
 from fault.victims import find_victims
 
+# The node of this test process alone: an executor of another session on it would shield its worker.
+NODE = f"127.0.0.1:{20_000 + os.getpid() % 40_000}"
 PROGRAM = "import sys, time; print('up', flush=True); time.sleep(900)"
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -33,7 +36,7 @@ def spawn(run: str) -> Iterator[Spawn]:
         number: int = 0,
         program: str = PROGRAM,
         mark: str = "-Dfaultline.run=",
-        node: str = "127.0.0.1:7001",
+        node: str = NODE,
     ) -> object:
         host, port = node.split(":")
         options = {

@@ -43,7 +43,7 @@ from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.support.processes import words_of
 from tests.unit.fault.conftest import only, until
-from tests.unit.sleepers import Spawn
+from tests.unit.sleepers import NODE, Spawn
 
 OTHER_RUN = "20261121T061500Z-000000"
 
@@ -104,7 +104,7 @@ def test_python_workers_are_found_by_their_executor_and_killed_one_by_one(
     other = tree(token=OTHER_RUN)
     found = injector.find("python_worker", Tokens(run))
     assert sorted(one.pid for one in found) == workers
-    assert {one.node for one in found} == {"127.0.0.1:7001"}
+    assert {one.node for one in found} == {NODE}
     victim, spared = found
     assert injector.probe(victim) is Presence.ALIVE
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
@@ -292,7 +292,7 @@ def test_another_users_look_alike_is_never_found_nor_hit_and_shields_nobody(
     instance = uuid.uuid4().hex[:16]
     worker = spawn(main=WORKER.main, mark="-Dfaultline.instance=", token=instance)
     ours = spawn()
-    alike = (EXECUTOR.main, "--executor-id", "0", "--worker-url", "spark://Worker@127.0.0.1:7001")
+    alike = (EXECUTOR.main, "--executor-id", "0", "--worker-url", f"spark://Worker@{NODE}")
     with (
         decoy(f"-Dfaultline.run={run}", *alike, user=NOBODY) as planted,
         decoy(f"-Dfaultline.run={OTHER_RUN}", *alike, user=NOBODY),
