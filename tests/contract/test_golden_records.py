@@ -5,6 +5,9 @@ that brought schema 2 made them of these files. Paths and the host's name in the
 measured makes them anew, and says in the commit what differs, or says it in `on_purpose`. That commit found, from
 schema 1 to 2: the end of recoveries and what is read up to it, the class of validity, its new rules, and keys that were
 new.
+
+A new workload or fault action stands in PENDING until an attempt of it was measured. Take that from a bundle
+(`./faultline results --sweep SWEEP --bundle FILE`), which replaces paths and names; add its three JSON files.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from faultline.records.record import Record
 
 # Offsets that were not committed at the end of an attempt, of those that have any.
 UNDRAINED = {"topo-bp": 20_866}
+# Workloads and fault actions of which no attempt is here yet.
+PENDING: frozenset[str] = frozenset()
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.tar.xz"))
 
 
@@ -44,10 +49,12 @@ def on_purpose(name: str, audit: dict[str, object]) -> None:
 
 def configuration(archive: Path) -> dict[str, object]:
     with tarfile.open(archive) as files:
-        (name,) = (name for name in files.getnames() if name.endswith("attempt.json"))
+        # Since plans there are, they hold the configuration.
+        *_, name = sorted(name for name in files.getnames() if name.endswith(("/attempt.json", "/plan.json")))
         file = files.extractfile(name)
         assert file is not None
-        return dict(json.load(file)["config"])
+        found = json.load(file)
+        return dict(found.get("order", found)["config"])
 
 
 @pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.xz"))
@@ -74,9 +81,10 @@ def test_judging_again_gives_the_same_bytes(archive: Path, tmp_path: Path) -> No
 def test_the_set_has_every_workload_victim_action_and_commit_mode() -> None:
     found = [configuration(archive) for archive in GOLDEN]
     broken = [one for one in found if one["fault"] != "none"]
-    assert {one["workload"] for one in found} == set(WORKLOADS)
+    workloads, actions = {one["workload"] for one in found}, {one["fault_action"] for one in broken}
+    assert workloads == set(WORKLOADS) - PENDING
     # What is done to whole hosts takes some that share no disk with whoever reads this.
-    assert {one["fault_action"] for one in broken} >= {name for name, one in ACTIONS.items() if not one.on_hosts}
+    assert actions >= {name for name, one in ACTIONS.items() if not one.on_hosts} - PENDING and not actions & PENDING
     assert {one["fault"] for one in broken} == {"executor", "worker", "driver", "python_worker", "kafka"}
     modes = Common.model_json_schema()["properties"]["commit_mode"]["enum"]
     assert {one["commit_mode"] for one in found} == set(modes)

@@ -14,7 +14,8 @@ from faultline.cli.sweeping import described, run_wanted
 from faultline.comparison.cells import Point, points_of
 from faultline.comparison.findings.nexmark import with_driver
 from faultline.experiment.workloads.registry import has_schedule
-from faultline.records.catalogue import BY_KEY, MACRO, Sheet
+from faultline.records.catalogue import BY_KEY, MACRO
+from faultline.records.columns import Sheet
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.markdown.tables import Column, N, column_of

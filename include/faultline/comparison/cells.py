@@ -16,7 +16,8 @@ from faultline.experiment.common import INSTALLED
 from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, split_name, spread
 from faultline.experiment.workloads.registry import own_fields
-from faultline.records.catalogue import CENSORED_AT, MACRO, Metric, bounds_of, value_of
+from faultline.records.catalogue import CENSORED_AT, MACRO, bounds_of, value_of
+from faultline.records.columns import Metric
 from faultline.records.format import CONTROL, NONE, fault_of, plain
 from faultline.records.record import JUDGED
 from faultline.records.summary import Entry

@@ -37,7 +37,8 @@ from faultline.comparison.statistics.estimate import (
     spread_of,
     visible,
 )
-from faultline.records.catalogue import COMPARABLE, LESS, USUAL, Metric
+from faultline.records.catalogue import COMPARABLE, USUAL
+from faultline.records.columns import LESS, Metric
 from faultline.records.format import FAULT_KEYS, NONE, WIDTH
 from faultline.records.index import Index
 from faultline.records.summary import Entry

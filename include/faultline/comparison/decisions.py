@@ -11,7 +11,8 @@ from faultline.comparison.cells import Axis, Step
 from faultline.comparison.question import FIGURES, compared, steps_of
 from faultline.comparison.statistics.estimate import Interval, logarithm_of, share_of
 from faultline.comparison.statistics.sequential import Judged, Method, Outcome, Pair, judge
-from faultline.records.catalogue import Metric, bounds_of
+from faultline.records.catalogue import bounds_of
+from faultline.records.columns import Metric
 from faultline.records.manifest import Manifest, Question
 from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry

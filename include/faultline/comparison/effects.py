@@ -32,7 +32,8 @@ from faultline.comparison.statistics.estimate import (
     p_beyond,
 )
 from faultline.experiment.workloads.registry import has_schedule
-from faultline.records.catalogue import CPU_TOTAL, KNOWN, MACRO, Metric
+from faultline.records.catalogue import CPU_TOTAL, KNOWN, MACRO
+from faultline.records.columns import Metric
 from faultline.system.text import sortable
 
 P50, P99, THROUGHPUT = "latency_ms.p50", "latency_ms.p99", "throughput_rps"

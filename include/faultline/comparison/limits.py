@@ -11,7 +11,8 @@ from typing import Any
 
 from faultline.comparison.cells import axes_of, in_order, points_of, values_of
 from faultline.comparison.statistics.estimate import Interval, Values, centre, median_of
-from faultline.records.catalogue import COMPARABLE, MORE, Metric
+from faultline.records.catalogue import COMPARABLE
+from faultline.records.columns import MORE, Metric
 from faultline.records.format import CONTROL
 from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError

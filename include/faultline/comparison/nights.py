@@ -23,7 +23,7 @@ from faultline.comparison.limits import NOTHING_PROMISED, Promises
 from faultline.comparison.selection import Side
 from faultline.comparison.statistics.estimate import LEAST, Interval, Row, centre, estimate, exactly, p_text
 from faultline.experiment.cell import is_sweep_id
-from faultline.records.catalogue import Metric
+from faultline.records.columns import Metric
 from faultline.records.judge.steady import level_begins
 from faultline.records.manifest import BASELINE as BASELINE
 from faultline.records.summary import Entry

@@ -15,7 +15,8 @@ from faultline.comparison.statistics.sequential import LEAST_ERROR, MOST_PAIRS, 
 from faultline.experiment.config import Configuration
 from faultline.experiment.decide import Decide, parse_decide
 from faultline.experiment.matrix import MAX_CONFIGURATIONS, Matrix, PlannedCell
-from faultline.records.catalogue import COMPARABLE, MACRO, Metric
+from faultline.records.catalogue import COMPARABLE, MACRO
+from faultline.records.columns import Metric
 from faultline.records.manifest import Manifest, Question
 from faultline.system.errors import ConfigError
 

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from faultline.comparison.cells import Point, axes_of, groups_of, points_of
 from faultline.experiment.night_file import is_night
-from faultline.records.catalogue import Sheet, metrics_in
+from faultline.records.catalogue import metrics_in
+from faultline.records.columns import Sheet
 from faultline.records.summary import Entry
 from faultline.reports.pages.overview import running
 from faultline.reports.pages.site import STATUSES, Site

@@ -23,7 +23,7 @@ from plotly.offline import get_plotlyjs
 from faultline import __version__
 from faultline.comparison.answer import answer_of, unsound_of
 from faultline.comparison.findings.finding import miscounts, tells_tuples
-from faultline.records.catalogue import Column, Sheet
+from faultline.records.columns import Column, Sheet
 from faultline.records.format import count
 from faultline.records.record import JUDGED, Record
 from faultline.records.summary import Entry

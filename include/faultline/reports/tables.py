@@ -16,7 +16,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from faultline.records.catalogue import KNOWN, Sheet, columns_in
+from faultline.records.catalogue import KNOWN, columns_in
+from faultline.records.columns import Sheet
 from faultline.records.summary import Entry
 
 _IDENTITY = {column.key: column for column in columns_in(Sheet.EXPORT)}

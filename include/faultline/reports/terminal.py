@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from faultline.experiment.workloads.registry import has_schedule, workload_of
-from faultline.records.catalogue import Column, Sheet
+from faultline.records.columns import Column, Sheet
 from faultline.records.format import (
     CONTROL,
     NONE,

@@ -14,7 +14,8 @@ from rich.console import Console
 from fault.identity import VICTIM_WORDS, VICTIMS
 from fault.registry import ACTIONS
 from faultline.records import catalogue
-from faultline.records.catalogue import LESS, Metric, Sheet, columns_in, metrics_of, named
+from faultline.records.catalogue import columns_in, metrics_of, named
+from faultline.records.columns import LESS, Metric, Sheet
 from faultline.records.format import broken
 from faultline.records.summary import Entry
 from faultline.reports import tables, terminal

@@ -30,7 +30,7 @@ from faultline.comparison.statistics.estimate import (
     visible,
 )
 from faultline.comparison.statistics.estimate import share_of as share_of_ratio
-from faultline.records.catalogue import MORE, Metric
+from faultline.records.columns import MORE, Metric
 
 # Shares of false discoveries: of a suspicion, which the next night must share, and of what is certain at once. A season
 # of 90 equal nights is red by mistake in 3 % of seasons: see docs/explanation/comparing.md.

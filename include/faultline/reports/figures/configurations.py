@@ -8,7 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.comparison.cells import Axis, Figure, Point, apart, is_number, label, seen_value
-from faultline.records.catalogue import MACRO, Metric
+from faultline.records.catalogue import MACRO
+from faultline.records.columns import Metric
 from faultline.records.summary import Entry
 from faultline.reports.figures.style import (
     FAINT_COLOUR,

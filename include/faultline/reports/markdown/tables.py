@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from faultline.comparison.cells import Axis, Point
-from faultline.records.catalogue import BY_KEY, Metric, Over, Sheet, metrics_in, metrics_of
+from faultline.records.catalogue import BY_KEY, metrics_in, metrics_of
+from faultline.records.columns import Metric, Over, Sheet
 from faultline.records.format import NONE, cores
 
 # A cell is text: nothing in it may begin markup or end the cell.

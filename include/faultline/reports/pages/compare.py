@@ -9,7 +9,8 @@ from typing import Any
 from faultline.comparison.cells import FAULT, Figure, Point, axes_of, in_order, points_of
 from faultline.comparison.compare import compare_sides, texts
 from faultline.comparison.selection import Side, shared_records
-from faultline.records.catalogue import Metric, by_group, metrics_of
+from faultline.records.catalogue import by_group, metrics_of
+from faultline.records.columns import Metric
 from faultline.records.format import NONE
 from faultline.records.summary import Entry
 from faultline.reports.pages.site import PAGE_ROWS, Site, Unknown, attempts, paged, render

@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 from pydantic import ValidationError
 
 from faultline.comparison.cells import FAULT, axes_of, label, points_of
-from faultline.records.catalogue import KNOWN, MACRO, Metric, by_group, value_of
+from faultline.records.catalogue import KNOWN, MACRO, by_group, value_of
+from faultline.records.columns import Metric
 from faultline.records.format import NONE
 from faultline.records.record import Record
 from faultline.records.summary import Entry

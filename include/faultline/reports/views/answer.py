@@ -13,7 +13,8 @@ from faultline.comparison.answer import Answer, Placebo, Unsound
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import P50, Effect, Verdict
 from faultline.comparison.statistics.estimate import LEAST, Estimate, Interval
-from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, Sheet, metrics_in
+from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, metrics_in
+from faultline.records.columns import Sheet
 from faultline.records.format import signed
 from faultline.reports.views.allocation import allocation_lines
 from faultline.system.text import counted

@@ -23,7 +23,8 @@ from faultline.comparison.nights import (
     kept_verdict,
     nights_of,
 )
-from faultline.records.catalogue import Metric, metrics_of
+from faultline.records.catalogue import metrics_of
+from faultline.records.columns import Metric
 from faultline.records.format import NONE
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.summary import Entry

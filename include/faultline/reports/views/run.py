@@ -13,7 +13,8 @@ import plotly.graph_objects as go
 
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.workloads.registry import offered_rate, workload_of
-from faultline.records.catalogue import Metric, Sheet, metrics_in, named
+from faultline.records.catalogue import metrics_in, named
+from faultline.records.columns import Metric, Sheet
 from faultline.records.format import (
     NONE,
     cores,

@@ -9,7 +9,8 @@ from typing import Any
 
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.registry import has_schedule, workload_of
-from faultline.records.catalogue import MACRO, TAIL, Metric, Sheet, columns_in
+from faultline.records.catalogue import MACRO, TAIL, columns_in
+from faultline.records.columns import Metric, Sheet
 from faultline.records.format import CONTROL, FAULT_KEYS, NONE, cores, count, fault_of, macro, plain, tail, title_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry

@@ -12,7 +12,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
-from faultline.records.catalogue import DEFAULT, TAIL, Metric, Sheet, metrics_in, metrics_of
+from faultline.records.catalogue import DEFAULT, TAIL, metrics_in, metrics_of
+from faultline.records.columns import Metric, Sheet
 from faultline.records.manifest import BASELINE
 from faultline.records.summary import Entry
 from faultline.reports.figures import configurations
