@@ -190,6 +190,17 @@ def test_measuring_anew_counts_nothing_from_before_and_a_resumed_sweep_keeps_to_
     assert [each["conf"]["seed"] for each in planned("sweep", "fifth", resume="third")] == [other["seed"]]
 
 
+def test_a_sweep_of_another_build_is_not_resumed(
+    planned: Callable[..., list[Any]], installed: Settings, notes: list[Any]
+) -> None:
+    planned("sweep", "first", axes="seed=1, 2", fault="none", repetitions=1)
+    said = r"resume: first was measured with the build b1, and b2 is at hand: they do not mix"
+    with pytest.raises(AirflowFailException, match=said):
+        planned("sweep", "second", resume="first", build="b2")
+    assert notes[-1][-1].startswith("**Nothing was planned.**")
+    assert Manifests(installed.results).read("second") is None
+
+
 def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:
     from airflow.sdk import RetryAction
 

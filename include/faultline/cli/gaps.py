@@ -9,19 +9,18 @@ from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import Course, await_dags, begin, finish, follow_course, planned_in
 from faultline.comparison.coverage import Gap
 from faultline.experiment.cell import EXPERIMENT
-from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.night_file import is_night
 from faultline.lifecycle.progress import budget_s
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.records.manifest import Manifests
+from faultline.orchestration.nights.night_plan import other_build_of_night
+from faultline.records.manifest import Manifest, Manifests
 from faultline.system.errors import ConfigError
-from faultline.system.settings import Settings
 from faultline.system.text import Say, counted
 
 
 def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
-    """Measures what the gaps lack, one after another; returns the exit code: 0 when nothing is missing any more."""
+    """Measures what the gaps lack, but of no night that another build began; the exit code is 0 when all is there."""
     open_gaps = [gap for gap in gaps if gap.missing]
     if not open_gaps:
         say("nothing is missing")
@@ -33,11 +32,15 @@ def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
     if not api.has_dag(matrix):
         raise ConfigError(f"{matrix}: is switched off in Airflow, so nothing of it runs; switch it on first")
     for gap in open_gaps:
-        cells = _cells(gap)
+        plan = Manifests(settings.results).read(gap.sweep_id) if gap.sweep_id else None
+        if refusal := other_build_of_night(gap, plan, settings):
+            say(refusal)
+            code = 1
+            continue
+        cells = gap.cells()
         minutes = minutes_text(sum(budget_s(cell.config) for cell in cells))
         say(f"{gap.matrix}, series {gap.series}: {counted(len(cells), 'experiment')}, about {minutes}")
-        plan = Manifests(settings.results).read(gap.sweep_id) if gap.sweep_id else None
-        course = _night(api, settings, gap, cells) if is_night(gap.matrix) else _sweep(api, gap, preset, cells)
+        course = _night(api, gap, plan, cells) if is_night(gap.matrix) else _sweep(api, gap, preset, cells)
         ended = follow_course(api, settings, course, cells, say)
         code = max(code, finish(settings, planned_in(plan) if plan else cells, say, ended=ended, course=course))
     return code
@@ -50,9 +53,8 @@ def _sweep(api: AirflowApi, gap: Gap, preset: str | None, cells: Sequence[Planne
     return begin(api, gap.matrix, {"resume": gap.sweep_id}, cells)
 
 
-def _night(api: AirflowApi, settings: Settings, gap: Gap, cells: Sequence[PlannedCell]) -> Course:
+def _night(api: AirflowApi, gap: Gap, plan: Manifest | None, cells: Sequence[PlannedCell]) -> Course:
     """The night once more, under its own date; a run of it that is there is run again, as its backfill would."""
-    plan = Manifests(settings.results).read(gap.sweep_id) if gap.sweep_id else None
     if plan is not None:
         try:
             state = api.run_state(gap.matrix, plan.run_id)
@@ -64,7 +66,3 @@ def _night(api: AirflowApi, settings: Settings, gap: Gap, cells: Sequence[Planne
             return Course(gap.matrix, plan.run_id, cells)
     run_id = api.trigger(gap.matrix, {}, logical_date=gap.series)
     return Course(gap.matrix, run_id, cells)
-
-
-def _cells(gap: Gap) -> list[PlannedCell]:
-    return [PlannedCell(parse_configuration(one.cell.config), one.cell.repetition, gap.series) for one in gap.missing]

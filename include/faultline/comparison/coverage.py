@@ -17,7 +17,9 @@ from rich.text import Text
 
 from faultline.comparison.decisions import settled_in
 from faultline.experiment.cell import Cell
+from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES
+from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.night_file import due_nights, is_night, schedule
 from faultline.lifecycle.environment import installed_build
 from faultline.records.format import WIDTH, fault_of
@@ -41,6 +43,11 @@ class Gap:
     missing: tuple[Missing, ...]
     # Names of the sweep's axes; those of its matrix where that was not noted.
     axes: tuple[str, ...] = ()
+
+    def cells(self) -> list[PlannedCell]:
+        """What is missing, to be measured in its series."""
+        found = [one.cell for one in self.missing]
+        return [PlannedCell(parse_configuration(one.config), one.repetition, self.series) for one in found]
 
 
 def gaps_of(

@@ -121,11 +121,8 @@ class SweepRun:
             raise ConfigError(f"resume: {name} is no sweep of {self.matrix}{suggest(name, known)}")
         cells = [PlannedCell(parse_configuration(one.config), one.repetition, plan.series) for one in plan.cells]
         build = given["build"] or installed_build(self.settings, configurations=[one.config for one in cells])
-        if build != plan.build:
-            raise ConfigError(
-                f"resume: {name} was measured with the build {plan.build}, and {build} is at hand: they do not mix; "
-                "trigger a sweep of its own"
-            )
+        if refusal := other_build(f"resume: {name}", plan.build, build, remedy="trigger a sweep of its own"):
+            raise ConfigError(refusal)
         how = {**given, "only_missing": True, "axes": plan.axes}
         planned = self.begin(cells, series=plan.series, build=build, params=how, question=plan.decide, since=plan.since)
         return planned, resumed_headline(name, len(cells), len(planned))
@@ -190,6 +187,13 @@ class SweepRun:
             }
             for planned in ordered
         ]
+
+
+def other_build(what: str, measured_with: str, at_hand: str, *, remedy: str) -> str | None:
+    """Why the rest of a sweep or a night is not measured: the build at hand is another. None where it is its own."""
+    if at_hand == measured_with:
+        return None
+    return f"{what} was measured with the build {measured_with}, and {at_hand} is at hand: they do not mix; {remedy}"
 
 
 def require_search(params: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 import pytest
 
 from faultline.cli import gaps, sweeping
-from faultline.comparison.coverage import gaps_of
+from faultline.comparison.coverage import gap_of, gaps_of
 from faultline.experiment.attempt import write_json
 from faultline.experiment.cell import sweep_id_of
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.night_file import NIGHTLY
+from faultline.lifecycle import environment
 from faultline.records.manifest import Manifest, Manifests, cells_of
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT, Settings
 from tests.support.attempts import prepared
@@ -228,6 +232,32 @@ def test_the_gaps_of_a_sweep_are_measured_in_its_series(desk: Desk) -> None:
     assert {record.series for record in desk.records} == {BUILD} and len(desk.records) == 3
     assert gaps.measure_gaps(gaps_of("recovery", desk.settings), None, desk.said.append) == 0
     assert desk.said[-1] == "nothing is missing" and len(desk.airflow.triggered) == 1
+
+
+def test_a_night_that_another_build_measured_in_part_is_named_and_left(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is cleared or triggered; with its own build it is measured under its own date."""
+    night = "2026-11-21T02:00:00+00:00"
+    labels = {"matrix": NIGHTLY, "sweep_id": "20261121T020000", "run_id": f"scheduled__{night}", "logical_date": night}
+    one, other = (
+        replace(cell, repetition=number, series=night)
+        for number, cell in enumerate(2 * MATRICES["recovery"].preset_matrix("smoke").cells(BUILD)[:1])
+    )
+    plan = desk.plan("scheduled").model_copy(update={**labels, "series": night, "cells": tuple(cells_of([one, other]))})
+    Manifests(desk.settings.results).write(plan)
+    there = sample(attempt="20261121T021500Z-00000a", **one.config.model_dump(mode="json"))
+    there = there.model_copy(update={"series": night, "sweep_id": plan.sweep_id, "repetition": 0})
+    Store(desk.settings.results).write(there)
+    found = [gap_of(plan, [Entry.of(there)])]
+    at_hand = ["b2", BUILD]
+    monkeypatch.setattr(environment, "installed_build", lambda *_, **__: at_hand.pop(0))
+    assert gaps.measure_gaps(found, None, desk.said.append) == 1
+    (line,) = desk.said
+    assert line.startswith(f"{NIGHTLY}: the night {night} was measured with the build {BUILD}, and b2 is at hand")
+    assert desk.airflow.cleared == [] and len(desk.records) == 1
+    assert gaps.measure_gaps(found, None, desk.said.append) == 0
+    assert desk.airflow.cleared == [plan.run_id] and len(desk.records) == 2
 
 
 def test_a_sweep_that_goes_on_by_itself_is_named_planned_or_not(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from faultline.comparison.statistics.estimate import LEAST
-from faultline.experiment.night_file import PAIRS, night_configurations
+from faultline.experiment.night_file import PAIRS, is_night, night_configurations, night_files
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 from faultline.system.text import counted, suggest
 
 if TYPE_CHECKING:
+    from faultline.comparison.coverage import Gap
     from faultline.experiment.config import Configuration
     from faultline.experiment.matrix import PlannedCell
-    from faultline.records.manifest import Baseline
+    from faultline.records.manifest import Baseline, Manifest
+    from faultline.system.settings import Settings
 
 
 def night_cells(params: Mapping[str, Any], night: str) -> list[Any]:
@@ -92,6 +94,23 @@ def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
     pinned = {**spec.as_mapping(), "revision": brought.commit}
     build = installed_build(settings, brought, configs)
     return Baseline(series=f"{night}{BASELINE}", build=build, spec=pinned, primary=primary)
+
+
+def other_build_of_night(gap: Gap, plan: Manifest | None, settings: Settings) -> str | None:
+    """Why the rest of a night is not measured: another build measured a part of it, and its figures are those of one.
+    None where it can be. Asked before its run is cleared; a sweep that resumes another one asks the same as it plans.
+    """
+    from faultline.experiment.config import parse_configuration
+    from faultline.lifecycle.environment import installed_build
+    from faultline.orchestration.planning import other_build
+
+    if plan is None or not is_night(gap.matrix) or len(gap.missing) == gap.planned:
+        return None
+    form = next((one.form for one in night_files(settings.root) if one.dag_id == gap.matrix), {})
+    configs = [parse_configuration(cell.config) for cell in plan.cells]
+    build = form.get("build") or installed_build(settings, configurations=configs)
+    remedy = "check that build out, or leave the night so"
+    return other_build(f"{gap.matrix}: the night {gap.series}", plan.build, build, remedy=remedy)
 
 
 def pairs_of(params: Mapping[str, Any], configurations: int) -> int:
