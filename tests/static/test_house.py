@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from faultline.experiment.config import Configuration
+from faultline.experiment.matrices import MATRICES
 from faultline.system.settings import ROOT
 
 CODE = ("dags", "plugins", "spark_jobs", "generators", "fault", "include", "benchmarks")
@@ -209,6 +210,12 @@ def test_every_module_says_what_it_is() -> None:
 @pytest.mark.parametrize("name", sorted(Configuration.model_fields))
 def test_every_parameter_is_documented(name: str) -> None:
     assert f"| `{name}` |" in (ROOT / "docs" / "reference" / "parameters.md").read_text()
+
+
+def test_every_matrix_is_in_the_table_of_matrices() -> None:
+    text = (ROOT / "docs" / "reference" / "matrices.md").read_text()
+    axes = {name: ", ".join(f"`{axis}`" for axis in spec.axes) for name, spec in MATRICES.items() if spec.axes}
+    assert [name for name, listed in axes.items() if f"| `{name}` | {listed} |" not in text] == []
 
 
 def test_the_tables_of_the_reference_are_those_that_the_code_generates() -> None:

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from generators import producer
 from tests.support.planted import T0_MS, Harvested
 from tests.support.spark_session import PROGRAMS as PROGRAMS
 
 from harvest import CLOSING, PHASE, harvest  # isort: skip  # a program's neighbour, like the next one
-from user_job import NUMBERS_A_MS  # isort: skip
+from user_job import COLUMNS, NUMBERS_A_MS, JobError, load  # isort: skip
+from user_query import to_its_sink, to_kafka  # isort: skip
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -23,6 +25,8 @@ INPUTS = (
     "key binary, raw binary, topic string, timestampType int, faultline string, closing boolean, undrained boolean"
 )
 OUTPUTS = "key string, value string, emitted_ms bigint, lineage int, offset bigint, newest bigint, faultline string"
+# What a stream from Kafka has beside its timestamp.
+OTHERS = [name for name in COLUMNS if name != "timestamp"]
 HEAD = "from pyspark.sql import functions as F\n"
 COUNT = (
     HEAD
@@ -533,3 +537,15 @@ def test_a_job_that_cannot_be_loaded_here_costs_the_audit_and_nothing_else(
     found = job.harvest(spark)
     assert found.tuples == [(0, 0, 0, 5, False, 1)] and found.counts == {}
     assert "could not be loaded" in job.notes["audit"]
+
+
+@pytest.mark.parametrize("query_of", [to_kafka, lambda job: to_its_sink(job)[0]], ids=["kafka", "sink"])
+def test_a_query_that_starts_another_one_is_refused_and_that_one_is_ended(
+    spark: SparkSession, tmp_path: Path, query_of: Any
+) -> None:
+    start = "records.writeStream.format('noop').option('checkpointLocation', config['folder'] + '/own').start()"
+    job = Job(tmp_path, f"{HEAD}def query(records, config):\n    {start}\n    return records.select('key', 'value')\n")
+    stream = spark.readStream.format("rate").load().select("timestamp", *(F.lit("1").alias(name) for name in OTHERS))
+    with pytest.raises(JobError, match=r"^query started 1 streaming query of its own, and the one that it returns is"):
+        query_of(load(tmp_path / "job.py"))(stream, job.config)
+    assert spark.streams.active == []

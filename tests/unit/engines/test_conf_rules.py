@@ -6,6 +6,7 @@ import json
 import shlex
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from faultline.lifecycle.builds import check_build
 from faultline.lifecycle.prepare import check_engine
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
+from spark_jobs.running import Workload
 from tests.support.attempts import ADDRESSES, run_in
 from tests.support.refusals import refused
 from tests.unit.synthetic import ATTEMPT
@@ -43,6 +45,40 @@ def test_a_setting_takes_the_place_of_the_usual_one_and_is_in_the_record() -> No
     assert (settings[CHANGELOG], settings["spark.driver.memory"], settings["spark.my.listener"]) == ("true", "2g", "x")
     assert told({})[CHANGELOG] == "false"
     assert jvms(config, with_archive=False)["driver"]["heap_mb"] == 2048
+
+
+def test_the_state_store_is_the_one_that_was_chosen() -> None:
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    assert told({"state_store": "memory"})[provider].endswith(".state.HDFSBackedStateStoreProvider")
+    assert told({})[provider].endswith(".state.RocksDBStateStoreProvider")
+
+
+class Started:
+    """A writer that notes the trigger of the query that it starts."""
+
+    def __init__(self) -> None:
+        self.triggers: list[dict[str, str]] = []
+
+    def trigger(self, **given: str) -> Started:
+        self.triggers.append(given)
+        return self
+
+    def start(self) -> Started:
+        return self
+
+
+@pytest.mark.parametrize(("mode", "trigger"), [("unaligned", "realTime"), ("aligned", "processingTime")])
+def test_commit_mode_unaligned_is_submitted_as_a_real_time_query(
+    mode: str, trigger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_in(tmp_path / ATTEMPT, {"fault": "none", "commit_mode": mode, "checkpoint_interval_s": 6})
+    command = submit(run, Runtime(Path("/java"), None)).command
+    program = json.loads(Path(command[command.index("--config") + 1]).read_text())
+    spark = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: default))
+    started = Started()
+    monkeypatch.setattr(Workload, "_writer", lambda *_: started)
+    Workload(spark, lambda records, _: records, program).start(0)  # type: ignore[arg-type]
+    assert started.triggers == [{trigger: "6000 milliseconds"}]
 
 
 def test_options_are_added_to_the_jvms_they_are_meant_for() -> None:

@@ -15,12 +15,14 @@ from fault.action import Context, HalfDone, UndoSpec
 from fault.actions import processes as signals_module
 from fault.actions.processes import LATE_S, SignalAct
 from fault.errors import IdentityMismatch, RemoteError, SignalRefused, WatchdogUnavailable
+from fault.handler import Handler
 from fault.identity import EXECUTOR, KAFKA, PYTHON_WORKER, WORKER, Delivery, ProcessIdentity, Role, Tokens
-from fault.injector import Injector, Outcome, Settlement
+from fault.injector import Channel, Injector, Outcome, Settlement
 from fault.plan import Fault, FaultPlan
 from fault.registry import ACTIONS
 from fault.victims import Guard
 from tests.support.fake_clock import MadeUpHost, Moment
+from tests.unit.sleepers import Spawn
 
 RUN, INSTANCE = "20261121T061500Z-3fa9c1", "0123456789abcdef"
 # Those on hosts are in test_on_hosts.py.
@@ -36,8 +38,8 @@ def process(pid: int, role: Role = EXECUTOR, node: str = "127.0.0.1:7001") -> Pr
     return ProcessIdentity(pid, 1.0, role, RUN, (f"-Dfaultline.run={RUN}", EXECUTOR.main, *options), pid, "", node)
 
 
-def act_on(host: MadeUpHost, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalAct:
-    tokens, held = Tokens(RUN, INSTANCE), changes.pop("held", [])
+def act_on(host: Channel, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalAct:
+    tokens, held = Tokens(changes.pop("run", RUN), INSTANCE), changes.pop("held", [])
     fault = Fault(victim, action, at_s=1.0, **{**ACTIONS[action].short_form, **changes})
     (planned,) = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
     guard = Guard(tokens, protected=frozenset())
@@ -89,6 +91,26 @@ def test_an_act_on_processes_from_find_to_undo(name: str) -> None:
         action.hands.undo(undo, act.context)
         action.hands.undo(undo, act.context)  # harmless when repeated
         assert not action.hands.holds(undo, act.context) and not host.watched
+
+
+ENDS_ITSELF = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("up", flush=True)
+time.sleep(900)
+"""
+
+
+def test_term_sends_sigterm_to_a_real_process_and_to_no_other(run: str, spawn: Spawn) -> None:
+    victim, other = spawn(number=1, program=ENDS_ITSELF), spawn(token=f"{run}0")
+    act = act_on(Handler(), action="term", run=run)
+    assert act.find()
+    act.arm(Moment())
+    (sent,) = act.perform()
+    assert (sent.victim, sent.delivery) == (victim.pid, Delivery.SENT)
+    assert act.settle([sent]).outcome is Outcome.EFFECTIVE
+    assert victim.wait(120) == 7, "it handled the signal itself"
+    assert other.poll() is None
 
 
 def test_those_chosen_stay_while_all_of_them_live() -> None:

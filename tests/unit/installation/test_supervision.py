@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from configparser import ConfigParser
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ from faultline.installation import kafka as kafka
 from faultline.installation.hosts import layout
 from faultline.installation.hosts.layout import choose_hosts
 from faultline.installation.kafka import prepare_kafka
+from faultline.installation.services import control_services, data_services
 from faultline.installation.start import lay_hold, wait_out
 from faultline.installation.supervision import _start_daemon, down, provision_airflow, tell_state, up, write_instance
+from faultline.installation.supervisord import write_configuration
 from faultline.installation.users import (
     ENVIRONMENT,
     FILE,
@@ -84,6 +87,26 @@ def test_a_program_that_does_not_answer_is_a_line(
         start(given)
     assert re.match(line, str(raised.value)) and "\n" not in str(raised.value)
     assert not (given.secrets / "format.arguments").exists(), "it has passwords"
+
+
+def test_logs_of_services_are_cut_with_one_older_file_beside(settings: Settings) -> None:
+    settings.home.mkdir(exist_ok=True)
+    write_private(settings.home / "instance.json", '{"instance": "0123456789abcdef"}')
+    services = [*data_services(settings, Path("/java"), "0" * 16), *control_services(settings)]
+    write_configuration(settings, services)
+    written = ConfigParser(interpolation=None)
+    written.read(settings.home / "supervisord.conf")
+    programs = [written[name] for name in written.sections() if name.startswith("program:")]
+    assert len(programs) == len(services) > 6
+    bounds = {"stdout_logfile_maxbytes": "20MB", "stdout_logfile_backups": "1", "redirect_stderr": "true"}
+    assert all(bounds.items() <= dict(one).items() and one["stdout_logfile"] for one in programs)
+
+
+def test_each_worker_offers_the_memory_that_was_set(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_WORKER_MEMORY_MB", "1536")
+    services = data_services(settings, Path("/java"), "0" * 16)
+    workers = [one.command for one in services if one.name.startswith("spark-worker-")]
+    assert [words[words.index("--memory") + 1] for words in workers] == ["1536m", "1536m"]
 
 
 def test_whoever_performs_the_steps_of_an_open_attempt_is_an_owner(settings: Settings) -> None:
