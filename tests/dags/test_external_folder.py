@@ -114,6 +114,22 @@ def test_whatever_was_there_before_is_there_after(into: Path, there: set[str], p
     assert whole(into, airflow) == before and [one.name for one in into.iterdir()] == ["their_dag.py"]
 
 
+def test_a_dag_that_is_stored_once_more_while_its_file_goes_is_removed_again(into: Path) -> None:
+    """By a DAG processor that was reading the file."""
+    airflow = Fake()
+    put(into, airflow)
+    first, *others = (f"{PREFIX}{one['dag']}" for one in DAGS)
+    airflow.known |= {first, *others}
+
+    def late(pool: str) -> None:
+        airflow.slots.remove(pool)
+        airflow.known.add(first)
+
+    airflow.delete_pool = late
+    take(into, airflow)
+    assert airflow.known == {"their_dag"}
+
+
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(into: Path) -> None:
     airflow = Fake({f"{PREFIX}kafka_default": {}})
     before = whole(into, airflow)

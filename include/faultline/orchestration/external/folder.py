@@ -233,11 +233,7 @@ def uninstall(guest: Guest, airflow: OtherAirflow, say: Say, *, dry_run: bool = 
     ]
     if made["pool"] and guest.pool in pools:
         steps.append((f"pool {guest.pool}: removed", _bound(airflow.delete_pool, guest.pool)))
-    for one in (name for name in ours if name in known):
-        if runs := airflow.running(one):
-            raise ConfigError(
-                f"DAG {one}: its run {runs[0]} goes on; let it end, or mark it failed, and uninstall again"
-            )
+    _refuse_running(airflow, [name for name in ours if name in known])
     if dry_run:
         for text, _ in steps:
             say(text)
@@ -250,7 +246,18 @@ def uninstall(guest: Guest, airflow: OtherAirflow, say: Say, *, dry_run: bool = 
         except FaultlineError as error:
             raise InfrastructureError(f"uninstall: {error}; uninstall again when that is mended") from None
         say(text)
+    # A DAG processor that was reading the file while it was removed stores its DAGs once more.
+    for one in sorted(set(ours) & airflow.dags()):
+        airflow.delete_dag(one)
     _remove_folder(guest.folder, say)
+
+
+def _refuse_running(airflow: OtherAirflow, dags: list[str]) -> None:
+    for one in dags:
+        if runs := airflow.running(one):
+            raise ConfigError(
+                f"DAG {one}: its run {runs[0]} goes on; let it end, or mark it failed, and uninstall again"
+            )
 
 
 def _refuse_taken(guest: Guest, airflow: OtherAirflow, names: list[str], *, known: Mapping[str, Any] | None) -> None:
