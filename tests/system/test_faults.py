@@ -84,7 +84,7 @@ def test_a_dead_host_fails_the_experiment_with_its_name_and_nothing_stays_broken
 ) -> None:
     port = free_port()
     for name in ("key", "known_hosts"):
-        (tmp_path / name).write_text("")
+        (tmp_path / name).touch(0o600)
     host = {"host": HOST, "port": port, "user": "nobody"}
     paths = {"key_file": str(tmp_path / "key"), "known_hosts": str(tmp_path / "known_hosts")}
     file = running.home / "ssh_hosts.json"
