@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.figure import Figure
 from benchmarks.records import made_record, write_record
 from benchmarks.speed.spark_job import (
     HUGE,
@@ -62,7 +63,7 @@ SCHEMA = pa.schema(
 )
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """The figures of `growth_figures` for the program `aggregate`; needs no services.
 
     Raises InfrastructureError when the program fails, or when its tables are not what the store holds.
@@ -74,7 +75,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     figures = growth_figures(sizes)
     if not quick:
         figures |= huge_figures(sizes[-1], _size(settings, HUGE, 1, say))
-    return {name: asdict(figure) for name, figure in figures.items()}
+    return figures
 
 
 def _size(settings: Settings, asked: int, times: int, say: Say) -> Size:

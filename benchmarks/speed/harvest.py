@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -31,6 +30,7 @@ from benchmarks.speed.spark_job import (
     submit_command,
 )
 from benchmarks.topics import Filled, fill, fresh_topics
+from faultline.cli.operations import bring_up
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.lifecycle.collect import is_large
@@ -61,12 +61,13 @@ SUBJECTS = (
 )
 
 
-def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """The figures of `growth_figures` for the program `harvest`, by workload; those of word count without its name.
 
-    Needs the broker of `settings`; makes topics of its own and deletes them. Raises InfrastructureError when the
-    program fails, or when its tables are not what the topics hold.
+    Starts a broker; makes topics of its own and deletes them. Raises InfrastructureError when the program fails, or
+    when its tables are not what the topics hold.
     """
+    settings = bring_up(say, airflow=False)
     figures: dict[str, Figure] = {}
     for subject in SUBJECTS:
         config = parse_configuration({"workload": subject.workload, "fault": "none"})
@@ -85,7 +86,7 @@ def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
             found |= huge_figures(sizes[-1], huge)
         prefix = "" if subject is SUBJECTS[0] else f"{subject.workload}_"
         figures |= {prefix + name: figure for name, figure in found.items()}
-    return {name: asdict(figure) for name, figure in figures.items()}
+    return figures
 
 
 def measure(settings: Settings, config: Configuration, asked: int, records: int, times: int) -> tuple[Size, Filled]:

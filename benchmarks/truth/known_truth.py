@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.figure import Figure
+from benchmarks.figure import Figure, exactly, total
 from benchmarks.speed.spark_job import run_job, submit_command
 from benchmarks.topics import delete_topics
 from benchmarks.truth.end import Watch
@@ -41,7 +41,7 @@ _CODE = ("include/faultline", "generators", "fault", "spark_jobs")
 Outcome = dict[str, Any]
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Runs what is missing of the scenarios. Figures: scenarios, worst_time_error_bins, count_errors, and
     differing_tables: of Spark's harvest from the one that was judged.
 
@@ -60,19 +60,18 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     return figures(outcomes)
 
 
-def figures(outcomes: list[Outcome]) -> dict[str, dict[str, Any]]:
+def figures(outcomes: list[Outcome]) -> dict[str, Figure]:
     """The benchmark's figures; `low` and `high` are those of single scenarios."""
     n = len(outcomes)
     times = [max(float(item["error"]) for item in _of_kind(outcome, "time")) for outcome in outcomes]
     counts = [sum(float(item["error"]) for item in _of_kind(outcome, "count")) for outcome in outcomes]
     differing = [len(outcome["differing_tables"]) for outcome in outcomes]
-    found = {
-        "scenarios": Figure(n, "1", n, n, n),
+    return {
+        "scenarios": exactly(n, "1", n),
         "worst_time_error_bins": Figure(max(times), "bins", min(times), max(times), n),
-        "count_errors": Figure(sum(counts), "1", min(counts), max(counts), n),
-        "differing_tables": Figure(sum(differing), "1", min(differing), max(differing), n),
+        "count_errors": total(counts),
+        "differing_tables": total(differing),
     }
-    return {name: asdict(figure) for name, figure in found.items()}
 
 
 class Progress:
