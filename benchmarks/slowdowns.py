@@ -17,7 +17,7 @@ from faultline.comparison.compare import metrics_named
 from faultline.comparison.gate.nights import change_text
 from faultline.comparison.gate.verdict import CellVerdict, Paired, Pairs, judge_gate
 from faultline.comparison.statistics.estimate import Between
-from faultline.experiment.build import BUSY
+from faultline.engines.spark.conf_rules import BUSY
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.catalogue import CPU_PER_MILLION
 from faultline.records.record import Record

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks import blocks
 from benchmarks.slowdowns import BLOCKS, PLANTED, figures, run
-from faultline.experiment.build import BUSY, parse_build
+from faultline.engines.spark.conf_rules import BUSY
+from faultline.experiment.build import parse_build
 from faultline.records.record import CpuPerMillion, Record
 from faultline.system.errors import InfrastructureError
 from tests.unit.sample_records import sample
