@@ -20,18 +20,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.figure import Figure
 from benchmarks.records import made_record, write_record
-from benchmarks.speed.spark_job import (
-    HUGE,
-    QUICK_SIZES,
-    REPETITIONS,
-    SIZES,
-    Cost,
-    Size,
-    growth_figures,
-    huge_figures,
-    run_job,
-    submit_command,
-)
+from benchmarks.speed.spark_job import QUICK_SIZES, SIZES, Cost, Size, growth, run_job, submit_command
 from faultline.cli.operations import require
 from faultline.experiment.attempt import write_json
 from faultline.installation.spark import prepare_spark
@@ -71,19 +60,15 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     settings = load_settings()
     require(settings)
     prepare_spark(settings)  # only its logging settings are needed
-    sizes = [_size(settings, asked, REPETITIONS, say) for asked in (QUICK_SIZES if quick else SIZES)]
-    figures = growth_figures(sizes)
-    if not quick:
-        figures |= huge_figures(sizes[-1], _size(settings, HUGE, 1, say))
-    return figures
 
+    def measure(asked: int, times: int) -> Size:
+        with tempfile.TemporaryDirectory(prefix="faultline-aggregate-") as folder:
+            planted = plant(Path(folder), asked)
+            costs = tuple(_measure(settings, Path(folder), planted) for _ in range(times))
+        say(f"{asked:,} tuples of {len(planted.cells):,} configurations: {', '.join(map(str, costs))}")
+        return Size(asked, asked, costs)
 
-def _size(settings: Settings, asked: int, times: int, say: Say) -> Size:
-    with tempfile.TemporaryDirectory(prefix="faultline-aggregate-") as folder:
-        planted = plant(Path(folder), asked)
-        costs = tuple(_measure(settings, Path(folder), planted) for _ in range(times))
-    say(f"{asked:,} tuples of {len(planted.cells):,} configurations: {', '.join(map(str, costs))}")
-    return Size(asked, asked, costs)
+    return growth(measure, QUICK_SIZES if quick else SIZES, huge=not quick)
 
 
 @dataclass(frozen=True)

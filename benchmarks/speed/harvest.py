@@ -17,18 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.figure import Figure
-from benchmarks.speed.spark_job import (
-    HUGE,
-    QUICK_SIZES,
-    REPETITIONS,
-    SIZES,
-    Cost,
-    Size,
-    growth_figures,
-    huge_figures,
-    run_job,
-    submit_command,
-)
+from benchmarks.speed.spark_job import QUICK_SIZES, SIZES, Cost, Size, growth, run_job, submit_command
 from benchmarks.topics import Filled, fill, fresh_topics
 from faultline.cli.operations import bring_up
 from faultline.experiment.attempt import write_json
@@ -71,26 +60,19 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     for subject in SUBJECTS:
         config = parse_configuration({"workload": subject.workload, "fault": "none"})
-        sizes = []
-        for asked in subject.quick_sizes if quick else subject.sizes:
-            size, filled = measure(settings, config, asked, subject.records(asked), REPETITIONS)
-            sizes.append(size)
-            say(
-                f"{subject.workload}, {filled.tuples:,} tuples ({filled.records:,} records, {len(filled.batches):,} "
-                f"batches, {filled.outputs:,} outputs): {', '.join(map(str, size.costs))}"
-            )
-        found = growth_figures(sizes)
-        if subject is SUBJECTS[0] and not quick:
-            huge, _ = measure(settings, config, HUGE, subject.records(HUGE), 1)
-            say(f"{subject.workload}, {huge.tuples:,} tuples, once: {huge.costs[0]}")
-            found |= huge_figures(sizes[-1], huge)
-        prefix = "" if subject is SUBJECTS[0] else f"{subject.workload}_"
+
+        def measure(asked: int, times: int, subject: Subject = subject, config: Configuration = config) -> Size:
+            return _measure(settings, config, asked, subject.records(asked), times, say)
+
+        first = subject is SUBJECTS[0]
+        found = growth(measure, subject.quick_sizes if quick else subject.sizes, huge=first and not quick)
+        prefix = "" if first else f"{subject.workload}_"
         figures |= {prefix + name: figure for name, figure in found.items()}
     return figures
 
 
-def measure(settings: Settings, config: Configuration, asked: int, records: int, times: int) -> tuple[Size, Filled]:
-    """Fills topics once, and harvests them as often as asked for."""
+def _measure(settings: Settings, config: Configuration, asked: int, records: int, times: int, say: Say) -> Size:
+    """Fill topics once, and harvest them as often as asked for."""
     with (
         fresh_topics(settings.endpoints.kafka, config.partitions, 2) as topics,
         tempfile.TemporaryDirectory(prefix="faultline-harvest-") as folder,
@@ -98,7 +80,11 @@ def measure(settings: Settings, config: Configuration, asked: int, records: int,
         filled = fill(settings.endpoints.kafka, topics, config, records)
         configuration = write_configuration(Path(folder), settings, topics, config, filled)
         costs = tuple(_harvest(settings, configuration, filled) for _ in range(times))
-    return Size(asked, filled.tuples, costs), filled
+    say(
+        f"{config.workload}, {filled.tuples:,} tuples ({filled.records:,} records, {len(filled.batches):,} batches, "
+        f"{filled.outputs:,} outputs): {', '.join(map(str, costs))}"
+    )
+    return Size(asked, filled.tuples, costs)
 
 
 def write_configuration(
