@@ -183,10 +183,16 @@ def submit_workload(run: RunContext) -> Entry:
     write_json(
         attempt.folder / "workload.json",
         {
-            "command": run.hooks.command(submission),
-            "env": dict(submission.environment),
-            "restart_delay_s": submission.restart_delay_s,
-            "max_restarts": submission.max_restarts,
+            "processes": [
+                {
+                    "role": one.program.role,
+                    "command": run.hooks.command(one.program),
+                    "env": dict(one.program.environment),
+                    "restart_delay_s": one.restart_delay_s,
+                    "max_restarts": one.max_restarts,
+                }
+                for one in submission.processes
+            ],
             "ends_itself": submission.ends_itself,
         },
     )

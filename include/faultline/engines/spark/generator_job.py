@@ -15,7 +15,7 @@ from faultline.engines.spark.settings import (
     spark_environment,
 )
 from faultline.engines.spark.standalone import GENERATOR_MEMORY_MB
-from faultline.engines.spark.submission import SparkSubmission
+from faultline.engines.spark.submission import SparkProgram
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.run import Run
 from faultline.system.marks import RUN_MARK, load_option
@@ -26,19 +26,18 @@ from generators.login import LOGIN
 CODE = "faultline_code"
 
 
-def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> SparkSubmission:
+def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> SparkProgram:
     """A job of an executor of one core for each process of the generator; packs the code that they run. `arguments`:
     the generator's."""
     attempt, settings = run.attempt, run.there
-    return SparkSubmission(
+    return SparkProgram(
+        role="generator",
         command=(str(program(settings, "generate")), "--errors", str(attempt.logs / "generator.err"), *arguments),
         environment={
             **spark_environment(settings, runtime.java_home),
             "PYTHONPATH": str(settings.root),
             LOGIN: str(login_file(settings.logins, HARNESS)),
         },
-        restart_delay_s=0.0,
-        max_restarts=0,
         name=f"generator {attempt.id}",
         master=settings.endpoints.engine if settings.endpoints.elsewhere else None,
         properties=properties_file(settings),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faultline.engines.running import Runtime, Submission, write_program_configuration
+from faultline.engines.running import Program, Runtime, Submission, Supervised, write_program_configuration
 from faultline.engines.spark.collect import APPLICATION, WARM_UP_CHECKPOINT
 from faultline.engines.spark.compilers import to_spark
 from faultline.engines.spark.conf_rules import own_settings
@@ -29,7 +29,7 @@ from faultline.system.marks import RUN_MARK, run_token
 
 
 @dataclass(frozen=True)
-class SparkSubmission(Submission):
+class SparkProgram(Program):
     """`command` is handed to spark-submit, with these options; the Spark provider's hook writes them out."""
 
     name: str
@@ -42,18 +42,18 @@ class SparkSubmission(Submission):
     master: str | None = None
 
 
-def spark_submit_command(submission: SparkSubmission, master: str) -> list[str]:
+def spark_submit_command(program: SparkProgram, master: str) -> list[str]:
     """The command of spark-submit, as the Spark provider's hook builds it. `master`: where none is given."""
-    conf = [part for key, value in submission.settings.items() for part in ("--conf", f"{key}={value}")]
-    main_class = [] if submission.main_class is None else ["--class", submission.main_class]
+    conf = [part for key, value in program.settings.items() for part in ("--conf", f"{key}={value}")]
+    main_class = [] if program.main_class is None else ["--class", program.main_class]
     return [
-        *(submission.spark_submit or "spark-submit", "--master", submission.master or master, *conf),
-        *("--properties-file", str(submission.properties), "--name", submission.name, *main_class),
-        *("--deploy-mode", "client", *submission.command),
+        *(program.spark_submit or "spark-submit", "--master", program.master or master, *conf),
+        *("--properties-file", str(program.properties), "--name", program.name, *main_class),
+        *("--deploy-mode", "client", *program.command),
     ]
 
 
-def submit(run: Run, runtime: Runtime) -> SparkSubmission:
+def submit(run: Run, runtime: Runtime) -> Submission:
     """Writes what the program reads. See `faultline.engines.base.Engine`."""
     attempt, plan, config, settings = run.attempt, run.plan, run.config, run.there
     shared = make_shared(attempt, plan.endpoints) if plan.endpoints.elsewhere else None
@@ -68,11 +68,10 @@ def submit(run: Run, runtime: Runtime) -> SparkSubmission:
     )
     own = config.kind.application(attempt, config.own, config, {**by_spark, **plan.program})
     environment = spark_environment(settings, runtime.java_home, programs, build)
-    submission = SparkSubmission(
+    driver = SparkProgram(
+        role="driver",
         command=(),
         environment=environment,
-        restart_delay_s=plan.restart_delay_s,
-        max_restarts=max(MAX_RESTARTS, len(plan.faults)),
         name=f"{plan.workload} {attempt.id}",
         properties=properties_file(settings),
         settings={
@@ -87,14 +86,16 @@ def submit(run: Run, runtime: Runtime) -> SparkSubmission:
     )
     if own is None:
         program = workload_program(programs, config)
-        return replace(submission, command=(str(program), "--config", str(told), run_token(attempt.id)))
-    return replace(
-        submission,
-        command=(str(own.path), *own.arguments),
-        environment={**environment, **own.environment},
-        main_class=own.main_class,
-        ends_itself=False,
-    )
+        driver = replace(driver, command=(str(program), "--config", str(told), run_token(attempt.id)))
+    else:
+        driver = replace(
+            driver,
+            command=(str(own.path), *own.arguments),
+            environment={**environment, **own.environment},
+            main_class=own.main_class,
+        )
+    kept = Supervised(driver, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s)
+    return Submission((kept,), ends_itself=own is None)
 
 
 def job_jars(attempt: Attempt, config: Configuration) -> dict[str, str]:
