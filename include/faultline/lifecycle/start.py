@@ -31,8 +31,8 @@ from faultline.lifecycle.daemons import (
 from faultline.lifecycle.ending.drain import await_drained, await_last_batch, has_settled
 from faultline.lifecycle.progress import holder_text
 from faultline.lifecycle.teardown import heal_leftovers
+from faultline.lifecycle.window.measured_window import LONGEST_S
 from faultline.lifecycle.window.punctuality import Punctuality
-from faultline.lifecycle.window.quiet_window import LONGEST_S
 from faultline.system.errors import Cancelled, InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.locks import RECORDER

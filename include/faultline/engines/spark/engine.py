@@ -140,7 +140,7 @@ class Spark:
         return submit(run, runtime)
 
     def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
-        from faultline.engines.spark.generator_job import generator_job
+        from faultline.engines.spark.submission import generator_job
 
         return generator_job(run, runtime, tuple(arguments))
 

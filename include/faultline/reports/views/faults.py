@@ -16,8 +16,7 @@ from faultline.engines.supervised import DRIVER
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.progress import victim_name
-from faultline.records.event_names import EDGES, WORDS, split_name
-from faultline.records.format import fault_of, recovered_since, seconds
+from faultline.records.format import EDGES, WORDS, fault_of, recovered_since, seconds, split_name
 from faultline.records.record import Record, RecoveryPart
 from faultline.reports.views.series import last_out_text, plateau_text
 from faultline.reports.views.story import PARTS, Deed, Event, FaultView, Restart, Span, Story, part_lengths
