@@ -143,8 +143,8 @@ def test_of_csv_only_the_named_time_changes(tmp_path_factory: pytest.TempPathFac
     records = []
     for number, (before, after) in enumerate(others):
         text = io.StringIO()
-        csv.writer(text, lineterminator="", quoting=quoting).writerow([before, f"@{number}", after])
-        records.append(text.getvalue())
+        csv.writer(text, lineterminator=end, quoting=quoting).writerow([before, f"@{number}", after])
+        records.append(text.getvalue().removesuffix(end))
     at = [datetime.fromtimestamp(NOON_S + n, UTC).strftime("%Y-%m-%d %H:%M:%S") for n in range(3 * len(records))]
     content = end.join(["a,t,b", *(one.replace(f"@{n}", at[n]) for n, one in enumerate(records)), ""])
     path = written(tmp_path_factory.mktemp("data"), "a.csv", content)
