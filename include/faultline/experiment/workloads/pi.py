@@ -20,7 +20,7 @@ class PiParameters(Parameters):
 
 
 class Pi(Workload[PiParameters]):
-    """Sum `iterations` terms of the Gregory–Leibniz series per record; stateless, and each output carries its input id."""
+    """Sum `iterations` terms of the Gregory–Leibniz series per record; outputs carry the id of their input."""
 
     name = "pi"
     order = 20

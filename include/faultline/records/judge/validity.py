@@ -248,7 +248,7 @@ def not_steady(findings: Findings) -> str | None:
 
 
 def overloaded(findings: Findings) -> str | None:
-    """Consumer lag grew (95 %) by more than 1 % of the offered load, unless `accept_overload` allows it in a control."""
+    """Consumer lag grew (95 %) by more than 1 % of the rate; controls with `accept_overload` are exempt."""
     growth, rate = findings.growth, findings.offered_rps
     if growth is None or findings.overload_asked_for or sustained(growth, rate) is not False:
         return None
