@@ -1,4 +1,4 @@
-"""How often the verdicts are wrong, and how often they see what is there: on scatter that was really measured.
+"""False-alarm rate and power of `compare` and of change points, on measured variation (simulation).
 
 Pure computing on drawn samples: no service, no clock, and the same figures on each machine.
 """
