@@ -22,9 +22,7 @@ app = typer.Typer(help="Register other Spark builds; the parameter spark_build=N
 @app.command()
 def add(
     name: Annotated[str, typer.Argument(help="Name of the build, such as snapshot.")],
-    spark_home: Annotated[
-        Path, typer.Option(help="Spark folder with bin/spark-submit, or the pyspark/ folder of a wheel.")
-    ],
+    spark_home: Annotated[Path, typer.Option(help="Spark folder with bin/spark-submit, or pyspark/ of a wheel.")],
     java: Annotated[Path | None, typer.Option(help="Java home for this build (default: the common one).")] = None,
     conf: Annotated[Path | None, typer.Option(help="Settings of this build, as a spark-defaults.conf file.")] = None,
 ) -> None:

@@ -18,9 +18,7 @@ app = typer.Typer(help="Check and create user jobs.", no_args_is_help=True)
 
 @app.command(context_settings={"ignore_unknown_options": False})
 def check(
-    file: Annotated[
-        str, typer.Argument(help="Python file with a function `query`, or a program (Python file or jar).")
-    ],
+    file: Annotated[str, typer.Argument(help="Python file with a function `query`, or a program (Python or jar).")],
     parameters: Annotated[
         list[str] | None, typer.Argument(help="Parameters as for `run`, such as rate=100 or arguments.window_s=5.")
     ] = None,

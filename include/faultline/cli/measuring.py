@@ -19,9 +19,7 @@ def sweep(
         list[str] | None,
         typer.Argument(metavar="[MATRIX] [KEY=VALUE | KEY=[A,B]]…", help="See docs/reference/matrices.md."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print cells, experiments and minutes; start nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print cells and minutes; start nothing.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Re-run cells that already have a valid record.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Show the progress of a running sweep: the named or the newest one.")
@@ -51,13 +49,9 @@ def sweep(
 def missing(
     matrix: Annotated[str, typer.Argument(help="Matrix, such as recovery, or nightly_regression.")],
     sweep: Annotated[str | None, typer.Option(help="Use the plan of this sweep (default: the newest sweep).")] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="Use the cells of this preset, also if it was never started.")
-    ] = None,
+    preset: Annotated[str | None, typer.Option(help="Use the cells of this preset, even if never started.")] = None,
     series: Annotated[str | None, typer.Option(help="With --preset: the series (default: the current build).")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print an array of plans with their missing cells as JSON.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an array of plans with their missing cells.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the missing cells and show the results.")] = False,
 ) -> None:
     """List the cells of a matrix without a valid record, with the outcome of their attempts.

@@ -150,7 +150,9 @@ DEFINITIONS: Mapping[str, str] = {
     "not_measured.<figure>": "User jobs: why the figure cannot be measured.",
 }
 _PATTERNS = {
-    re.compile(re.sub(r"<\w+>", "[^.]+", re.escape(key).replace(r"\.", "[.]"))): key for key in DEFINITIONS if "<" in key
+    re.compile(re.sub(r"<\w+>", "[^.]+", re.escape(key).replace(r"\.", "[.]"))): key
+    for key in DEFINITIONS
+    if "<" in key
 }
 
 
