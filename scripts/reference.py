@@ -59,6 +59,7 @@ RENAMED = {
     r"\bfault-unknown\b": "fault-outcome-unknown",
     r"\bunsound\b": "invalid",
     r"\bcannot tell\b": "inconclusive",
+    r"\bworse, same or\b": "worse, equivalent or",
     r"--again\b": "--rerun",
     r"--own\b(?!-)": "--own-connections",
     r"--kafka-of\b": "--share-kafka",
