@@ -7,10 +7,9 @@ within a pair is drawn by lot. Pairs are judged as a night's are.
 from __future__ import annotations
 
 import os
-import random
-from dataclasses import asdict
-from typing import Any
 
+from benchmarks.blocks import in_random_order
+from benchmarks.figure import Figure
 from benchmarks.installation import own_home
 from benchmarks.slowdowns import (
     FIGURES,
@@ -31,16 +30,14 @@ SEED = 2031
 _OPEN, _CLOSED = 0.0, 1.0
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Ten pairs, one when `quick`, which can tell nothing. `FIGURE_change`: of the figure with its 95 % interval."""
     parameters, pairs = (QUICK_PARAMETERS, QUICK_PAIRS) if quick else (PARAMETERS, PAIRS)
     measured: list[Block] = []
     with own_home("authentication"):
         for number in range(pairs):
-            order = [_OPEN, _CLOSED]
-            random.Random(f"{SEED}/{number}").shuffle(order)
             block = {}
-            for side in order:
+            for side in in_random_order((_OPEN, _CLOSED), SEED, number):
                 os.environ[OPEN] = "1" if side == _OPEN else ""
                 block[side] = measure(parameters, number, 0.0, say)
             measured.append(block)
@@ -48,12 +45,12 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     return figures(measured, say)
 
 
-def figures(pairs: list[Block], say: Say) -> dict[str, dict[str, Any]]:
+def figures(pairs: list[Block], say: Say) -> dict[str, Figure]:
     """How much more each figure is with strangers kept out."""
     found = {}
     for name, key in FIGURES.items():
         verdict = judged(pairs, _CLOSED, key)
         say(f"kept out, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
         if (change := change_of(verdict)) is not None:
-            found[f"{name}_change"] = asdict(change)
+            found[f"{name}_change"] = change
     return found

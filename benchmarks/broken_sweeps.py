@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from benchmarks.figure import Figure, summarise
+from benchmarks.figure import Figure, summarise, total
 from benchmarks.installation import LONGEST_SWEEP_S, MATRIX, await_run, form
 from benchmarks.leftovers import Tally, series_tally, stray_ports, stray_processes, stray_topics, unclosed
 from faultline.experiment.cell import EXPERIMENT, sweep_id_of
@@ -254,11 +254,6 @@ def sums(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
     found["triggers"] = total([sweep["triggers"] for sweep in sweeps])
     found["wall_s"] = total([sweep["seconds"] for sweep in sweeps], "s")
     return found
-
-
-def total(values: Sequence[float], unit: str = "1") -> Figure:
-    """Their sum; `low` and `high` where single ones say something."""
-    return Figure(sum(values), unit, min(values, default=0), max(values, default=0), len(values))
 
 
 def require_none(name: str, found: Mapping[str, Figure], never: Sequence[str] = ()) -> None:

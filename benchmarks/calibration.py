@@ -9,8 +9,6 @@ Seven questions, each of which draws many studies at once with numpy and judges 
 - limit: whether a figure lies above a limit;
 - advice: which of three configurations is the best;
 - blocks: two sides whose runs share half their scatter with the run that they are paired with.
-
-Pure computing: the same figures on each machine.
 """
 
 from __future__ import annotations
@@ -18,14 +16,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from benchmarks.figure import Figure, share
-from benchmarks.two_sides import ALPHA, RESAMPLES, Floats, blocks, standard, two_sides
+from benchmarks.figure import Figure
+from benchmarks.monte_carlo import Floats, Study, standard
+from benchmarks.two_sides import ALPHA, RESAMPLES, blocks, two_sides
 from faultline.system.text import Say
 
 DRAWS, QUICK_DRAWS = 1000, 40
@@ -33,7 +30,7 @@ NEGLIGIBLE = 0.05
 SEED = 2046
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """1,000 studies of each kind, 40 when `quick`.
 
     `QUESTION_METHOD_error_CASE`: studies in which something false is said; `…_covers_…`: whose 95 % interval holds the
@@ -41,20 +38,18 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     all correlations and numbers of recoveries, else the ends of 95 % (Wilson).
     """
     draws = QUICK_DRAWS if quick else DRAWS
-    found: dict[str, Figure] = {}
+    study = Study(say, SEED)
     for question in (two_sides, uneven_sides, direction, same, limit, advice, blocks):
-        figures = question(draws, np.random.default_rng([SEED, len(found)]))
-        say("\n".join(f"{name}: {figure.value:.1%}" for name, figure in figures.items()))
-        found |= figures
-    return {name: asdict(figure) for name, figure in found.items()}
+        question(study, draws, study.rng(len(study)))
+        study.report()
+    return study
 
 
 # One night against many
 
 
-def uneven_sides(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
+def uneven_sides(study: Study, draws: int, rng: np.random.Generator) -> None:
     """Five runs against 35 that scatter as much, or half as much; nothing differs, or by one deviation of the five."""
-    found = {}
     for name, ratio in (("equal", 1.0), ("half", 0.5)):
         few, many = standard("normal", (draws, 5), rng), ratio * standard("normal", (draws, 35), rng)
         for what, planted in (("error", 0.0), ("sees", 1.0)):
@@ -64,8 +59,7 @@ def uneven_sides(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
                 "gehan": stats.mannwhitneyu(few + planted, many, axis=1).pvalue,
             }
             for method, p in tests.items():
-                found[f"uneven_sides_{method}_{what}_{name}"] = share(int((p <= ALPHA).sum()), draws)
-    return found
+                study.count(f"uneven_sides_{method}_{what}_{name}", p <= ALPHA)
 
 
 # Claims
@@ -91,10 +85,9 @@ DIRECTIONS: Mapping[str, Floats] = {
 }  # fmt: skip
 
 
-def direction(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
+def direction(study: Study, draws: int, rng: np.random.Generator) -> None:
     """Three values with 2 to 5 runs each; the last scatters as much as the others, or three times as much. Contrasts of
     means with the scatter of each value or one for all, and votes of all pairs (Jonckheere and Terpstra)."""
-    found = {}
     for (noise, last), runs, (shape, levels) in itertools.product(
         (("normal", 1), ("heavy", 1), ("normal", 3)), (2, 3, 4, 5), DIRECTIONS.items()
     ):
@@ -110,13 +103,11 @@ def direction(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
         votes = 2 * beyond[np.maximum(rising, 3 * runs * runs - rising)] <= ALPHA
         what = "error" if shape == "flat" else f"sees_{shape}"
         for method, said in (("own_scatter", contrast), ("one_scatter", one_scatter), ("votes", votes)):
-            found[f"direction_{method}_{what}_{noise}{'_uneven' * (last > 1)}_{runs}"] = share(int(said.sum()), draws)
-    return found
+            study.count(f"direction_{method}_{what}_{noise}{'_uneven' * (last > 1)}_{runs}", said)
 
 
-def same(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
+def same(study: Study, draws: int, rng: np.random.Generator) -> None:
     """Two values with 4, 5 or 10 runs that scatter by 1 or 3 %: all of them within the margin, or two one-sided t."""
-    found = {}
     for runs, scatter, (what, differ) in itertools.product(
         (4, 5, 10), (0.01, 0.03), (("sees", 0.0), ("error", NEGLIGIBLE))
     ):
@@ -130,14 +121,12 @@ def same(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
         close = np.ptp(figures, axis=1) <= NEGLIGIBLE * np.median(figures, axis=1)
         case = f"{what}_{scatter:.0%}_{runs}".replace("%", "")
         for method, said in (("equivalence", within), ("all_close", close)):
-            found[f"same_{method}_{case}"] = share(int(said.sum()), draws)
-    return found
+            study.count(f"same_{method}_{case}", said)
 
 
-def limit(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
+def limit(study: Study, draws: int, rng: np.random.Generator) -> None:
     """Whether 3, 4, 5 or 10 runs lie above a limit: all on one side of it, or Student's t. `error`: either way, at a
     limit in the middle; `sees`: of a limit two deviations below it."""
-    found = {}
     for noise, runs, (what, at) in itertools.product(
         ("normal", "heavy", "skewed"), (3, 4, 5, 10), (("error", 0.0), ("sees", 2.0))
     ):
@@ -150,18 +139,16 @@ def limit(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
         one_side = (low > 0) | (high < 0)
         unanimous = one_side if runs >= 5 else one_side & (np.abs(values).min(axis=1) > high - low)
         for method, said in (("student", raw), ("unanimous", unanimous)):
-            found[f"limit_{method}_{what}_{noise}_{runs}"] = share(int(said.sum()), draws)
-    return found
+            study.count(f"limit_{method}_{what}_{noise}_{runs}", said)
 
 
 # Advice
 
 
-def advice(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
+def advice(study: Study, draws: int, rng: np.random.Generator) -> None:
     """Three configurations, five repetitions each that scatter by 7 %; the first is so many percent ahead. It is told
     when the one with the least median is the best in 80 % of what is drawn: medians of blocks drawn anew, or means by
     Student's t."""
-    found = {}
     normal, free = rng.standard_normal((RESAMPLES, 5)), np.sqrt(4 / rng.chisquare(4, RESAMPLES))
     rows = rng.integers(0, 5, (RESAMPLES, 5))
     for shared, ahead in itertools.product((0.0, 0.5), (0.0, 0.03, 0.05, 0.10)):
@@ -177,8 +164,6 @@ def advice(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
             shares = (least / least.sum(axis=1, keepdims=True)).mean(axis=2)
             told = shares[np.arange(draws), first] >= 0.8
             case = f"{ahead:.0%}{'_blocks' if shared else ''}".replace("%", "")
-            found[f"advice_{method}_told_{case}"] = share(int(told.sum()), draws)
+            study.count(f"advice_{method}_told_{case}", told)
             if ahead and told.any():
-                wrong = int((told & (first != 0)).sum())
-                found[f"advice_{method}_wrong_{case}"] = share(wrong, int(told.sum()))
-    return found
+                study.count(f"advice_{method}_wrong_{case}", first[told] != 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
@@ -12,8 +13,6 @@ import psutil
 
 from faultline.system.errors import ConfigError
 from faultline.system.text import Say, suggest
-
-Figures = Mapping[str, Mapping[str, Any]]
 
 
 def run_benchmark(name: str, say: Say, *, quick: bool) -> dict[str, Any]:
@@ -23,7 +22,9 @@ def run_benchmark(name: str, say: Say, *, quick: bool) -> dict[str, Any]:
     """
     if name not in BENCHMARKS:
         raise ConfigError(f"bench: {name!r} is not known{suggest(name, BENCHMARKS)}")
-    return {"name": name, "figures": BENCHMARKS[name](say, quick), "machine": machine()}
+    benchmark = import_module(f"benchmarks.{BENCHMARKS[name]}")
+    figures = {key: asdict(figure) for key, figure in benchmark.run(say, quick).items()}
+    return {"name": name, "figures": figures, "machine": machine()}
 
 
 def machine() -> dict[str, Any]:
@@ -52,63 +53,28 @@ def print_figures(outcome: Mapping[str, Any]) -> None:
     Console(width=None if Console().is_terminal else 120).print(table)
 
 
-def _module(name: str) -> Callable[[Say, bool], Figures]:
-    """The benchmark of a module, which is loaded when it runs."""
-
-    def run(say: Say, quick: bool) -> Figures:
-        figures: Figures = import_module(f"benchmarks.{name}").run(say, quick)
-        return figures
-
-    return run
-
-
-def _generator(say: Say, quick: bool) -> Figures:
-    from benchmarks.speed.generator import run
-    from faultline.cli.operations import bring_up, require
-    from faultline.installation.jars import classpath
-    from faultline.system.settings import load_settings
-
-    java = require(load_settings())
-    settings = bring_up(say, airflow=False)
-    jars = [*classpath(settings.home, "kafka"), *classpath(settings.home, "kafka-tools")]
-    return run(settings.endpoints.kafka, os.pathsep.join(map(str, jars)), str(java.executable), quick)
-
-
-def _fault_timing(say: Say, quick: bool) -> Figures:
-    from benchmarks.fault_timing import run
-    from faultline.cli.operations import bring_up
-
-    return run(bring_up(say, airflow=False), say, quick)
-
-
-def _harvest(say: Say, quick: bool) -> Figures:
-    from benchmarks.speed.harvest import run
-    from faultline.cli.operations import bring_up
-
-    return run(bring_up(say, airflow=False), say, quick)
-
-
-BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
-    "generator": _generator,
-    "overhead": _module("speed.overhead"),
-    "recorder": _module("speed.recorder"),
-    "fault_timing": _fault_timing,
-    "known_truth": _module("truth.known_truth"),
-    "noise": _module("truth.noise"),
-    "workloads": _module("workloads"),
-    "nexmark": _module("nexmark"),
-    "page": _module("speed.page"),
-    "aggregate": _module("speed.aggregate"),
-    "harvest": _harvest,
-    "matrices": _module("matrices"),
-    "crash": _module("crash"),
-    "power_cut": _module("power.power_cut"),
-    "sweep": _module("long_sweep"),
-    "calibration": _module("calibration"),
-    "verdicts": _module("verdicts"),
-    "decide": _module("decide"),
-    "gate": _module("gate"),
-    "slowdowns": _module("slowdowns"),
-    "disturbance": _module("neighbours.disturbance"),
-    "authentication": _module("authentication"),
+# Modules by the names of benchmarks. Each has `run(say, quick)`, which gives its figures by name.
+BENCHMARKS: Mapping[str, str] = {
+    "generator": "speed.generator",
+    "overhead": "speed.overhead",
+    "recorder": "speed.recorder",
+    "fault_timing": "fault_timing",
+    "known_truth": "truth.known_truth",
+    "noise": "truth.noise",
+    "workloads": "workloads",
+    "nexmark": "nexmark",
+    "page": "speed.page",
+    "aggregate": "speed.aggregate",
+    "harvest": "speed.harvest",
+    "matrices": "matrices",
+    "crash": "crash",
+    "power_cut": "power.power_cut",
+    "sweep": "long_sweep",
+    "calibration": "calibration",
+    "verdicts": "verdicts",
+    "decide": "decide",
+    "gate": "gate",
+    "slowdowns": "slowdowns",
+    "disturbance": "neighbours.disturbance",
+    "authentication": "authentication",
 }

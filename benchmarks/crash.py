@@ -12,14 +12,14 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import psutil
 
-from benchmarks.broken_sweeps import BrokenSweeps, Diary, asked, require_none, sums, total
-from benchmarks.figure import Figure
+from benchmarks.broken_sweeps import BrokenSweeps, Diary, asked, require_none, sums
+from benchmarks.figure import Figure, total
 from benchmarks.installation import own_services
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import EXPERIMENT, sweep_id_of
@@ -95,7 +95,7 @@ def plan_kills(seed: int = 1, randoms: int = RANDOM_KILLS) -> list[Kill]:
     return [Kill(number, *kill) for number, kill in enumerate(kills)]
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Kill and count: all planned kills, or six when `quick`. Figures: what was killed, what became of the cells, what
     was left behind, and the wall time.
 
@@ -110,7 +110,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     found = {**figures(diary.sweeps, diary.acts), **leftovers}
     diary.move_aside()  # all kills are done: the next call measures again
     require_none("crash", found)
-    return {name: asdict(figure) for name, figure in found.items()}
+    return found
 
 
 def figures(sweeps: Sequence[dict[str, Any]], kills: Sequence[dict[str, Any]]) -> dict[str, Figure]:

@@ -1,19 +1,19 @@
 """Cost and error rate of sequential sweeps, compared with fixed repetitions (simulation, 3 minutes).
 
 Sweeps of five cells in a row, each so much more than the one before, are drawn with scatter that was really measured,
-decided block by block, and judged by what was planted. Pure computing: the same figures on each machine.
+decided block by block, and judged by what was planted.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.figure import Figure, share
+from benchmarks.figure import Figure, summarise
+from benchmarks.monte_carlo import Study
 from benchmarks.shapes import draw, load_shapes
 from faultline.comparison.compare import Verdict, compare
 from faultline.comparison.decisions import log_ratio, margin_of
@@ -66,16 +66,15 @@ class Scatter:
 
 @dataclass(frozen=True)
 class _Swept:
-    """One sweep: how many of its comparisons something true was said of, whether anything was false, whether a
-    difference was seen at all, and experiments."""
+    """One sweep: of each comparison whether what was said is true (None: nothing was said), whether any difference was
+    seen, and experiments."""
 
-    right: int
-    wrong: bool
+    said: Sequence[bool | None]
     seen: bool
     experiments: int
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """400 sweeps for each scatter and planted difference (1,000 of none), and 200 of fixed repetitions; 40 and 4 when
     `quick`.
 
@@ -84,23 +83,19 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     seen (at 0: the error). `…_experiments`: median, least and most of the sweeps, of 100 in the budget; the mean is
     `…_experiments_mean`. With `_fixed_N` behind the planted percent: N repetitions and the verdicts of `compare`.
     """
-    figures: dict[str, Figure] = {}
+    study = Study(say, SEED)
     for number, (name, scatter) in enumerate(scatters().items()):
-        rng = np.random.default_rng([SEED, number])
+        rng = study.rng(number)
         limits = bounds(scatter.method, MOST, BLOCKS, ERROR / (CELLS - 1))
         for planted in PLANTED:
             key = f"{name}_{planted * 100:.0f}"
             count = QUICK_SWEEPS if quick else SWEEPS if planted else EQUAL_SWEEPS
-            swept = [decided(scatter, planted, limits, rng) for _ in range(count)]
-            figures |= _summed_up(key, swept)
-            says = [f"{key}: right {figures[f'{key}_right'].value:.0%}, wrong {figures[f'{key}_wrong'].value:.1%}, "
-                    f"{figures[f'{key}_experiments_mean'].value:.0f} experiments"]  # fmt: skip
+            _sum_up(study, key, [decided(scatter, planted, limits, rng) for _ in range(count)])
             for size in FIXED:
                 fixed = [_fixed(scatter, planted, size, rng) for _ in range(QUICK_FIXED if quick else FIXED_SWEEPS)]
-                figures |= _summed_up(f"{key}_fixed_{size}", fixed)
-                says.append(f"fixed {size}: right {figures[f'{key}_fixed_{size}_right'].value:.0%}")
-            say("; ".join(says))
-    return {name: asdict(figure) for name, figure in figures.items()}
+                _sum_up(study, f"{key}_fixed_{size}", fixed)
+            study.report()
+    return study
 
 
 def scatters() -> dict[str, Scatter]:
@@ -139,7 +134,7 @@ def decided(scatter: Scatter, planted: float, limits: Bounds, rng: np.random.Gen
     ]
     said = [_truth(one, planted, scatter.margin) for one in judged]
     differs = any(one.outcome is Outcome.DIFFERS for one in judged)
-    return _Swept(said.count(True), False in said, differs, experiments)
+    return _Swept(said, differs, experiments)
 
 
 def _truth(judged: Judged, planted: float, margin: float) -> bool | None:
@@ -159,19 +154,14 @@ def _fixed(scatter: Scatter, planted: float, size: int, rng: np.random.Generator
     true = {Verdict.WORSE: planted > 0, Verdict.SAME: planted <= NEGLIGIBLE, Verdict.BETTER: False}
     said = [true.get(one) for one in verdicts]
     differs = any(one in (Verdict.WORSE, Verdict.BETTER) for one in verdicts)
-    return _Swept(said.count(True), False in said, differs, size * CELLS)
+    return _Swept(said, differs, size * CELLS)
 
 
-def _summed_up(key: str, swept: Sequence[_Swept]) -> dict[str, Figure]:
-    counts = [one.experiments for one in swept]
-    mean = float(np.mean(counts))
-    off = 1.96 * float(np.std(counts)) / math.sqrt(len(counts))
-    return {
-        f"{key}_right": share(sum(one.right for one in swept), len(swept) * (CELLS - 1)),
-        f"{key}_wrong": share(sum(one.wrong for one in swept), len(swept)),
-        f"{key}_seen": share(sum(one.seen for one in swept), len(swept)),
-        f"{key}_experiments": Figure(
-            float(np.median(counts)), "experiments", float(min(counts)), float(max(counts)), len(counts)
-        ),
-        f"{key}_experiments_mean": Figure(mean, "experiments", mean - off, mean + off, len(counts)),
-    }
+def _sum_up(study: Study, key: str, swept: Sequence[_Swept]) -> None:
+    study.count(f"{key}_right", [bool(said) for one in swept for said in one.said])
+    study.count(f"{key}_wrong", [False in one.said for one in swept])
+    study.count(f"{key}_seen", [one.seen for one in swept])
+    counts = [float(one.experiments) for one in swept]
+    mean, off = float(np.mean(counts)), 1.96 * float(np.std(counts)) / math.sqrt(len(counts))
+    study[f"{key}_experiments"] = replace(summarise(counts, "experiments"), values=())
+    study[f"{key}_experiments_mean"] = Figure(mean, "experiments", mean - off, mean + off, len(counts))

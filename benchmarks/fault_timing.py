@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from benchmarks.figure import Figure
 from benchmarks.neighbours.neighbour import neighbour
 from benchmarks.topics import fresh_topics
 from fault.identity import EXECUTOR
+from faultline.cli.operations import bring_up
 from faultline.engines.registry import engine_of
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
 from faultline.experiment.common import SECONDS_AFTER_FAULT
@@ -63,20 +64,20 @@ FULL = Scale(runs=4, faults=50)
 QUICK = Scale(runs=2, faults=20)
 
 
-def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
-    """Measures all figures of the benchmark `fault_timing`; returns them by name, as dictionaries.
+def run(say: Say, quick: bool) -> dict[str, Figure]:
+    """Measure all figures of the benchmark `fault_timing`.
 
-    Needs the broker of `settings`; makes a topic of its own and deletes it. The journals stay under
-    `settings.home`/bench. Raises InfrastructureError when a part fails or a fault was not delivered.
+    It starts a broker; makes a topic of its own and deletes it. The journals stay under `bench` of the installation.
+    Raises InfrastructureError when a part fails or a fault was not delivered.
     """
-    scale = QUICK if quick else FULL
+    settings, scale = bring_up(say, airflow=False), QUICK if quick else FULL
     runs: list[list[float]] = []
     for number in range(scale.runs):
         loaded = number % 2 == 1
         runs.append(measure(settings, scale.faults, loaded=loaded))
         what = "loaded" if loaded else "idle"
         say(f"run {number + 1} of {scale.runs}, {what}: {scale.faults} faults, p99 {percentile(runs[-1], 99):.3f} ms")
-    return {name: asdict(figure) for name, figure in figures(runs).items()}
+    return figures(runs)
 
 
 def figures(runs: Sequence[Sequence[float]]) -> dict[str, Figure]:

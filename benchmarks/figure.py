@@ -1,4 +1,4 @@
-"""One figure of a benchmark: a value that carries its unit, its range and its repetitions."""
+"""One figure of a benchmark: a value with its unit, its range and its repetitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from faultline.comparison.statistics.estimate import Interval
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import binomtest
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,19 @@ def summarise(values: Sequence[float], unit: str) -> Figure:
     return Figure(statistics.median(values), unit, min(values), max(values), len(values), tuple(values))
 
 
-def share(seen: int, count: int) -> Figure:
-    """`seen` of `count` with the interval of Wilson (1927)."""
-    interval = wilson(seen, count)
-    return Figure(interval.value, "share", interval.low, interval.high, count)
+def exactly(value: float, unit: str, n: int = 1) -> Figure:
+    """One value that has no range."""
+    return Figure(value, unit, value, value, n)
 
 
-def wilson(seen: int, count: int) -> Interval:
-    """A share with its 95 % interval."""
-    z, part = 1.959964, seen / count
-    middle = (part + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * (part * (1 - part) / count + z * z / (4 * count * count)) ** 0.5
-    # Rounding may put an end beside a share of nothing or of all.
-    return Interval(part, min(part, max(0.0, middle - half)), max(part, min(1.0, middle + half)))
+def total(values: Sequence[float], unit: str = "1") -> Figure:
+    """Sum; `low` and `high` are the least and the greatest of the values."""
+    return Figure(sum(values), unit, min(values, default=0), max(values, default=0), len(values))
+
+
+def share(hits: npt.ArrayLike) -> Figure:
+    """Share of what holds, with its 95 % interval (Wilson 1927)."""
+    each = np.asarray(hits)
+    found = binomtest(int(each.sum()), len(each))
+    low, high = found.proportion_ci(0.95, "wilson")
+    return Figure(found.statistic, "share", float(low), float(high), len(each))

@@ -1,22 +1,20 @@
 """False-alarm rate of the regression gate over 90 nightly runs, and its power (simulation, seconds).
 
 Pairs are drawn with the scatter of runs that were really measured one after the other, and judged as a night's are.
-Pure computing: the same figures on each machine.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
-from benchmarks.figure import Figure, share
+from benchmarks.figure import Figure
+from benchmarks.monte_carlo import Bools, Floats, Study, smoothed
 from faultline.comparison.gate.verdict import CERTAIN, SUSPECTED, least_p
-from faultline.comparison.statistics.estimate import Bools, Floats
 from faultline.experiment.night_file import PAIRS
 from faultline.system.text import Say
 
@@ -46,10 +44,8 @@ class Scatter:
     def pairs(self, shape: tuple[int, ...], work: float, rng: np.random.Generator) -> Floats:
         """Pairs with `work` more in each batch of tonight's build, at the end that proves least of its being worse;
         which run came first is drawn by lot."""
-        values = np.asarray(self.neighbours)
-        width = 0.9 * float(values.std(ddof=1)) * len(values) ** -0.2
-        # Smoothing must not add scatter: Silverman's width is shrunk away again.
-        drawn = (rng.choice(values, shape) + width * rng.standard_normal(shape)) / math.hypot(1, width / values.std())
+        drawn, width = smoothed(self.neighbours, shape, rng)
+        drawn /= math.hypot(1, width / float(np.std(self.neighbours)))  # smoothing must not add scatter
         drawn = drawn * rng.choice((-1.0, 1.0), shape) + math.log1p(self.reach * work)
         return np.asarray(drawn - math.log1p(self.resolution))
 
@@ -82,30 +78,28 @@ SCATTERS = {
 }  # fmt: skip
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """1,000 seasons of 90 equal nights and 1,000 slowdowns of each size for each figure; 40 each when `quick`.
 
     `FIGURE_false_seasons_N`: seasons of N configurations with a red night. `FIGURE_WORK_night`: slowdowns by so many
     percent more work in each batch that the first night suspects; `…_two`: that are red by the second; `…_week`: by the
     seventh.
     """
-    figures: dict[str, Figure] = {}
+    study = Study(say, SEED)
     seasons, slowed = (QUICK_SEASONS, QUICK_SLOWED) if quick else (SEASONS, SLOWED)
     for number, (name, scatter) in enumerate(SCATTERS.items()):
-        rng = np.random.default_rng([SEED, number])
+        rng = study.rng(number)
         for size in SIZES:
             _, red = judged(scatter.pairs((seasons, SEASON, size, PAIRS), 0.0, rng))
-            figures[f"{name}_false_seasons_{size}"] = share(int(red.any(axis=1).sum()), seasons)
-        says = [f"{name}: {figures[f'{name}_false_seasons_{size}'].value:.1%} of seasons red by mistake"]
+            study.count(f"{name}_false_seasons_{size}", red.any(axis=1))
         for work in PLANTED:
             suspects, red = judged(scatter.pairs((slowed, WEEK, CONFIGURATIONS, PAIRS), work, rng))
             key = f"{name}_{work * 100:.0f}"
-            figures[f"{key}_night"] = share(int(suspects[:, 0].sum()), slowed)
-            figures[f"{key}_two"] = share(int(red[:, :2].any(axis=1).sum()), slowed)
-            figures[f"{key}_week"] = share(int(red.any(axis=1).sum()), slowed)
-            says.append(f"{work:.0%} more work red within two nights {figures[f'{key}_two'].value:.0%}")
-        say("; ".join(says))
-    return {name: asdict(figure) for name, figure in figures.items()}
+            study.count(f"{key}_night", suspects[:, 0])
+            study.count(f"{key}_two", red[:, :2].any(axis=1))
+            study.count(f"{key}_week", red.any(axis=1))
+        study.report()
+    return study
 
 
 def judged(pairs: Floats) -> tuple[Bools, Bools]:

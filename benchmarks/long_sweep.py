@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -38,7 +37,7 @@ _TIMEOUT_S = 12 * 3600.0
 Sample = dict[str, tuple[float, int]]
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """200 cells, or 10 when `quick`. Figures: cells, attempts, `fixed_s` an experiment, lock errors, and of each
     service the memory and the descriptors in the first and the last quarter of the sweep.
 
@@ -70,7 +69,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     found |= fixed_cost(starts, measured_s=10.0) | growth(samples)
     if outcome.once != outcome.planned or locked:
         raise InfrastructureError(f"{series}: {outcome.once} of {outcome.planned} cells, {locked} lock errors")
-    return {name: asdict(figure) for name, figure in found.items()}
+    return found
 
 
 def fixed_cost(starts: Sequence[float], *, measured_s: float) -> dict[str, Figure]:

@@ -6,7 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -57,7 +57,7 @@ class Outcome:
         ]
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Runs all matrices, or two when `quick`. Figures for each: MATRIX_s, MATRIX_experiments, MATRIX_valid; `pages`.
 
     The records are of a series of their own, so each call measures. Raises InfrastructureError after the last matrix
@@ -78,7 +78,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     problems += [problem for problem in answers if problem is not None]
     if problems:
         raise InfrastructureError("; ".join(problems))
-    return {name: asdict(figure) for name, figure in figures(outcomes, len(answers)).items()}
+    return figures(outcomes, len(answers))
 
 
 def figures(outcomes: Sequence[Outcome], pages: int) -> dict[str, Figure]:

@@ -6,9 +6,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from benchmarks.figure import Figure, summarise
 from benchmarks.speed.spark_job import run_job, submit_command
@@ -28,7 +26,7 @@ EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
 READ = tuple(dict.fromkeys(map(reads, QUERIES)))
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """All queries through the matrix's preset `default`, or its `smoke` when `quick`.
 
     Figures: events_per_s_QUERY, events_per_s_per_core_QUERY, events_per_s_per_core_with_driver_QUERY, and of the
@@ -43,7 +41,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
         raise InfrastructureError("bench nexmark: nothing valid; see the failed runs in the UI")
     say("nexmark: the events by themselves")
     found |= source_figures(source_per_core(load_settings(), quick), per_core(records))
-    return {name: asdict(figure) for name, figure in found.items()}
+    return found
 
 
 def figures(records: Sequence[Record]) -> dict[str, Figure]:

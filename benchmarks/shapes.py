@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from faultline.comparison.statistics.estimate import Floats
+from benchmarks.monte_carlo import Floats, smoothed
 from faultline.records.catalogue import CPU_TOTAL, MACRO, value_of
 from faultline.records.store import Store
 from faultline.records.summary import Entry
@@ -54,12 +54,8 @@ def load_shapes() -> dict[str, list[float]]:
 
 
 def draw(shape: Sequence[float], size: int, rng: np.random.Generator, *, level: float = 100.0) -> Floats:
-    """`size` values around `level` that scatter like the shape: drawn from it with replacement, and each moved a
-    little (Silverman's width), since real repetitions are never equal to the digit."""
-    values = np.asarray(shape)
-    width = 0.9 * float(values.std(ddof=1)) * len(values) ** -0.2
-    drawn: Floats = level * np.exp(rng.choice(values, size) + width * rng.standard_normal(size))
-    return drawn
+    """Draw `size` values around `level` that scatter like the shape."""
+    return np.asarray(level * np.exp(smoothed(shape, size, rng)[0]))
 
 
 def variation(shape: Sequence[float]) -> float:

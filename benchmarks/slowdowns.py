@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
-from benchmarks.figure import Figure
-from faultline.cli.run_one import run_single
+from benchmarks.blocks import in_random_order, measured
+from benchmarks.figure import Figure, exactly
 from faultline.comparison.cells import interval_of
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.gate.nights import change_text
 from faultline.comparison.gate.verdict import CellVerdict, Paired, Pairs, judge_gate
 from faultline.comparison.statistics.estimate import Between
-from faultline.experiment.build import BUSY
+from faultline.engines.spark.conf_rules import BUSY
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.catalogue import CPU_PER_MILLION
 from faultline.records.record import Record
@@ -40,7 +37,7 @@ SEED = 2029
 Block = Mapping[float, Record]
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Eight blocks of four experiments, one when `quick`, which can tell nothing.
 
     `busy_us`: microseconds of a core that ten percent come to. `FIGURE_PERCENT_change`: that of the figure with its
@@ -51,16 +48,15 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     plain = measure(parameters, 0, 0.0, say)
     cost_us = _cost_us(plain)
     say(f"a record takes {cost_us:,.0f} µs of the engine's CPU; ten percent are {cost_us / 10:,.1f} µs")
-    measured: list[Block] = []
+    found: list[Block] = []
     for number in range(blocks):
-        order = [0.0, *PLANTED]
-        random.Random(f"{SEED}/{number}").shuffle(order)
-        measured.append({share: measure(parameters, number, share * cost_us, say) for share in order})
-        say(f"block {number + 1} of {blocks}: {_told(measured[-1])}")
-    return {"busy_us": asdict(Figure(cost_us / 10, "µs", cost_us / 10, cost_us / 10, 1)), **figures(measured, say)}
+        order = in_random_order((0.0, *PLANTED), SEED, number)
+        found.append({share: measure(parameters, number, share * cost_us, say) for share in order})
+        say(f"block {number + 1} of {blocks}: {_told(found[-1])}")
+    return {"busy_us": exactly(cost_us / 10, "µs"), **figures(found, say)}
 
 
-def figures(blocks: Sequence[Block], say: Say) -> dict[str, dict[str, Any]]:
+def figures(blocks: Sequence[Block], say: Say) -> dict[str, Figure]:
     """What the gate says of each figure and each share of planted work."""
     found: dict[str, Figure] = {}
     for share in PLANTED:
@@ -70,11 +66,10 @@ def figures(blocks: Sequence[Block], say: Say) -> dict[str, dict[str, Any]]:
             at = f"{name}_{share * 100:.0f}"
             if (change := change_of(verdict)) is not None:
                 found[f"{at}_change"] = change
-            suspected = float(verdict.since is not None)
-            found[f"{at}_suspected"] = Figure(suspected, "1", suspected, suspected, verdict.pairs)
+            found[f"{at}_suspected"] = exactly(float(verdict.since is not None), "1", verdict.pairs)
             if verdict.visible is not None and math.isfinite(verdict.visible):
-                found[f"{at}_visible"] = Figure(verdict.visible, "1", verdict.visible, verdict.visible, verdict.pairs)
-    return {name: asdict(figure) for name, figure in found.items()}
+                found[f"{at}_visible"] = exactly(verdict.visible, "1", verdict.pairs)
+    return found
 
 
 def judged(blocks: Sequence[Block], share: float, key: str) -> CellVerdict:
@@ -103,14 +98,9 @@ def measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Say
     InfrastructureError where there is none in as many measurements as a cell has."""
     build = {"settings": {BUSY: round(busy_us, 3)}} if busy_us else {}
     words = [*parameters, f"repetition={repetition}", *([f"build_spec={json.dumps(build)}"] if build else [])]
-    record = None
-    for _ in range(MOST_MEASUREMENTS):
-        record = run_single("word_count", words, lambda text: None, keep_topics=False)
-        if record.sound:
-            return record
-        say(f"{record.attempt} is {record.status}: {'; '.join(record.reasons)}; measured again")
-    assert record is not None
-    raise InfrastructureError(f"no sound record in {MOST_MEASUREMENTS} measurements, the last being {record.attempt}")
+    if (record := measured(words, say)) is None:
+        raise InfrastructureError(f"bench: no sound record in {MOST_MEASUREMENTS} measurements; see their reasons")
+    return record
 
 
 def _cost_us(record: Record) -> float:

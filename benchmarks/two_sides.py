@@ -11,13 +11,10 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
 from benchmarks.figure import Figure
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from benchmarks.monte_carlo import Bools, Floats, Study, standard
 
 RUNS, RECOVERIES, CORRELATIONS = (2, 3, 5, 10), (1, 3, 5), (0.0, 0.4, 0.8)
 NOISES, OPEN = ("normal", "heavy"), (0.0, 0.1)
@@ -32,37 +29,24 @@ EVERY, RESAMPLES, ORDERS = 10, 400, 999
 ALPHA = 0.05
 
 
-def standard(noise: str, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Values of mean 0 and variance 1: normal, heavy-tailed (t with 3 degrees of freedom) or skewed (log-normal)."""
-    if noise == "normal":
-        return rng.standard_normal(shape)
-    if noise == "skewed":
-        return np.asarray((rng.lognormal(0.0, 0.5, shape) - math.exp(0.125)) / 0.604)
-    return rng.standard_t(3, shape) / math.sqrt(3.0)
-
-
-def two_sides(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
+def two_sides(study: Study, draws: int, rng: np.random.Generator) -> None:
     """Both sides with equally many runs; a run's recoveries share a part of their scatter."""
-    found: dict[str, Figure] = {}
     for noise, open_share, runs in itertools.product(NOISES, OPEN, RUNS):
-        found |= _studies("two_sides", noise, open_share, runs, 0.0, draws, rng)
-    return found
+        _studies(study, "two_sides", noise, open_share, runs, 0.0, draws, rng)
 
 
-def blocks(draws: int, rng: np.random.Generator) -> dict[str, Figure]:
+def blocks(study: Study, draws: int, rng: np.random.Generator) -> None:
     """The same of ten runs a side, where half the variance is that of the block that the runs of a pair share."""
-    found: dict[str, Figure] = {}
     for open_share in OPEN:
-        found |= _studies("blocks", "normal", open_share, max(RUNS), BLOCK, draws, rng)
-    return found
+        _studies(study, "blocks", "normal", open_share, max(RUNS), BLOCK, draws, rng)
 
 
 def _studies(
-    question: str, noise: str, open_share: float, runs: int, block: float, draws: int, rng: np.random.Generator
-) -> dict[str, Figure]:
+    study: Study, question: str, noise: str, open_share: float, runs: int, block: float, draws: int,
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
     """Over all correlations and numbers of recoveries; `block`: share of the variance that both runs of a pair have in
     common."""
-    found: dict[str, Figure] = {}
     said: dict[str, list[tuple[float, float, float]]] = {}
     for correlation, recoveries in itertools.product(CORRELATIONS, RECOVERIES):
         between = standard(noise, (draws, 2, runs, 1), rng)
@@ -83,8 +67,7 @@ def _studies(
             if not math.isnan(each[0]):
                 count = draws * len(each) // TWO_SIDES[name][1]
                 mean = float(np.mean(each))
-                found[f"{question}_{name}_{what}_{case}"] = Figure(mean, "share", min(each), max(each), count)
-    return found
+                study[f"{question}_{name}_{what}_{case}"] = Figure(mean, "share", min(each), max(each), count)
 
 
 def _watched(values: Floats, watched: float, planted: float) -> tuple[Floats, Floats]:
@@ -114,21 +97,29 @@ def paired(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
     """Student's t of the differences between run values; where one has no end, signed ranks of six pairs or more, else
     rank sums of both sides."""
     low, high = of_runs(low, high)
-    found, is_open = _student_of_pairs(low), np.isinf(high).any(axis=(1, 2))
-    ranks = rank_sums if low.shape[2] < LEAST_SIGNED else _signed
-    found[is_open] = ranks(low[is_open], high[is_open])
-    return found
+    return _or_ranks(_student_of_pairs(low), low, high, rank_sums if low.shape[2] < LEAST_SIGNED else _signed)
 
 
 def apart(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
     """Student's t of two samples of run values; where one has no end, rank sums."""
     low, high = of_runs(low, high)
-    runs = low.shape[2]
+    runs, means = low.shape[2], low.mean(axis=2)
     error = np.sqrt(low.var(axis=2, ddof=1).sum(axis=1) / runs)
-    found = _around(low[:, 1].mean(axis=1) - low[:, 0].mean(axis=1), error, np.full(len(low), 2.0 * runs - 2))
+    return _or_ranks(_around(means[:, 1] - means[:, 0], error, 2 * runs - 2), low, high, rank_sums)
+
+
+def signed_ranks(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
+    """Student's t of the differences between run values; where one has no end, Wilcoxon's signed ranks of however few
+    pairs."""
+    low, high = of_runs(low, high)
+    return _or_ranks(_student_of_pairs(low), low, high, _signed)
+
+
+def _or_ranks(closed: Floats, low: Floats, high: Floats, ranks: Callable[[Floats, Floats], Floats]) -> Floats:
+    """What was found of studies that were all seen to end, and ranks of the others."""
     is_open = np.isinf(high).any(axis=(1, 2))
-    found[is_open] = rank_sums(low[is_open], high[is_open])
-    return found
+    closed[is_open] = ranks(low[is_open], high[is_open])
+    return closed
 
 
 def rank_sums(low: Floats, high: Floats) -> Floats:
@@ -145,29 +136,26 @@ def rank_sums(low: Floats, high: Floats) -> Floats:
         unknown = np.isnan(differences)
         votes = (differences > 0).sum(axis=1) + ((differences == 0) | unknown).sum(axis=1) / 2 - runs * runs / 2
         z.append(np.sign(votes) * np.maximum(0.0, np.abs(votes) - 0.5) / np.sqrt(np.maximum(variance, 1e-9)))
-        k = np.ceil(runs * runs / 2 - reach - unknown.sum(axis=1) / 2).astype(int)
-        for sign in (1, -1):
-            ordered = np.sort(np.where(unknown, np.inf, sign * differences), axis=1)
-            at = np.take_along_axis(ordered, np.maximum(k - 1, 0)[:, None], axis=1)[:, 0]
-            ends.append(sign * np.where(k < 1, -math.inf, at))
+        ends.append(_beyond(differences, np.ceil(runs * runs / 2 - reach - unknown.sum(axis=1) / 2)))
     tails = np.maximum(stats.norm.sf(z[0]), stats.norm.sf(z[1])), np.maximum(stats.norm.cdf(z[0]), stats.norm.cdf(z[1]))
     p = np.minimum(1.0, 2 * np.minimum(*tails))
-    return np.stack((np.minimum(ends[0], ends[2]), np.maximum(ends[1], ends[3]), p), axis=1)
+    return np.stack((np.minimum(ends[0][0], ends[1][0]), np.maximum(ends[0][1], ends[1][1]), p), axis=1)
 
 
-def signed_ranks(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
-    """Student's t of the differences between run values; where one has no end, Wilcoxon's signed ranks of however few
-    pairs."""
-    low, high = of_runs(low, high)
-    found, is_open = _student_of_pairs(low), np.isinf(high).any(axis=(1, 2))
-    found[is_open] = _signed(low[is_open], high[is_open])
-    return found
+def _beyond(values: Floats, place: Floats) -> tuple[Floats, Floats]:
+    """Of each row the value at this place (from 1) from below and from above, unknown ones last; without an end where
+    the place is none."""
+    places, ends = np.maximum(place.astype(int) - 1, 0)[:, None], []
+    for sign in (1, -1):
+        ordered = np.sort(np.where(np.isnan(values), math.inf, sign * values), axis=1)
+        at = np.take_along_axis(ordered, places, axis=1)[:, 0]
+        ends.append(sign * np.where(place < 1, -math.inf, at))
+    return ends[0], ends[1]
 
 
 def _student_of_pairs(low: Floats) -> Floats:
     differences, runs = low[:, 1] - low[:, 0], low.shape[2]
-    error = differences.std(axis=1, ddof=1) / math.sqrt(runs)
-    return _around(differences.mean(axis=1), error, np.full(len(low), runs - 1.0))
+    return _around(differences.mean(axis=1), differences.std(axis=1, ddof=1) / math.sqrt(runs), runs - 1)
 
 
 def _signed(low: Floats, high: Floats) -> Floats:
@@ -181,13 +169,8 @@ def _signed(low: Floats, high: Floats) -> Floats:
             pairs = values[:, 1] - values[:, 0]
             one, other = pairs[:, first], pairs[:, second]
             averages = np.where(np.isnan(one), other, np.where(np.isnan(other), one, (one + other) / 2))
-        unknown = np.isnan(averages)
-        place = np.floor(k - unknown.sum(axis=1) / 2).astype(int)
-        for sign in (1, -1):
-            ordered = np.sort(np.where(unknown, math.inf, sign * averages), axis=1)
-            at = np.take_along_axis(ordered, np.maximum(place - 1, 0)[:, None], axis=1)[:, 0]
-            ends.append(sign * np.where(place < 1, -math.inf, at))
-    return _interval(np.minimum(ends[0], ends[2]), np.maximum(ends[1], ends[3]))
+        ends.append(_beyond(averages, np.floor(k - np.isnan(averages).sum(axis=1) / 2)))
+    return _interval(np.minimum(ends[0][0], ends[1][0]), np.maximum(ends[0][1], ends[1][1]))
 
 
 def signs(low: Floats, high: Floats, rng: np.random.Generator) -> Floats:
@@ -282,7 +265,7 @@ TWO_SIDES: Mapping[str, tuple[Method, int]] = {
 }  # fmt: skip
 
 
-def _around(mean: Floats, error: Floats, freedom: Floats) -> Floats:
+def _around(mean: Floats, error: Floats, freedom: int) -> Floats:
     reach = stats.t.ppf(1 - ALPHA / 2, freedom) * error
     return _interval(mean - reach, mean + reach)
 

@@ -7,6 +7,7 @@ A part stands in one document, between two comment lines with its name. Its text
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -63,7 +64,6 @@ RENAMED = {
     r"--again\b": "--rerun",
     r"--own\b(?!-)": "--own-connections",
     r"--kafka-of\b": "--share-kafka",
-    r"`--conductor`": "`--external-airflow`",
     r"\./faultline (?=(un)?install\b)": "./faultline airflow ",
     r"\./faultline record\b": "./faultline export-topic",
 }
@@ -194,10 +194,7 @@ def rule_table() -> str:
 
 def benchmark_table() -> str:
     """Every benchmark of Faultline itself."""
-    rows = []
-    for name, function in BENCHMARKS.items():
-        rows.append((f"`{name}`", _benchmark_text(name, function)))
-    return table("benchmark | measures", rows)
+    return table("benchmark | measures", [(f"`{name}`", _module_text(module)) for name, module in BENCHMARKS.items()])
 
 
 def command_sections() -> str:
@@ -311,12 +308,10 @@ def _attributes(kind: type[Any]) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in found}
 
 
-def _benchmark_text(name: str, function: Callable[..., Any]) -> str:
-    """The first line of the module that the benchmark runs."""
-    closed = inspect.getclosurevars(function).nonlocals
-    module = closed.get("name") or {"fault_timing": name}.get(name, f"speed.{name}")
+def _module_text(module: str) -> str:
+    """The first line of the module of a benchmark."""
     path = ROOT / "benchmarks" / f"{module.replace('.', '/')}.py"
-    return path.read_text().removeprefix('"""').partition("\n\n")[0].partition('"""')[0].replace("\n", " ")
+    return str(ast.get_docstring(ast.parse(path.read_text()))).splitlines()[0]
 
 
 def _commit_modes(workload: Any) -> str:

@@ -8,22 +8,19 @@ is where the bias of a figure exceeds the scatter of one repetition without a ne
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from benchmarks.blocks import in_random_order, measured
 from benchmarks.broken_sweeps import Diary
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import alone
 from benchmarks.neighbours.neighbour import KINDS, neighbour
 from faultline.cli.operations import bring_up
-from faultline.cli.run_one import run_single
-from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.catalogue import CPU_PER_MILLION, MACRO, value_of
 from faultline.records.judge.validity import UNMET
 from faultline.records.record import Record
@@ -63,7 +60,7 @@ Values = Mapping[str, float | None]
 Block = Mapping[str, Values]
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Ten blocks of ten experiments (four hours), or one of three when `quick`; resumed where it was interrupted.
 
     Of each NEIGHBOUR: `NEIGHBOUR_p50_bias`, `…_cpu_bias`, `…_recovery_bias`: change against the quiet run of the block,
@@ -76,12 +73,12 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     with alone(place):
         place.mkdir(exist_ok=True)
         diary = Diary(place / "diary.jsonl", MEASURED)
-        measured = measure(diary, neighbours(shares, quick), blocks, QUICK_PARAMETERS if quick else PARAMETERS, say)
+        found = measure(diary, neighbours(shares, quick), blocks, QUICK_PARAMETERS if quick else PARAMETERS, say)
         diary.move_aside()
-    found = figures(measured)
-    for name, figure in found.items():
+    made = figures(found)
+    for name, figure in made.items():
         say(f"{name}: {figure.value:.3f} {figure.unit} ({figure.low:.3f} to {figure.high:.3f}, n = {figure.n})")
-    return {name: asdict(figure) for name, figure in found.items()}
+    return made
 
 
 def neighbours(shares: Sequence[float], quick: bool) -> list[Neighbour]:
@@ -98,10 +95,8 @@ def measure(
     series = next((line["series"] for line in diary.acts), f"disturbance-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     found: list[Block] = []
     for number in range(blocks):
-        order = list(of_block)
-        random.Random(f"{SEED}/{number}").shuffle(order)
         block: dict[str, Values] = {}
-        for one in order:
+        for one in in_random_order(of_block, SEED, number):
             if (line := known.get((number, one.name))) is None:
                 words = [*parameters, f"repetition={number}", f"series={series}-{one.name}"]
                 record = measure_one(one, words, say)
@@ -118,14 +113,12 @@ def measure(
 def measure_one(one: Neighbour, words: Sequence[str], say: Say) -> Record | None:
     """A record in which at most the neighbour was wrong; None where there is none in as many measurements as a cell
     has."""
-    for _ in range(MOST_MEASUREMENTS):
-        with neighbour(one.kind, one.share, LONGEST_S):
-            record = run_single("word_count", list(words), lambda text: None, keep_topics=False)
-        codes = {reason.partition(":")[0] for reason in record.reasons}
-        if record.status in ("valid", "unmet", "unsound") and codes <= {"disturbed", *UNMET}:
-            return record
-        say(f"{record.attempt} is {record.status}: {'; '.join(record.reasons)}; measured again")
-    return None
+    return measured(words, say, usable=_usable, beside=lambda: neighbour(one.kind, one.share, LONGEST_S))
+
+
+def _usable(record: Record) -> bool:
+    codes = {reason.partition(":")[0] for reason in record.reasons}
+    return record.status in ("valid", "unmet", "unsound") and codes <= {"disturbed", *UNMET}
 
 
 def values_of(record: Record) -> dict[str, float | None]:

@@ -16,12 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.broken_sweeps import BrokenSweeps, Diary, require_none, sums, total
+from benchmarks.broken_sweeps import BrokenSweeps, Diary, require_none, sums
 from benchmarks.crash import LONGEST_WAIT_S
-from benchmarks.figure import Figure, summarise
+from benchmarks.figure import Figure, summarise, total
 from benchmarks.installation import MATRIX, own_services, place_of
 from benchmarks.leftovers import attempts_of, sweep_of
 from benchmarks.power.disk import Disk, own_boots, own_disk
@@ -68,7 +68,7 @@ def plan_cuts(number: int = CUTS, seed: int = 1) -> list[Cut]:
     return [Cut(one, chance.uniform(0.0, LONGEST_WAIT_S)) for one in range(number)]
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Thirty cuts, or three when `quick`. Figures: cuts, what became of cells, records, databases and tables, what was
     left behind, and seconds until the services are up and until the sweep goes on.
 
@@ -77,7 +77,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     """
     diary_name = f"{NAME}-quick.jsonl" if quick else f"{NAME}.jsonl"
     found = cut_through(plan_cuts(QUICK_CUTS if quick else CUTS), diary_name, say)
-    return {name: asdict(figure) for name, figure in found.items()}
+    return found
 
 
 def cut_through(cuts: Sequence[Cut], diary_name: str, say: Say) -> dict[str, Figure]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.figure import Figure
 from benchmarks.records import made_record, write_record
-from benchmarks.speed.spark_job import (
-    HUGE,
-    QUICK_SIZES,
-    REPETITIONS,
-    SIZES,
-    Cost,
-    Size,
-    growth_figures,
-    huge_figures,
-    run_job,
-    submit_command,
-)
+from benchmarks.speed.spark_job import QUICK_SIZES, SIZES, Cost, Size, growth, run_job, submit_command
 from faultline.cli.operations import require
 from faultline.experiment.attempt import write_json
 from faultline.installation.spark import prepare_spark
@@ -62,7 +52,7 @@ SCHEMA = pa.schema(
 )
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """The figures of `growth_figures` for the program `aggregate`; needs no services.
 
     Raises InfrastructureError when the program fails, or when its tables are not what the store holds.
@@ -70,19 +60,15 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     settings = load_settings()
     require(settings)
     prepare_spark(settings)  # only its logging settings are needed
-    sizes = [_size(settings, asked, REPETITIONS, say) for asked in (QUICK_SIZES if quick else SIZES)]
-    figures = growth_figures(sizes)
-    if not quick:
-        figures |= huge_figures(sizes[-1], _size(settings, HUGE, 1, say))
-    return {name: asdict(figure) for name, figure in figures.items()}
 
+    def measure(asked: int, times: int) -> Size:
+        with tempfile.TemporaryDirectory(prefix="faultline-aggregate-") as folder:
+            planted = plant(Path(folder), asked)
+            costs = tuple(_measure(settings, Path(folder), planted) for _ in range(times))
+        say(f"{asked:,} tuples of {len(planted.cells):,} configurations: {', '.join(map(str, costs))}")
+        return Size(asked, asked, costs)
 
-def _size(settings: Settings, asked: int, times: int, say: Say) -> Size:
-    with tempfile.TemporaryDirectory(prefix="faultline-aggregate-") as folder:
-        planted = plant(Path(folder), asked)
-        costs = tuple(_measure(settings, Path(folder), planted) for _ in range(times))
-    say(f"{asked:,} tuples of {len(planted.cells):,} configurations: {', '.join(map(str, costs))}")
-    return Size(asked, asked, costs)
+    return growth(measure, QUICK_SIZES if quick else SIZES, huge=not quick)
 
 
 @dataclass(frozen=True)

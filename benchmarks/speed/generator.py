@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,11 @@ import numpy as np
 import generators
 from benchmarks.figure import Figure, summarise
 from benchmarks.topics import fresh_topics
+from faultline.cli.operations import bring_up, require
+from faultline.installation.jars import classpath
 from faultline.system.errors import InfrastructureError
+from faultline.system.settings import load_settings
+from faultline.system.text import Say
 from generators.producer import BATCH_BYTES, LINGER_MS
 from generators.spec import GeneratorSpec
 from generators.stream import make_source
@@ -79,17 +83,17 @@ def parse_jvm_rate(output: str) -> float:
     return float(rates[-1])
 
 
-def run(bootstrap: str, kafka_classpath: str, java: str, quick: bool) -> dict[str, dict[str, Any]]:
-    """Measures all figures of the benchmark `generator`; returns them by name, as dictionaries.
+def run(say: Say, quick: bool) -> dict[str, Figure]:
+    """Measure all figures of the benchmark `generator`.
 
-    `bootstrap`: a running broker; `kafka_classpath`: Kafka's jars and kafka-tools, as `java -cp` takes
-    them. Makes its own topics and deletes them. Raises InfrastructureError when a part fails.
+    Starts a broker; makes topics of its own and deletes them. Raises InfrastructureError when a part fails.
     """
-    plan = QUICK if quick else FULL
+    java = require(load_settings())
+    settings = bring_up(say, airflow=False)
+    jars = [*classpath(settings.home, "kafka"), *classpath(settings.home, "kafka-tools")]
     with tempfile.TemporaryDirectory(prefix="faultline-bench-") as folder:
-        bench = _Bench(bootstrap, kafka_classpath, java, plan, Path(folder))
-        figures = bench.measure()
-    return {name: asdict(figure) for name, figure in figures.items()}
+        of = (settings.endpoints.kafka, os.pathsep.join(map(str, jars)), str(java.executable))
+        return _Bench(*of, QUICK if quick else FULL, Path(folder)).measure()
 
 
 class _Bench:

@@ -10,27 +10,16 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.figure import Figure
-from benchmarks.speed.spark_job import (
-    HUGE,
-    QUICK_SIZES,
-    REPETITIONS,
-    SIZES,
-    Cost,
-    Size,
-    growth_figures,
-    huge_figures,
-    run_job,
-    submit_command,
-)
+from benchmarks.speed.spark_job import QUICK_SIZES, SIZES, Cost, Size, growth, run_job, submit_command
 from benchmarks.topics import Filled, fill, fresh_topics
+from faultline.cli.operations import bring_up
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.lifecycle.collect import is_large
@@ -61,35 +50,29 @@ SUBJECTS = (
 )
 
 
-def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """The figures of `growth_figures` for the program `harvest`, by workload; those of word count without its name.
 
-    Needs the broker of `settings`; makes topics of its own and deletes them. Raises InfrastructureError when the
-    program fails, or when its tables are not what the topics hold.
+    Starts a broker; makes topics of its own and deletes them. Raises InfrastructureError when the program fails, or
+    when its tables are not what the topics hold.
     """
+    settings = bring_up(say, airflow=False)
     figures: dict[str, Figure] = {}
     for subject in SUBJECTS:
         config = parse_configuration({"workload": subject.workload, "fault": "none"})
-        sizes = []
-        for asked in subject.quick_sizes if quick else subject.sizes:
-            size, filled = measure(settings, config, asked, subject.records(asked), REPETITIONS)
-            sizes.append(size)
-            say(
-                f"{subject.workload}, {filled.tuples:,} tuples ({filled.records:,} records, {len(filled.batches):,} "
-                f"batches, {filled.outputs:,} outputs): {', '.join(map(str, size.costs))}"
-            )
-        found = growth_figures(sizes)
-        if subject is SUBJECTS[0] and not quick:
-            huge, _ = measure(settings, config, HUGE, subject.records(HUGE), 1)
-            say(f"{subject.workload}, {huge.tuples:,} tuples, once: {huge.costs[0]}")
-            found |= huge_figures(sizes[-1], huge)
-        prefix = "" if subject is SUBJECTS[0] else f"{subject.workload}_"
+
+        def measure(asked: int, times: int, subject: Subject = subject, config: Configuration = config) -> Size:
+            return _measure(settings, config, asked, subject.records(asked), times, say)
+
+        first = subject is SUBJECTS[0]
+        found = growth(measure, subject.quick_sizes if quick else subject.sizes, huge=first and not quick)
+        prefix = "" if first else f"{subject.workload}_"
         figures |= {prefix + name: figure for name, figure in found.items()}
-    return {name: asdict(figure) for name, figure in figures.items()}
+    return figures
 
 
-def measure(settings: Settings, config: Configuration, asked: int, records: int, times: int) -> tuple[Size, Filled]:
-    """Fills topics once, and harvests them as often as asked for."""
+def _measure(settings: Settings, config: Configuration, asked: int, records: int, times: int, say: Say) -> Size:
+    """Fill topics once, and harvest them as often as asked for."""
     with (
         fresh_topics(settings.endpoints.kafka, config.partitions, 2) as topics,
         tempfile.TemporaryDirectory(prefix="faultline-harvest-") as folder,
@@ -97,7 +80,11 @@ def measure(settings: Settings, config: Configuration, asked: int, records: int,
         filled = fill(settings.endpoints.kafka, topics, config, records)
         configuration = write_configuration(Path(folder), settings, topics, config, filled)
         costs = tuple(_harvest(settings, configuration, filled) for _ in range(times))
-    return Size(asked, filled.tuples, costs), filled
+    say(
+        f"{config.workload}, {filled.tuples:,} tuples ({filled.records:,} records, {len(filled.batches):,} batches, "
+        f"{filled.outputs:,} outputs): {', '.join(map(str, costs))}"
+    )
+    return Size(asked, filled.tuples, costs)
 
 
 def write_configuration(

@@ -6,7 +6,6 @@ Measured over a sweep, since the start of an experiment goes on beside the harve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -34,7 +33,7 @@ TIMEOUT_S = 3600.0
 STEPS = ("processes", "engine", "warm", "gate", "drain", "harvest", "judge", "close")
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """A sweep of six default word counts, or of six short ones when `quick`. Figures: `fixed_s`, from one gate to the
     next less the window; `single_s`, what an experiment alone would take beside its window; `share`, the fixed cost's
     part of a default experiment; and the seconds of each step.
@@ -44,7 +43,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     attempts = sweep(settings, REPETITIONS, warmup_s, duration_s, say)
     ours = {one.id for one in attempts}
     foreign = [gate for one in attempts_of(settings) if one.id not in ours and (gate := gate_s(one)) is not None]
-    return {name: asdict(figure) for name, figure in figures(attempts, warmup_s + duration_s, foreign).items()}
+    return figures(attempts, warmup_s + duration_s, foreign)
 
 
 def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: float, say: Say) -> list[Attempt]:

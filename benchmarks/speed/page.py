@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 
-from benchmarks.figure import summarise
+from benchmarks.figure import Figure, summarise
 from benchmarks.records import MATRIX, made_record, write_record
 from faultline.records.index import Index
 from faultline.reports.pages.app import build_app
@@ -21,7 +20,7 @@ from faultline.system.text import Say
 RECORDS = 10_000
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Figures in seconds: `first_look_s`, when nothing is indexed yet, `restart_s`, the first page of a new process,
     and one for each page, 20 times each, or 5 times when `quick`. The store always holds 10,000 records.
     """
@@ -36,7 +35,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
             _timed(app, address)
             figures[f"{name}_s"] = [_timed(app, address) for _ in range(5 if quick else 20)]
             say(f"{address}: {max(figures[f'{name}_s']):.3f} s at most")
-    return {name: asdict(summarise(values, "s")) for name, values in figures.items()}
+    return {name: summarise(values, "s") for name, values in figures.items()}
 
 
 def _addresses() -> dict[str, str]:

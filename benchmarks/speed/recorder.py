@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 import psutil
 
@@ -32,7 +30,7 @@ SETTLE_S, REST_S, QUICK_REST_S = 60.0, 30.0, 10.0
 MEASURED = ("kafka", "spark-worker-1", "spark-worker-2")
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """A sweep of five word counts, or of two short ones when `quick`, and the services at rest before it.
 
     Figures, in cores: of the measured windows `recorder_cores`, `services_cores` (Airflow with its tasks, the
@@ -50,7 +48,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     found = figures([(one, records[one.id]) for one in attempts if one.id in records])
     for name, figure in found.items():
         say(f"{name}: {figure.value:.4f} {figure.unit}")
-    return {name: asdict(figure) for name, figure in {**found, "rest_cores": summarise([rest], "cores")}.items()}
+    return {**found, "rest_cores": summarise([rest], "cores")}
 
 
 def figures(measured: Sequence[tuple[Attempt, Record]]) -> dict[str, Figure]:

@@ -6,7 +6,7 @@ import resource
 import statistics
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,6 +136,12 @@ def exponent(times: Mapping[int, float]) -> float:
     return float(slope)
 
 
+def growth(measure: Callable[[int, int], Size], sizes: Sequence[int], *, huge: bool) -> dict[str, Figure]:
+    """Measure each size five times, and HUGE once if `huge`; `measure` takes the tuples and the repetitions."""
+    found = [measure(asked, REPETITIONS) for asked in sizes]
+    return growth_figures(found) | (huge_figures(found[-1], measure(HUGE, 1)) if huge else {})
+
+
 def growth_figures(sizes: Sequence[Size]) -> dict[str, Figure]:
     """Figures of sizes in ascending order, at least two, with equally many repetitions.
 
@@ -143,11 +149,7 @@ def growth_figures(sizes: Sequence[Size]) -> dict[str, Figure]:
     start of a JVM is part of every time, and hides the growth of the small ones. `cpu_exponent` is as `exponent`, of
     CPU seconds, which other work on the machine changes less. Each repetition gives an exponent of its own.
     """
-    figures: dict[str, Figure] = {}
-    for size in sizes:
-        figures[f"time_{power(size.asked)}_s"] = summarise([cost.seconds for cost in size.costs], "s")
-        figures[f"cpu_{power(size.asked)}_s"] = summarise([cost.cpu_s for cost in size.costs], "cpu-s")
-        figures[f"peak_{power(size.asked)}_mb"] = summarise([cost.peak_mb for cost in size.costs], "MB")
+    figures = {name: figure for size in sizes for name, figure in _costs(size).items()}
     for name, chosen, attribute in (
         ("exponent", sizes[-2:], "seconds"),
         ("exponent_all", sizes, "seconds"),
@@ -163,14 +165,17 @@ def growth_figures(sizes: Sequence[Size]) -> dict[str, Figure]:
 
 def huge_figures(largest: Size, huge: Size) -> dict[str, Figure]:
     """Figures of the one run at HUGE; its exponent is that of the time since the `largest` of the usual sizes."""
-    (cost,) = huge.costs
     usual = statistics.median(one.seconds for one in largest.costs)
-    size = power(huge.asked)
+    found = exponent({largest.tuples: usual, huge.tuples: huge.costs[0].seconds})
+    return {**_costs(huge), f"exponent_{power(huge.asked)}": summarise([found], "1")}
+
+
+def _costs(size: Size) -> dict[str, Figure]:
+    name = power(size.asked)
     return {
-        f"time_{size}_s": summarise([cost.seconds], "s"),
-        f"cpu_{size}_s": summarise([cost.cpu_s], "cpu-s"),
-        f"peak_{size}_mb": summarise([cost.peak_mb], "MB"),
-        f"exponent_{size}": summarise([exponent({largest.tuples: usual, huge.tuples: cost.seconds})], "1"),
+        f"time_{name}_s": summarise([cost.seconds for cost in size.costs], "s"),
+        f"cpu_{name}_s": summarise([cost.cpu_s for cost in size.costs], "cpu-s"),
+        f"peak_{name}_mb": summarise([cost.peak_mb for cost in size.costs], "MB"),
     }
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.figure import Figure
+from benchmarks.broken_sweeps import Diary
+from benchmarks.figure import Figure, exactly, total
 from benchmarks.speed.spark_job import run_job, submit_command
 from benchmarks.topics import delete_topics
 from benchmarks.truth.end import Watch
@@ -26,7 +27,7 @@ from benchmarks.truth.scenarios import QUICK, SCENARIOS, Scenario
 from benchmarks.truth.truth import Comparison, compare, planted
 from faultline.cli.operations import bring_up
 from faultline.cli.run_one import run_single
-from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.attempt import Attempt
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.plan import read_plan
 from faultline.records.record import Record
@@ -41,63 +42,40 @@ _CODE = ("include/faultline", "generators", "fault", "spark_jobs")
 Outcome = dict[str, Any]
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Runs what is missing of the scenarios. Figures: scenarios, worst_time_error_bins, count_errors, and
     differing_tables: of Spark's harvest from the one that was judged.
 
     Raises InfrastructureError when a scenario gives no valid record.
     """
     settings = bring_up(say)
-    progress = Progress(settings.home / "bench" / "known_truth.json", code_build(settings.root))
+    folder, build = settings.home / "bench", code_build(settings.root)
+    folder.mkdir(exist_ok=True)
+    diary = Diary(folder / "known_truth.jsonl", "outcome")
+    known = {line["key"]: line["outcome"] for line in diary.acts}
     outcomes = []
     for number, scenario in enumerate(QUICK if quick else SCENARIOS, start=1):
-        outcome = progress.find(scenario)
-        if outcome is None:
-            outcome = _measure(settings, scenario, say)
-            progress.keep(scenario, outcome)
-        outcomes.append(outcome)
-        _show(say, number, scenario, outcome)
+        key = f"{build}/{scenario.name}/{scenario.configuration.config_id}"
+        if key not in known:
+            known[key] = _measure(settings, scenario, say)
+            diary.note("outcome", key=key, outcome=known[key])
+        outcomes.append(known[key])
+        _show(say, number, scenario, known[key])
     return figures(outcomes)
 
 
-def figures(outcomes: list[Outcome]) -> dict[str, dict[str, Any]]:
+def figures(outcomes: list[Outcome]) -> dict[str, Figure]:
     """The benchmark's figures; `low` and `high` are those of single scenarios."""
     n = len(outcomes)
     times = [max(float(item["error"]) for item in _of_kind(outcome, "time")) for outcome in outcomes]
     counts = [sum(float(item["error"]) for item in _of_kind(outcome, "count")) for outcome in outcomes]
     differing = [len(outcome["differing_tables"]) for outcome in outcomes]
-    found = {
-        "scenarios": Figure(n, "1", n, n, n),
+    return {
+        "scenarios": exactly(n, "1", n),
         "worst_time_error_bins": Figure(max(times), "bins", min(times), max(times), n),
-        "count_errors": Figure(sum(counts), "1", min(counts), max(counts), n),
-        "differing_tables": Figure(sum(differing), "1", min(differing), max(differing), n),
+        "count_errors": total(counts),
+        "differing_tables": total(differing),
     }
-    return {name: asdict(figure) for name, figure in found.items()}
-
-
-class Progress:
-    """Outcomes in one JSON file, by the code's build and the scenario with its parameters."""
-
-    def __init__(self, path: Path, build: str) -> None:
-        self._path = path
-        self._build = build
-        try:
-            self._all: dict[str, Outcome] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            self._all = {}  # nothing measured yet, or a file that a crash left: it is measured again
-
-    def find(self, scenario: Scenario) -> Outcome | None:
-        """What an earlier call measured with this code; None when there is nothing."""
-        return self._all.get(self._key(scenario))
-
-    def keep(self, scenario: Scenario, outcome: Outcome) -> None:
-        """Notes an outcome on disk."""
-        self._all[self._key(scenario)] = outcome
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._path, self._all)
-
-    def _key(self, scenario: Scenario) -> str:
-        return f"{self._build}/{scenario.name}/{scenario.configuration.config_id}"
 
 
 def code_build(root: Path) -> str:

@@ -11,8 +11,7 @@ so slow that at least 15 % of the twin's tuples are late, and the rule calls it 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,7 +45,7 @@ class Judged:
     error: float | None
 
 
-def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Shares over all levels of noise (their least and greatest are those of one level), at each choice."""
     runs = RUNS_QUICK if quick else RUNS
     found: dict[str, Figure] = {}
@@ -57,7 +56,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
             name = "" if (within, hold) == (RECOVERED_WITHIN, 1.0) else f"_within_{within:g}_hold_{hold:g}"
             say(f"noise: recovered_within {within:g}, H x {hold:g}")
             found |= {f"{key}{name}": figure for key, figure in figures(runs, within, hold).items()}
-    return {name: asdict(figure) for name, figure in found.items()}
+    return found
 
 
 def figures(runs: int, within: float = RECOVERED_WITHIN, hold: float = 1.0) -> dict[str, Figure]:

@@ -53,7 +53,8 @@ class Scenario:
     @property
     def run(self) -> Run:
         """What the course needs to know of the run."""
-        return run_of(self.configuration)
+        config = self.configuration
+        return Run.from_mapping({**config.model_dump(), "schedule_s": config.longest_s})
 
     def parameters(self) -> list[str]:
         """The words after `./faultline run known_truth`."""
@@ -64,19 +65,6 @@ class Scenario:
     def _values(self) -> dict[str, Any]:
         usual = _RECORD if self.truth.get("style") == "record" else _BATCH
         return {**usual, **self.more}
-
-
-def run_of(config: Configuration) -> Run:
-    """The run that a configuration describes."""
-    return Run(
-        rate=config.rate,
-        warmup_s=config.warmup_s,
-        duration_s=config.duration_s,
-        checkpoint_interval_s=config.checkpoint_interval_s,
-        partitions=config.partitions,
-        fault_at_s=config.fault_at_s,
-        schedule_s=config.longest_s,
-    )
 
 
 SCENARIOS: tuple[Scenario, ...] = (

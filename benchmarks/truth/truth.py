@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -131,19 +130,29 @@ def _recovery(
 def compare(truth: Truth, record: Record) -> list[Comparison]:
     """Every planted value beside the record's; the error of a time is in bins, that of a count a difference."""
     metrics = record.metrics
-    found = [_count("recoveries", len(truth.recoveries), len(metrics.recoveries))]
+    found = [_beside("recoveries", "count", len(truth.recoveries), len(metrics.recoveries))]
     for number, one in enumerate(truth.recoveries, start=1):
         measured = metrics.recoveries[number - 1] if number <= len(metrics.recoveries) else RecoveryPart.empty()
         place = f"{number}." if len(truth.recoveries) > 1 else ""
-        found.append(_count(f"{place}recovered", _flag(one.recovered), _flag(measured.recovered)))
+        found.append(_beside(f"{place}recovered", "count", one.recovered, measured.recovered))
         unit_s = one.unit_s(truth.resolution_s)
         for name, value in one.seconds.items():
-            found.append(_time(f"{place}{name}", value, getattr(measured, name), unit_s))
+            found.append(_beside(f"{place}{name}", "time", value, getattr(measured, name), unit_s))
     for name, value in truth.latency_ms.items():
-        latency = getattr(metrics.latency_ms, name)
-        found.append(_time(f"latency_{name}_ms", value, latency, truth.resolution_s * 1000))
-    found += [_count(name, value, _counted(metrics, name)) for name, value in truth.counts.items()]
+        measured_ms = getattr(metrics.latency_ms, name)
+        found.append(_beside(f"latency_{name}_ms", "time", value, measured_ms, truth.resolution_s * 1000))
+    for name, count in truth.counts.items():
+        part = metrics.latency_ms if name == "unreflected" else metrics.audit
+        found.append(_beside(name, "count", count, getattr(part, name)))
     return found
+
+
+def _beside(name: str, kind: str, value: float | None, measured: float | None, unit: float = 1.0) -> Comparison:
+    if value is None or measured is None:
+        error = 0.0 if value is measured else _EVERYTHING_S if kind == "time" else 1.0
+    else:
+        error = abs(measured - value) / unit
+    return Comparison(name, kind, value, measured, float(error))
 
 
 def _hit_from_ns(course: Course, outage: Outage, chosen: npt.NDArray[np.bool_]) -> int:
@@ -178,37 +187,7 @@ def _silence_s(emit_ns: Ints, t0_ns: int, until_ns: int) -> float:
 
 def _percentiles(latency_ms: Ints) -> dict[str, float | None]:
     values, weights = np.unique(latency_ms, return_counts=True)
-    found: dict[str, float | None] = {
-        name: nearest_rank(values, weights, permille) for name, permille in PERMILLES.items()
-    }
-    found["mean"] = float(latency_ms.mean()) if len(latency_ms) else None
-    found["max"] = float(latency_ms.max()) if len(latency_ms) else None
-    return found
-
-
-def _time(name: str, value: float | None, measured: float | None, bin_length: float) -> Comparison:
-    if value is None and measured is None:
-        error = 0.0
-    elif value is None or measured is None:
-        error = _EVERYTHING_S
-    else:
-        error = abs(measured - value) / bin_length
-    return Comparison(name, "time", value, measured, error)
-
-
-def _count(name: str, value: int | None, measured: int | None) -> Comparison:
-    if value is None or measured is None:
-        error = 0 if value is measured else 1
-    else:
-        error = abs(measured - value)
-    return Comparison(name, "count", value, measured, float(error))
-
-
-def _counted(metrics: Any, name: str) -> int | None:
-    part = metrics.latency_ms if name == "unreflected" else metrics.audit
-    value: int | None = getattr(part, name)
-    return value
-
-
-def _flag(value: bool | None) -> int | None:
-    return None if value is None else int(value)
+    ranks = {name: nearest_rank(values, weights, permille) for name, permille in PERMILLES.items()}
+    if not len(latency_ms):
+        return {**ranks, "mean": None, "max": None}
+    return {**ranks, "mean": float(latency_ms.mean()), "max": float(latency_ms.max())}

@@ -39,7 +39,7 @@ class Replay:
         self.settings = Settings(root=ROOT, home=folder / "home", results=folder / "results")
         self.attempt = Attempt(self.settings.attempts / self.whole.name)
         self.attempt.folder.mkdir(parents=True)
-        self.attempt.spark_logs.mkdir()
+        self.attempt.engine_logs.mkdir()
         (self.attempt.folder / "attempt.json").write_bytes((self.whole / "attempt.json").read_bytes())
         self.commits = read_batches(self.whole)[1] if (self.whole / "batches.json").exists() else ()
 
@@ -53,7 +53,7 @@ class Replay:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(_until(log.read_text(errors="replace"), wall_ns))
         for log in self.whole.glob("spark-logs/driver-*.log"):
-            (self.attempt.spark_logs / log.name).write_text(_until(log.read_text(errors="replace"), wall_ns))
+            (self.attempt.engine_logs / log.name).write_text(_until(log.read_text(errors="replace"), wall_ns))
         for commit in self.commits:
             if commit.committed_ns <= wall_ns:
                 for kind, at_ns in (("offsets", commit.planned_ns or 0), ("commits", commit.committed_ns)):

@@ -19,8 +19,9 @@ from faultline.experiment.alert_plan import parse_alerts
 from faultline.experiment.night_file import NIGHTLY
 from faultline.orchestration import sweep
 from faultline.orchestration.nights import alerts, night_plan, nightly
-from faultline.orchestration.nights.alerts import Alert, send
+from faultline.orchestration.nights.alerts import send
 from faultline.orchestration.nights.nightly import nightly_dags
+from faultline.reports.notes import Alert
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
 from tests.support.receivers import mailbox, webhook

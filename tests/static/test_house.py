@@ -44,7 +44,7 @@ ROOMS = (
 # Lines of a room that has no rooms of its own. The rooms are cut again when an experiment becomes plain Python.
 LARGEST_ROOM = 3600
 # Where a workload or an engine may be called by its name; all others ask what it can, of its registry.
-AT_HOME = ("experiment/workloads", "engines", "comparison/findings")
+AT_HOME = ("experiment/workloads", "engines/spark/", "engines/known_truth/", "comparison/findings")
 BY_NAME = re.compile(
     r"""[=!]= ?["'](nexmark|topology|known_truth|spark|flink|pi|word_count\w*|stock_\w+)["']|is_paced"""
 )
@@ -193,6 +193,41 @@ def test_the_runner_knows_no_engine_and_orchestration_spark_in_its_place() -> No
             continue
         named = {used for used in uses(name, known) if used.startswith(tuple(f"engines.{one}" for one in engines))}
         assert not named, f"{where} imports {sorted(named)}"
+
+
+# Names that are kept wherever they stand: fields of a configuration and of a record, an artifact, Connections.
+KEPT = re.compile(r"spark_(conf|build|logs|default|local)\b|spark-logs\b|orchestration\.local_spark|LocalSparkJob")
+# Who names Spark beside the engine itself and those above. Facts of the embedded installation, which has Spark's
+# services; the command line, as far as it is about them; examples of values; the workload programs that a job of the
+# user's must not hide; what Airflow loads beforehand; a caveat of published pages.
+NAME_SPARK = (
+    "installation/", "bootstrap.py", "system/endpoints.py", "system/environment.py", "system/secrets.py",
+    "system/settings.py", "system/target.py", "cli/asking.py", "cli/main.py", "cli/service_command.py",
+    "cli/target_command.py", "experiment/build.py", "experiment/common.py", "experiment/job_file.py",
+    "experiment/matrices.py", "experiment/named_settings.py", "orchestration/executor.py", "reports/markdown/page.py",
+)  # fmt: skip
+
+
+def said_by(path: Path) -> Iterator[str]:
+    """Names and texts of a module, without its comments and docstrings."""
+    tree = ast.parse(path.read_text())
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body
+        if isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        values = (getattr(node, name, None) for name in ("id", "attr", "name", "module", "arg", "value"))
+        yield from (one for one in values if isinstance(one, str) and id(node) not in docs)
+
+
+def test_generic_rooms_do_not_name_spark() -> None:
+    for name, path in modules().items():
+        where = path.relative_to(ROOT / "include" / "faultline").as_posix()
+        if not where.startswith((*AT_HOME, *KNOW_AN_ENGINE, *NAME_SPARK)):
+            named = [said for said in said_by(path) if "spark" in KEPT.sub("", said).lower()]
+            assert not named, f"{name}: {named[0]}"
 
 
 def test_modules_stay_short() -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from faultline.comparison.gate.nights import as_json, paired_nights
+from faultline.comparison.gate.nights import paired_nights, paired_verdict
 from faultline.comparison.gate.verdict import judge_gate
 from faultline.comparison.limits import parse_limits, promises
-from faultline.experiment.attempt import write_json
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.night_file import NIGHTLY
@@ -42,15 +41,14 @@ def write_nights(results: Path) -> Path:
     for number in range(1, NIGHTS + 1):
         Manifests(results).write(_plan(number))
         put(results, *_records(number))
-    (results / "nights").mkdir()
     index = Index(results)
     index.refresh()
     plans, entries = Manifests(results).of_matrix(NIGHTLY), index.of_matrix(NIGHTLY)
     for plan in plans:
         nights = [one for one in paired_nights(plans, entries) if one.date <= str(plan.logical_date)]
         own = [one for one in entries if one.series == plan.series]
-        kept = as_json(judge_gate(nights), plan, promises(own, parse_limits(LIMITS)))
-        write_json(results / "nights" / f"{plan.sweep_id}.json", kept)
+        spec = plan.baseline.spec if plan.baseline else {}
+        paired_verdict(judge_gate(nights), spec, promises(own, parse_limits(LIMITS))).keep(results, plan.sweep_id)
     return results
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from faultline.comparison.findings.catalogue import findings
-from faultline.comparison.findings.finding import Finding, Verdict
+from faultline.comparison.findings.catalogue import Finding, findings
+from faultline.comparison.findings.finding import Verdict
 from faultline.records.record import ByRole, Record, WorkPart
 from tests.unit.sample_records import sample
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from benchmarks.records import made_record
 from faultline.experiment.config import parse_configuration
-from faultline.records.record import AuditPart, ByRole, LatencyMs, Metrics, Record, RecoveryPart
+from faultline.records.record import AuditPart, ByRole, LatencyMs, Metrics, Record, RecoveryPart, TimelineEvent
+from faultline.records.recoveries import value_of_run
 
 NS = 1_000_000_000
 GATE_NS = 1_795_241_700 * NS
@@ -101,3 +105,41 @@ def matrix() -> list[Record]:
         )
     ]
     return [sample(fault="none", attempt="a-control", latency={"p99": 2557.0}), *kills]
+
+
+def made_run(
+    repetition: int, recoveries: Sequence[tuple[float, float | None]], *, number: int = 1, spacing_s: float = 30.0
+) -> Record:
+    """A valid run of record `number`'s configuration with several injections, at an instant of its own.
+
+    `recoveries`: lower and upper end of each in seconds, without an upper end where it was not seen to end.
+    """
+    record = made_record(number)
+    parts = [_part(low, high) for low, high in recoveries]
+    metrics = record.metrics.model_copy(update={"recovery": _part(*value_of_run(recoveries)), "recoveries": parts})
+    window_s = spacing_s * (len(parts) + 1)
+    instants = {"gate": 0.0, "measured_from": 20.0, "measured_until": 20.0 + window_s}
+    instants |= {f"t0#{n}" if n > 1 else "t0": 20.0 + spacing_s * n for n in range(1, len(parts) + 1)}
+    hour, minute = divmod(repetition * 7, 60)
+    began_s = datetime(2026, 11, 1, hour, minute, tzinfo=UTC).timestamp()
+    return record.model_copy(
+        update={
+            "config": {**record.config, "injections": max(2, len(parts))},
+            "repetition": repetition,
+            "attempt": f"20261101T{hour:02}{minute:02}00Z-{number:06x}",
+            "measured_at": f"2026-11-01T{hour:02}:{minute:02}:00.000+00:00",
+            "metrics": metrics,
+            "timeline": [
+                TimelineEvent(name=name, wall_ns=round(NS * (began_s + t_s)), mono_ns=round(NS * t_s), source="made up")
+                for name, t_s in instants.items()
+            ],
+        }
+    )
+
+
+def _part(low: float, high: float | None) -> RecoveryPart:
+    known = {"recovered": True, "macro_s": high, "resolution_s": None if high is None else high - low}
+    if high is None:
+        known = {"recovered": False, "censored_at_s": low}
+    part: RecoveryPart = RecoveryPart.empty().model_copy(update=known)
+    return part

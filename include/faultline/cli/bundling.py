@@ -74,7 +74,7 @@ def _places(settings: Settings, measured: Attempt | None) -> dict[bytes, bytes]:
         stands[Path(said["home"])] = "/faultline/.faultline"
     if measured is not None and (named := read_plan(measured).engine.programs):
         programs = Path(named)
-        stands |= {programs: "/faultline/spark_jobs", programs.parent: "/faultline"}
+        stands |= {programs: f"/faultline/{programs.name}", programs.parent: "/faultline"}
     ordered = sorted(stands.items(), key=lambda one: -len(str(one[0])))
     # Also as JSON writes letters that are not of ASCII.
     return {

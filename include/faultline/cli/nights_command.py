@@ -6,9 +6,9 @@ Heavy modules are imported inside, so that `--help` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ from faultline.system.text import counted, say, suggest
 
 if TYPE_CHECKING:
     from faultline.experiment.night_file import NightFile
-    from faultline.reports.notes import Told
+    from faultline.reports.notes import Alert
 
 MADE_UP = "this is no night's outcome, its figures are made up; it shows that alerts arrive, and how they look"
 
@@ -52,7 +52,8 @@ def test_alert(
 ) -> None:
     """Send a test alert to all recipients of a nightly file."""
     from faultline.experiment.alert_plan import KINDS
-    from faultline.orchestration.nights.alerts import TEST, Alert, results_link, send
+    from faultline.orchestration.nights.alerts import TEST, send
+    from faultline.reports.notes import Alert, results_link
     from faultline.system.settings import load_settings
 
     if kind not in (TEST, *KINDS):
@@ -63,13 +64,10 @@ def test_alert(
     if not night.alerts:
         raise ConfigError(f"alerts: {night.dag_id} tells nobody; write alerts into {night.path or 'nightly.yaml'}")
     settings, now = load_settings(), datetime.now(UTC).isoformat(timespec="seconds")
-    lines: tuple[str, ...] = (MADE_UP,)
-    title = f"Try-out of {night.dag_id}: {kind}"
-    figures: tuple[Mapping[str, Any], ...] = ()
-    if kind in KINDS and (told := _made_up(night, kind, now)) is not None:
-        title, lines, figures = f"Try-out: {told.title}", (*lines, *told.lines), told.figures
     link = results_link(settings.endpoints.airflow, None)
-    alert = Alert(kind, night.dag_id, now, title, lines, link, figures)
+    alert = Alert(kind, night.dag_id, now, f"Try-out of {night.dag_id}: {kind}", (MADE_UP,), link)
+    if kind in KINDS and (told := _made_up(night, kind, now, link)) is not None:
+        alert = replace(told, kind=kind, title=f"Try-out: {told.title}", lines=(MADE_UP, *told.lines))
     sent = send(alert, night.alerts)
     if not sent:
         raise ConfigError(f"--kind {kind}: nobody asked for it; {night.dag_id} tells {', '.join(_who(night))}")
@@ -77,7 +75,7 @@ def test_alert(
         say(line)
 
 
-def _made_up(night: NightFile, kind: str, now: str) -> Told | None:
+def _made_up(night: NightFile, kind: str, now: str, link: str) -> Alert | None:
     """What would be told of a night of this file that came out so."""
     from faultline.comparison.gate.nights import made_up_verdict
     from faultline.lifecycle.progress import describe
@@ -93,7 +91,8 @@ def _made_up(night: NightFile, kind: str, now: str) -> Told | None:
     figure = next(iter(primary_of(configs, values["primary"]).values()))
     verdict = made_up_verdict(kind, now, {one.config_id: describe(one) for one in configs}, figure)
     broken = kind == "broken"
-    return alert_of(now, verdict, planned=len(cells), missing=len(cells) if broken else 0, valid=int(not broken))
+    missing = len(cells) if broken else 0
+    return alert_of(night.dag_id, now, link, verdict, planned=len(cells), missing=missing, valid=int(not broken))
 
 
 def explained(night: NightFile) -> list[str]:

@@ -61,19 +61,19 @@ _FOREGROUND = {
 
 @app.command()
 def install(
-    conductor: Annotated[
-        bool, typer.Option("--conductor", help="Run without Airflow in the foreground, for an external Airflow.")
+    external_airflow: Annotated[
+        bool, typer.Option("--external-airflow", help="Run in the foreground without Airflow.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit file; write nothing.")] = False,
+    conductor: Annotated[bool, typer.Option("--conductor", hidden=True)] = False,  # as it was called before
 ) -> None:
     """Write a systemd unit that runs `up` at boot. It is not enabled; the command prints how to enable it."""
-    settings = load_settings()
-    path = unit_path()
+    settings, path, external_airflow = load_settings(), unit_path(), external_airflow or conductor
     if dry_run:
-        print(unit_text(settings, path, conductor=conductor, shown=True), end="")
+        print(unit_text(settings, path, external_airflow=external_airflow, shown=True), end="")
         say(f"{path} would be written; nothing was done: --dry-run")
         return
-    write_unit(settings, path, conductor=conductor)
+    write_unit(settings, path, external_airflow=external_airflow)
     say(f"{path} is written; these make it run at each start of the machine:")
     print("systemctl --user daemon-reload")
     print(f"systemctl --user enable --now {UNIT}")
@@ -99,9 +99,9 @@ def unit_path() -> Path:
     return Path(base) / "systemd" / "user" / UNIT
 
 
-def write_unit(settings: Settings, path: Path, *, conductor: bool = False) -> None:
-    """Writes the unit; `conductor`: for an external Airflow. Raises ConfigError as `unit_text`."""
-    text = unit_text(settings, path, conductor=conductor)
+def write_unit(settings: Settings, path: Path, *, external_airflow: bool = False) -> None:
+    """Writes the unit; `external_airflow`: for one, so without Airflow. Raises ConfigError as `unit_text`."""
+    text = unit_text(settings, path, external_airflow=external_airflow)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -110,7 +110,7 @@ def write_unit(settings: Settings, path: Path, *, conductor: bool = False) -> No
     write_private(path, text)
 
 
-def unit_text(settings: Settings, path: Path, *, conductor: bool = False, shown: bool = False) -> str:
+def unit_text(settings: Settings, path: Path, *, external_airflow: bool = False, shown: bool = False) -> str:
     """The unit; where it is `shown`, without the values of what may hold a password. Raises ConfigError when one is
     there that is not this installation's, or for a path that a unit cannot hold."""
     _require_ours(settings, path)
@@ -121,7 +121,7 @@ def unit_text(settings: Settings, path: Path, *, conductor: bool = False, shown:
     secret = dict.fromkeys(passed_on(), "…") if shown else passed_on()
     given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | secret | places
     environment = "".join(f'Environment="{name}={_quoted(name, value)}"\n' for name, value in given.items())
-    what = _FOREGROUND if conductor else _UP
+    what = _FOREGROUND if external_airflow else _UP
     return _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment, **what)
 
 

@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from faultline.comparison.statistics.estimate import Between
-from faultline.experiment.common import INSTALLED
-from faultline.experiment.config import Configuration
+from faultline.experiment.config import NAMES_OF_NOTHING, Configuration
 from faultline.experiment.named_settings import is_setting, split_name, spread
 from faultline.experiment.workloads.registry import own_fields
 from faultline.records.catalogue import CENSORED_AT, MACRO, bounds_of, value_of
@@ -36,8 +35,6 @@ _OWN = own_fields().keys()
 _UNITS = {"_s": "s", "_mb": "MB"}
 MAX_LABEL = 60
 _MISSING = object()
-# What is meant where nothing is given, of parameters for which that has a name.
-_NOT_GIVEN = {"spark_build": INSTALLED}
 
 
 @dataclass(frozen=True)
@@ -281,7 +278,7 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
     if key == FAULT:
         return fault_of(config)
     value = config.get(key, _DEFAULTS.get(key, _MISSING))
-    return _NOT_GIVEN.get(key) if value is None else value
+    return NAMES_OF_NOTHING.get(key) if value is None else value
 
 
 def is_number(value: Any) -> bool:

@@ -5,32 +5,30 @@ A night is a series of its own: all records with one logical date, whenever they
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from faultline.comparison.cells import values_of
-from faultline.comparison.compare import Compared, Line, Verdict, compare_sides, texts
+from faultline.comparison.compare import Compared, Verdict, compare_sides, texts
 from faultline.comparison.compare import as_json as rows_of
 from faultline.comparison.limits import NOTHING_PROMISED, Promises
+from faultline.comparison.night_verdict import NightVerdict
 from faultline.comparison.selection import Side
 from faultline.comparison.statistics.estimate import LEAST, Interval, Row, centre, estimate, exactly, p_text
-from faultline.experiment.cell import is_sweep_id
 from faultline.records.columns import Metric
 from faultline.records.judge.steady import level_begins
-from faultline.records.manifest import BASELINE as BASELINE
+from faultline.records.manifest import BASELINE
 from faultline.records.summary import Entry
 
 # Nights that a level must last, before a change and after it, and how likely a change may be by chance: a single wild
 # night makes none.
 LEAST_NIGHTS, CERTAIN = 3, 0.01
+NOTHING_COMPARED = Compared((), (), (0, 0))
 
 
 @dataclass(frozen=True)
@@ -60,38 +58,6 @@ class Night:
         """Host, versions and commit of the newest valid record."""
         newest = self.valid[-1] if self.valid else None
         return {} if newest is None else {**newest.surroundings, "commit": newest.commit or "", "build": newest.build}
-
-
-@dataclass(frozen=True)
-class NightVerdict:
-    """A night against its baseline. `compared` is None when there is no baseline; `problem` says why then."""
-
-    night: Night
-    baseline: tuple[Night, ...]
-    compared: Compared | None
-    problem: str = ""
-
-    @property
-    def worse(self) -> list[Line]:
-        """What became worse."""
-        return self.compared.of(Verdict.WORSE) if self.compared else []
-
-    def reasons(self) -> list[str]:
-        """A line for each figure that became worse: which, by how much, and how sure that is."""
-        return self._lines(self.worse)
-
-    def improvements(self) -> list[str]:
-        """The same of each that became better."""
-        return self._lines(self.compared.of(Verdict.BETTER) if self.compared else ())
-
-    def _lines(self, rows: Sequence[Line]) -> list[str]:
-        if self.compared is None:
-            return []
-        said = [(texts(row, self.compared.axes), p_text(row.comparison.p)) for row in rows]
-        return [
-            f"{one['metric']}: {one['before']} -> {one['after']}, {one['change']}, p {p} ({one['cell']})"
-            for one, p in said
-        ]
 
 
 @dataclass(frozen=True)
@@ -139,22 +105,42 @@ def baseline_of(night: Night, nights: Sequence[Night], window: int) -> list[Nigh
     return of(next(filter(is_enough, builds), builds[0])) if builds else []
 
 
-def judge_night(night: Night, nights: Sequence[Night], metrics: Sequence[Metric], window: int) -> NightVerdict:
+def judge_night(
+    night: Night, nights: Sequence[Night], metrics: Sequence[Metric], window: int, promised: Promises = NOTHING_PROMISED
+) -> NightVerdict:
     """Holds a night against its baseline, cell by cell and metric by metric."""
-    baseline = baseline_of(night, nights, window)
+    baseline, compared = baseline_of(night, nights, window), NOTHING_COMPARED
     if not night.valid:
-        return NightVerdict(night, tuple(baseline), None, f"{night.day}: no valid record")
-    if not baseline:
-        return NightVerdict(night, (), None, f"{night.day}: no earlier night to be held against")
+        problem = f"{night.day}: no valid record"
+    elif not baseline:
+        problem = f"{night.day}: no earlier night to be held against"
+    else:
+        compared = _compared(night, baseline, metrics)
+        few = sum(min(len(row.comparison.before), len(row.comparison.after)) < LEAST for row in compared.rows)
+        problem = f"{few} of {len(compared.rows)} figures have fewer than {LEAST} repetitions on a side" if few else ""
+        if not compared.rows:
+            problem = f"{night.day}: none of its configurations was measured in the nights before"
+    return NightVerdict(
+        date=night.date, build=night.build, baseline=tuple(one.date for one in baseline),
+        summary=_summary(compared, [one.day for one in baseline], len(promised.beyond)), problem=problem or None,
+        power=_power(compared) or None, reasons=_lines(compared, Verdict.WORSE),
+        improvements=_lines(compared, Verdict.BETTER), comparisons=tuple(rows_of(compared)), **promised.as_json(),
+    )  # fmt: skip
+
+
+def _compared(night: Night, baseline: Sequence[Night], metrics: Sequence[Metric]) -> Compared:
     build = baseline[-1].build
     before = [entry for one in baseline for entry in one.valid if entry.build == build]
     after = [entry for entry in night.valid if entry.build == night.build]
-    compared = compare_sides(Side("baseline", tuple(before)), Side(night.day, tuple(after)), metrics)
-    few = sum(min(len(row.comparison.before), len(row.comparison.after)) < LEAST for row in compared.rows)
-    problem = f"{few} of {len(compared.rows)} figures have fewer than {LEAST} repetitions on a side" if few else ""
-    if not compared.rows:
-        problem = f"{night.day}: none of its configurations was measured in the nights before"
-    return NightVerdict(night, tuple(baseline), compared, problem)
+    return compare_sides(Side("baseline", tuple(before)), Side(night.day, tuple(after)), metrics)
+
+
+def _lines(compared: Compared, verdict: Verdict) -> tuple[str, ...]:
+    """A line for each figure with this verdict: which, by how much, and how sure that is."""
+    said = [(texts(row, compared.axes), p_text(row.comparison.p)) for row in compared.of(verdict)]
+    return tuple(
+        f"{one['metric']}: {one['before']} -> {one['after']}, {one['change']}, p {p} ({one['cell']})" for one, p in said
+    )
 
 
 def course_of(nights: Sequence[Night], config_id: str, metric: Metric) -> Course:
@@ -225,21 +211,20 @@ def changes_of_surroundings(nights: Sequence[Night]) -> dict[str, str]:
     return found
 
 
-def summary(verdict: NightVerdict, beyond: int = 0) -> str:
+def _summary(compared: Compared, days: Sequence[str], beyond: int) -> str:
     """How many figures are `beyond` a limit, became better, worse, stayed the same or cannot be told, and against which
     nights."""
     before = f"{beyond} beyond a limit; " if beyond else ""
-    if verdict.compared is None or not verdict.compared.rows:
+    if not compared.rows:
         return f"{before}nothing to compare"
-    counts = {one: len(verdict.compared.of(one)) for one in Verdict}
-    return before + counts_in_words(counts, [night.day for night in verdict.baseline])
+    return before + counts_in_words({one: len(compared.of(one)) for one in Verdict}, days)
 
 
-def power(verdict: NightVerdict) -> str:
+def _power(compared: Compared) -> str:
     """How large a change this night would have seen four times in five: of each figure the least that some of its
     configurations would; empty where nothing was compared that could tell."""
     seen: dict[str, float] = {}
-    for row in verdict.compared.rows if verdict.compared else ():
+    for row in compared.rows:
         if (least := row.comparison.detectable) is not None:
             seen[row.metric.name] = min(least, seen.get(row.metric.name, math.inf))
     if not seen:
@@ -252,31 +237,3 @@ def counts_in_words(counts: Mapping[Verdict, int], days: Sequence[str]) -> str:
     """How many figures got each verdict, and the days of the baseline, the first and the last of them."""
     against = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return f"{', '.join(f'{n} {verdict}' for verdict, n in counts.items() if n)}; against {against}"
-
-
-def kept_verdict(results: Path, sweep_id: str | None) -> dict[str, Any]:
-    """The verdict on a night as its task kept it below `results`; empty where there is none that can be read."""
-    if not is_sweep_id(sweep_id):
-        return {}
-    try:
-        found = json.loads((results / "nights" / f"{sweep_id}.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def as_json(verdict: NightVerdict, promised: Promises = NOTHING_PROMISED) -> dict[str, Any]:
-    """The verdict as it is kept beside the records."""
-    return {
-        "schema": 1,
-        "date": verdict.night.date,
-        "build": verdict.night.build,
-        "baseline": [night.date for night in verdict.baseline],
-        "summary": summary(verdict, len(promised.beyond)),
-        "problem": verdict.problem or None,
-        "power": power(verdict) or None,
-        "reasons": verdict.reasons(),
-        "improvements": verdict.improvements(),
-        **promised.as_json(),
-        "comparisons": rows_of(verdict.compared) if verdict.compared else [],
-    }

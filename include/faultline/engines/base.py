@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
+from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.experiment.run import Run
 from faultline.system.endpoints import Endpoints
 from faultline.system.settings import Settings
 from faultline.system.window import CLOCK_RESOLUTION_NS
 
 if TYPE_CHECKING:  # recorder and supervisor ask their engine, and need nothing of a configuration
+    from faultline.experiment.build import BuildSpec
     from faultline.experiment.config import Configuration
 
 Offsets = Mapping[str, int]
@@ -33,7 +35,6 @@ KINDS = (
     "snapshot",  # a snapshot of a store reached the checkpoint
     "disconnected",  # a connection to the broker broke
 )
-COMMIT_MODES = ("none", "unaligned", "aligned", "aligned-changelog")
 CYCLES = ("checkpoint", "snapshot")
 GRANULARITIES = ("batch", "record")
 # Events that an engine numbers itself run through one row, which stands for a partition.
@@ -261,10 +262,14 @@ class Progress(Protocol):
 class Witness(Protocol):
     """How an engine's raw files are read, once a run is over.
 
-    `roles`: of its processes, which a fault can hit, and of what it depends on.
+    `roles`: of its processes, which a fault can hit, and of what it depends on. `replacer`: in words, who starts
+    another process for one that does work and was lost. `job_settings`: what names of settings begin with that a job
+    or program may set for itself.
     """
 
     roles: frozenset[str]
+    replacer: str
+    job_settings: str
 
     def traces(self, folder: Path) -> Traces:
         """The traces in the folder of an attempt. Raises InfrastructureError, naming the file that is broken."""
@@ -283,14 +288,16 @@ class Engine(Witness, Protocol):
     """What runs a workload: asked before a run, while it lasts, and at its end.
 
     `only_for`: the workloads that nothing else runs; empty for the engine that runs all the rest. `packages`: the
-    installed distributions that it is made of, whose versions an environment names. `error_line`: matches lines of a
-    log that say why a workload ended, better than others with an error in them.
+    installed distributions that it is made of, whose versions an environment names, and what they are in words.
+    `programs`: the folder of the checkout that holds what it runs, None where it runs nothing of a build. `error_line`:
+    matches lines of a log that say why a workload ended, better than others with an error in them.
     """
 
     name: str
     only_for: frozenset[str]
     capabilities: Capabilities
-    packages: tuple[str, ...]
+    packages: Mapping[str, str]
+    programs: str | None
     error_line: re.Pattern[str]
 
     def fixed_settings(self) -> dict[str, str]:
@@ -299,9 +306,12 @@ class Engine(Witness, Protocol):
     def settings(self, config: Configuration) -> dict[str, str]:
         """All of its settings in an experiment, as the record shows them."""
 
-    def decided_settings(self, config: Configuration) -> frozenset[str] | None:
-        """Names of the settings that an experiment decides, so that no build under test may have its own; None of an
-        engine that runs no programs of a build."""
+    def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
+        """Raises ConfigError, naming the key, for a build under test that it cannot run an experiment with: a setting
+        that is not its own or is decided already; of an engine without programs, any."""
+
+    def program_hashes(self, folder: Path) -> dict[str, str]:
+        """SHA-256 of each program in such a folder that a build's label hangs on, by its path in there."""
 
     def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
         """Of its processes that are JVMs, by role: `options`, with names in capitals in place of paths, and `heap_mb`.

@@ -53,7 +53,11 @@ class Registry:
 
     def of(self, config: Configured) -> Engine:
         """The engine that has a configuration's workload for itself, else the one that runs the rest."""
-        return self._by_workload.get(config.workload, self.usual)
+        return self.of_workload(config.workload)
+
+    def of_workload(self, workload: str) -> Engine:
+        """The engine that has a workload for itself, else the one that runs the rest."""
+        return self._by_workload.get(workload, self.usual)
 
     def at(self, plan: AttemptPlan) -> Engine:
         """The engine that a plan names, else its workload. Raises InfrastructureError when it is there no more."""

@@ -156,7 +156,7 @@ class Attempt:
         return self.folder / "harvest"
 
     @property
-    def spark_logs(self) -> Path:
+    def engine_logs(self) -> Path:
         return self.folder / "spark-logs"
 
     @property

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from faultline.experiment.named_settings import setting_text
 from faultline.system.errors import ConfigError
-from faultline.system.text import require_keys, suggest
+from faultline.system.text import require_keys
 
 EXAMPLE = '{"revision": "v1.3", "settings": {"spark.sql.adaptive.enabled": "false"}}'
-PREFIX = "spark."
-# Settings that no engine has, but the programs of Faultline read. This one plants work: microseconds of a core that are
-# burnt for each record, so that it can be seen what a gate makes of a slowdown of known size.
-BUSY = "spark.faultline.busy_us_per_record"
-OWN_PREFIX, OWN_SETTINGS = "spark.faultline.", frozenset({BUSY})
-MOST_BUSY_US = 1_000_000.0
 # Of a commit, where it is named in words or by a folder.
 COMMIT_DIGITS = 12
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -28,8 +21,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class BuildSpec:
-    """`revision`: whatever git takes for one, whose `spark_jobs/` runs; None: the checkout as it is. `settings`: of the
-    engine, by name, as texts. Without both it is what is installed."""
+    """`revision`: whatever git takes for one, whose programs run; None: the checkout as it is. `settings`: of the
+    engine, by name, as texts; which of them there are, it says itself. Without both it is what is installed."""
 
     revision: str | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -71,18 +64,8 @@ def parse_build(given: Any, key: str) -> BuildSpec:
     settings = told.get("settings") or {}
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{key}.settings: {settings!r} is no object; give names and values, as in {EXAMPLE}")
-    parsed = {str(name): _setting(f"{key}.settings.{name}", str(name), value) for name, value in settings.items()}
+    parsed = {str(name): _text(f"{key}.settings.{name}", value) for name, value in settings.items()}
     return BuildSpec(_revision(told.get("revision"), f"{key}.revision"), MappingProxyType(parsed))
-
-
-def refuse_decided(build: BuildSpec, key: str, decided: Collection[str]) -> None:
-    """Raises ConfigError for a setting that is `decided` already: by the configuration, or by Faultline itself."""
-    for name in build.settings:
-        if name in decided:
-            raise ConfigError(
-                f"{key}.settings.{name}: is set by the experiment's configuration; leave it out, and change the "
-                "parameter that it follows from"
-            )
 
 
 def _revision(given: Any, key: str) -> str | None:
@@ -94,24 +77,8 @@ def _revision(given: Any, key: str) -> str | None:
     return given
 
 
-def _setting(where: str, name: str, value: Any) -> str:
-    if not name.startswith(PREFIX):
-        raise ConfigError(f"{where}: does not begin with {PREFIX}; give settings of Spark")
-    if name.startswith(OWN_PREFIX) and name not in OWN_SETTINGS:
-        raise ConfigError(f"{where}: no program reads it{suggest(name, OWN_SETTINGS)}")
+def _text(where: str, value: Any) -> str:
     try:
-        text = setting_text(where, value)
+        return setting_text(where, value)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if name == BUSY:
-        _require_busy(where, text)
-    return text
-
-
-def _require_busy(where: str, value: str) -> None:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= MOST_BUSY_US:
-        raise ConfigError(f"{where}: {value!r} is no number from 0 to {MOST_BUSY_US:g}; give microseconds a record")

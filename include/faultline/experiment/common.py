@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fault.identity import VICTIMS
 from fault.plan import FaultPlan, PlannedFault
 from fault.registry import ACTIONS, in_words
+from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.experiment.faults import short_form
 from faultline.system.endpoints import EMBEDDED
 from generators.data_rows import Unit
@@ -19,7 +20,7 @@ from generators.data_rows import Unit
 # What must be left after the fault, so that a recovery can be seen to hold.
 SECONDS_AFTER_FAULT = 30.0
 BUILT_IN_CORPUS = "moby-dick"
-# How an axis names the Spark that is there anyway.
+# How an axis names the build of an engine that is there anyway.
 INSTALLED = "installed"
 # Parameters that say how data is replayed.
 WITH_DATA = ("data_key", "data_time", "data_time_unit", "data_pace", "data_speed")
@@ -30,14 +31,15 @@ RECOVERED_WITHIN = 0.25
 # How often the workload supervisor starts a driver again.
 MAX_RESTARTS = 5
 
-CommitMode = Literal["none", "unaligned", "aligned", "aligned-changelog"]
 StateStore = Literal["rocksdb", "memory"]
 GeneratorPlace = Literal["host", "executors"]
 DataPace = Literal["rate", "recorded"]
 if TYPE_CHECKING:
+    CommitMode = str
     Victim = str
     Action = str
 else:  # the choices that forms, tables and refusals show
+    CommitMode = Literal[tuple(COMMIT_MODES)]
     Victim = Literal["none", *VICTIMS]
     Action = Literal[tuple(ACTIONS)]
 
@@ -179,6 +181,7 @@ class Common(BaseModel):
     )
     spark_build: str | None = Field(
         None,
+        json_schema_extra={"nothing": INSTALLED},
         description="Spark build registered with `./faultline build add`. Empty: the installed one.",
     )
     spark_conf: dict[str, Any] | None = Field(

@@ -17,9 +17,9 @@ from pydantic import Field, ValidationError, model_validator
 from fault.errors import PlanError
 from fault.plan import PlannedFault, require_window
 from fault.registry import REFUSED
+from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.experiment.common import (
     BUILT_IN_CORPUS,
-    INSTALLED,
     MAX_RESTARTS,
     SECONDS_AFTER_FAULT,
     WITH_DATA,
@@ -39,11 +39,15 @@ from faultline.system.text import suggest
 
 # The share of executor memory that live state may take (definitions: "refused above 25 %").
 STATE_SHARE_OF_MEMORY = 0.25
-# Real-time mode refuses shorter batches.
-MIN_REAL_TIME_BATCH_S = 5.0
 # Fields that name a file or a folder, each with the name of what Faultline brings along.
 BUILT_IN_PATHS = {"corpus": BUILT_IN_CORPUS, "data": ""} | {
     key: path for one in WORKLOADS.values() for key, path in one.built_in_paths.items()
+}
+# Of fields whose nothing has a name on an axis, that name.
+NAMES_OF_NOTHING = {
+    key: str(extra["nothing"])
+    for key, field in Common.model_fields.items()
+    if isinstance(extra := field.json_schema_extra, dict) and "nothing" in extra
 }
 # What the first records held. A field that came later is left out of the identity at its default.
 FIRST_FIELDS = frozenset({
@@ -133,8 +137,7 @@ class _Checked(Common):
                 values[key] = take_object(key, values.get(key))
         for key in OBJECTS:
             values[key] = take_settings(key, values.get(key))
-        if values.get("spark_build") == INSTALLED:
-            values["spark_build"] = None
+        values |= {key: None for key, name in NAMES_OF_NOTHING.items() if values.get(key) == name}
         if values.get("duration_s", 0) is None:
             del values["duration_s"]  # an empty field of a form
         kind = workload_of({"workload": "word_count"} | values)
@@ -159,7 +162,13 @@ class _Checked(Common):
                 f"({memory_mb:.0f} MB); lower state_mb or raise executor_memory_mb or executors"
             )
         self._check_parameters()
-        self._check_commit_mode()
+        COMMIT_MODES[self.commit_mode].check(
+            self.workload,
+            workloads_that_can("real_time"),
+            checkpoint_interval_s=self.checkpoint_interval_s,
+            cores=self.executors * self.executor_cores,
+            partitions=self.partitions,
+        )
         self._check_generator()
         check_topic_settings(self.topic_conf, paced=self.paced, workload=self.workload)
         most = self.kind.highest_rate(self.model_dump(include={"workload", *self.kind.parameters.model_fields}))
@@ -197,7 +206,7 @@ class _Checked(Common):
         if self.data is None:
             return
         if not self.kind.can("data"):
-            able = " and ".join(name for name, one in WORKLOADS.items() if one.can("data"))
+            able = " and ".join(workloads_that_can("data"))
             raise ValueError(f"data: {self.workload} makes its own input; leave it out, or use {able}")
         if not self.data.startswith("/"):
             raise ValueError(
@@ -226,28 +235,9 @@ class _Checked(Common):
             hosts = {one.fault.victim for one in self.planned_faults()} & {"worker", "any"}
             if hosts:
                 raise ValueError(
-                    f"generator_on: a fault that hits a Spark worker ({hosts.pop()}) ends the generator's executors, "
+                    f"generator_on: a fault that hits a worker ({hosts.pop()}) ends the generator's executors, "
                     "too; use host, or another victim"
                 )
-
-    def _check_commit_mode(self) -> None:
-        """Refuses a commit mode in which the workload or the cluster cannot run."""
-        if self.commit_mode != "unaligned":
-            return
-        if not self.kind.can("real_time"):
-            able = " or ".join(name for name, one in WORKLOADS.items() if one.can("real_time"))
-            raise ValueError(f"commit_mode: {self.workload} cannot run in real-time mode (unaligned); use {able}")
-        if self.checkpoint_interval_s < MIN_REAL_TIME_BATCH_S:
-            raise ValueError(
-                f"checkpoint_interval_s: real-time mode (unaligned) has batches of {MIN_REAL_TIME_BATCH_S:g} s at "
-                "least; raise it"
-            )
-        slots = self.executors * self.executor_cores
-        if self.partitions > slots:
-            raise ValueError(
-                f"partitions: in real-time mode (unaligned) each of {self.partitions} holds a core of {slots}; "
-                "lower partitions or raise executor_cores"
-            )
 
     def _check_possible(self, planned: Sequence[PlannedFault]) -> None:
         """Refuses a planned fault that the workload or its commit mode cannot have."""
@@ -259,11 +249,8 @@ class _Checked(Common):
             raise ValueError(
                 f"fault: {self.workload} starts no Python workers; use workload word_count_python, or another victim"
             )
-        if self.commit_mode != "aligned-changelog" and any(one.fault.cycle == "snapshot" for one in planned):
-            raise ValueError(
-                f"fault_plan: commit_mode {self.commit_mode} has no snapshot cycle of its own; use cycle checkpoint, "
-                "or commit_mode aligned-changelog"
-            )
+        for one in planned:
+            COMMIT_MODES[self.commit_mode].check_cycle(one.fault.cycle)
 
     def _check_faults(self) -> None:
         """The plan as a whole: inside the window, and with victims that this workload can have."""
@@ -308,6 +295,11 @@ class _Checked(Common):
             "any": self.executors + hosts,
             "python_worker": self.executors * self.executor_cores,
         }.get(victim, 1)
+
+
+def workloads_that_can(capability: str) -> list[str]:
+    """Names of the workloads that have a capability."""
+    return [name for name, one in WORKLOADS.items() if one.can(capability)]
 
 
 if TYPE_CHECKING:

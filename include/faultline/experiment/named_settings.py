@@ -14,12 +14,12 @@ from fault.parameters import RULES
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
-SPARK_CONF, TOPIC_CONF, JVM_OPTIONS = "spark_conf", "topic_conf", "jvm_options"
+TOPIC_CONF, JVM_OPTIONS = "topic_conf", "jvm_options"
 # What a job of the user's is told.
 ARGUMENTS = "arguments"
-OBJECTS = (SPARK_CONF, TOPIC_CONF, JVM_OPTIONS, ARGUMENTS)
-_EXAMPLES = {
-    SPARK_CONF: '{"spark.sql.adaptive.enabled": "false"}',
+# Each with an example.
+OBJECTS = {
+    "spark_conf": '{"spark.sql.adaptive.enabled": "false"}',
     TOPIC_CONF: '{"compression.type": "lz4"}',
     JVM_OPTIONS: '{"executors": "-XX:+UseZGC"}',
     ARGUMENTS: '{"window_s": "10"}',
@@ -50,7 +50,7 @@ def folded(values: Mapping[str, Any]) -> dict[str, Any]:
         if whole is None or whole == "":
             whole = {}
         if not isinstance(whole, Mapping):
-            raise ConfigError(f"{key}: give an object such as {_EXAMPLES[key]}, or settings by name, not both")
+            raise ConfigError(f"{key}: give an object such as {OBJECTS[key]}, or settings by name, not both")
         if setting in whole and whole[setting] != value:
             raise ConfigError(f"{name}: is given twice; keep one")
         found[key] = {**whole, setting: value}

@@ -1,6 +1,6 @@
 """Where the programs of a build under test lie: those of the checkout, or of a revision, brought here by git.
 
-A revision's `spark_jobs/` is written once to `<home>/builds/<commit>/`, under another name until it is whole, and never
+A revision's programs are written once to `<home>/builds/<commit>/`, under another name until it is whole, and never
 changed. Its files are held against what git says of them each time that they are asked for.
 """
 
@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faultline.engines.registry import engine_of
-from faultline.experiment.build import BUSY, COMMIT_DIGITS, BuildSpec, refuse_decided
+from faultline.engines.registry import ENGINES, engine_of
+from faultline.experiment.build import COMMIT_DIGITS, BuildSpec
 from faultline.experiment.config import Configuration
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 
-PROGRAMS = "spark_jobs"
+# The folder of the checkout that holds them: a build is of the engine that runs what no other has for itself.
+PROGRAMS = str(ENGINES.usual.programs)
 GIT_S = 60.0
 
 
@@ -73,20 +74,9 @@ def commit_of(revision: str, settings: Settings, *, key: str) -> str:
 
 
 def check_build(spec: BuildSpec, config: Configuration, *, key: str) -> None:
-    """Raises ConfigError for a build that the configuration cannot run: a setting that is decided already, or an engine
-    that runs no programs of it."""
-    if spec.installed:
-        return
-    decided = engine_of(config).decided_settings(config)
-    if decided is None:
-        raise ConfigError(
-            f"{key}: {config.workload} runs no programs of a build; leave it out, or use another workload"
-        )
-    refuse_decided(spec, key, decided)
-    if BUSY in spec.settings and (not config.paced or config.kind.warms_itself):
-        raise ConfigError(f"{key}.settings.{BUSY}: {config.workload} does not read it; leave it out")
-    if spec.revision is not None and BUSY in spec.settings:
-        raise ConfigError(f"{key}.settings.{BUSY}: a revision may not read it; leave one of both out")
+    """Raises ConfigError for a build that the configuration cannot run, as its engine says."""
+    if not spec.installed:
+        engine_of(config).check_build(spec, config, key)
 
 
 def check_builds(spec: BuildSpec, configurations: Iterable[Configuration], *, key: str) -> None:

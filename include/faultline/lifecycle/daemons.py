@@ -102,7 +102,7 @@ def workload_trouble(run: Run, entry: Entry | None) -> str | None:
 
 
 def _last_words_of(run: Run, end: Line) -> str:
-    log = run.attempt.spark_logs / f"driver-{end['incarnation']}.log"
+    log = run.attempt.engine_logs / f"driver-{end['incarnation']}.log"
     return f"the last words of {log.name}: {last_words(log, engine_at(run.plan).error_line)}"
 
 

@@ -29,9 +29,6 @@ from faultline.system.settings import Settings, load_settings
 from generators.data_files import data_files
 from generators.journal import InputError
 
-# Programs in spark_jobs/ that are no part of a workload.
-READERS = ("aggregate", "counts", "harvest", "nexmark_source", "probe", "query_counts", "rehearsal", "session")
-
 
 def describe(settings: Settings, config: Configuration, java: str, build: Build | None = None) -> dict[str, Any]:
     """The record's `environment`. `java` is the version text of the runtime that engine and broker use, `build` what is
@@ -115,7 +112,7 @@ def default_build(
             engine,
             usual.fixed_settings() | own,
             kafka_conf(settings),
-            programs(build.programs if build else settings.root / "spark_jobs"),
+            usual.program_hashes(build.programs if build else settings.root / str(usual.programs)),
             *([job] if job else []),
         ],
         sort_keys=True,
@@ -134,15 +131,6 @@ def installed_build(
     return default_build(
         settings, find_java(settings.home / "java.json").version, build, job=job_hashes(configurations)
     )
-
-
-def programs(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file that runs as a workload, by its path; programs that only read what a run left are none."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.suffix in (".py", ".sql") and path.stem not in READERS and not path.stem.endswith("_tuples")
-    }
 
 
 def kafka_conf(settings: Settings) -> dict[str, str]:

@@ -253,7 +253,7 @@ def _await_commit(
         look,
         timeout_s=limit_s,
         every_s=WHILE_STARTING_S,
-        what=lambda: f"workload: the commit of {what} in its checkpoint; see {attempt.spark_logs / 'driver-0.log'}",
+        what=lambda: f"workload: the commit of {what} in its checkpoint; see {attempt.engine_logs / 'driver-0.log'}",
         alive=lambda: workload_trouble(run, entry),
     )
 

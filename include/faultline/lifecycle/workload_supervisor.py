@@ -72,7 +72,7 @@ class WorkloadSupervisor:
         return code
 
     def _incarnate(self, journal: Journal, incarnation: int) -> int:
-        log = self._attempt.spark_logs / f"driver-{incarnation}.log"
+        log = self._attempt.engine_logs / f"driver-{incarnation}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._child = subprocess.Popen(

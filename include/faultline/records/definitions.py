@@ -47,8 +47,7 @@ DEFINITIONS: Mapping[str, str] = {
     "cpu_s_per_million.engine": "CPU seconds of driver, executors and Python workers per million committed records.",
     "cpu_s_per_million.workers": "The same without the driver.",
     "background_cpu.processes": "Cores used by all processes outside the experiment.",
-    "background_cpu.services": "Of these, cores used by Airflow and its tasks, the persistent Spark session and the "
-    "service daemons.",
+    "background_cpu.services": "Of these, cores used by Airflow, its tasks and other services of Faultline.",
     "background_cpu.recorder": "Of these, cores used by the recorder.",
     "background_cpu.steal": "Cores taken by the hypervisor; null if the kernel does not report them.",
     "waited.others": "Cores that the measured processes lost to other processes "
@@ -56,8 +55,7 @@ DEFINITIONS: Mapping[str, str] = {
     "waited.stolen": "Cores that the measured processes lost to the hypervisor.",
     "waited.worst_5s": "Both together, over the worst 5 s.",
     # Memory, state and work.
-    "gc_s": "Garbage-collection pauses of all executors in the measured window, from the JVM logs. Records without "
-    "`gc` hold Spark's `totalGCTime` instead; do not compare the two.",
+    "gc_s": "Garbage-collection pauses of all executors in the measured window, from the JVM logs. Records without `gc` hold the totals of tasks instead; do not compare the two.",
     "gc.driver_s": "The same for the driver.",
     "gc.executors_s": "Equal to `gc_s`.",
     "gc.pauses": "Number of pauses of driver and executors.",
@@ -123,7 +121,7 @@ DEFINITIONS: Mapping[str, str] = {
     "audit.reemitted": "Outputs emitted before with the same key and value; normal for an at-least-once sink.",
     "audit.unknown": "Sends without acknowledgement; they are not lost.",
     "late_records.sent": "Records sent one hour too old.",
-    "late_records.dropped_rows": "Rows that Spark reports as dropped by the watermark, after partial aggregation.",
+    "late_records.dropped_rows": "Rows that the engine reports as dropped by the watermark, after partial aggregation.",
     # Stages of `topology`.
     "stages.signals": "`topology`: back-pressure signals after T0.",
     "stages.failed": "Failed tuples.",

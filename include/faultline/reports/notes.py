@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from faultline.comparison.night_verdict import NightVerdict
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
@@ -20,8 +21,6 @@ from faultline.system.errors import ConfigError
 from faultline.system.text import counted
 
 if TYPE_CHECKING:
-    from faultline.comparison.gate.verdict import GateVerdict
-    from faultline.comparison.nights import NightVerdict
     from faultline.experiment.matrix import Matrix
 
 # Airflow refuses longer notes.
@@ -199,33 +198,20 @@ def fitting(parts: Sequence[str], link: str) -> str:
 # The morning's note: what a night came to, as the note of its run in Airflow.
 
 
-def night_headline(verdict: NightVerdict, kept: Mapping[str, Any], sweep_id: str) -> str:
-    """What a night came to that was held against nights before it: the counts of its verdicts, what is beyond a limit
-    or became worse, what kept it from a verdict, and what it can see. `kept`: the verdict as it is kept."""
-    from faultline.comparison.nights import power
-
-    parts = [f"**{verdict.night.day}**: {plain(kept['summary'])}", *_promised(kept)]
-    parts += [f"**worse** {plain(reason)}" for reason in verdict.reasons()]
-    parts += [plain(text) for text in (verdict.problem, power(verdict)) if text]
+def night_headline(verdict: NightVerdict, sweep_id: str) -> str:
+    """Return what a night came to: counts of verdicts, problems, exceeded limits, changes, and the smallest change that
+    it shows."""
+    parts = [f"**{verdict.date[:10]}**: {plain(verdict.summary)}"]
+    parts += [f"**red** {plain(verdict.problem)}"] if verdict.paired and verdict.problem else []
+    told = [("beyond its limit", verdict.beyond), ("limit in doubt", verdict.doubtful), ("worse", verdict.reasons)]
+    if verdict.paired:
+        told += [("suspected", verdict.suspicions), ("better", verdict.improvements)]
+    parts += [f"**{word}** {plain(line)}" for word, lines in told for line in lines]
+    if verdict.paired:
+        parts.append("would have been seen within two nights, four times in five: " + plain("; ".join(verdict.visible)))
+    else:
+        parts += [plain(text) for text in (verdict.problem, verdict.power) if text]
     return fitting(parts, _link(sweep_id))
-
-
-def gate_headline(verdict: GateVerdict, kept: Mapping[str, Any], sweep_id: str) -> str:
-    """What a night came to that was measured beside a baseline: what shuts the gate first, then what changed, by how
-    much, how sure and since when, then how large a change would have been seen."""
-    parts = [f"**{verdict.night.date[:10]}**: {plain(kept['summary'])}"]
-    parts += [f"**red** {plain(problem)}" for problem in verdict.problems]
-    parts += _promised(kept)
-    for name, word in (("reasons", "worse"), ("suspicions", "suspected"), ("improvements", "better")):
-        parts += [f"**{word}** {plain(line)}" for line in kept[name]]
-    parts.append("would have been seen within two nights, four times in five: " + plain("; ".join(kept["visible"])))
-    return fitting(parts, _link(sweep_id))
-
-
-def _promised(kept: Mapping[str, Any]) -> list[str]:
-    """What is said of limits."""
-    words = (("beyond", "beyond its limit"), ("doubtful", "limit in doubt"))
-    return [f"**{word}** {plain(line)}" for key, word in words for line in kept.get(key, ())]
 
 
 def _link(sweep_id: str) -> str:
@@ -240,60 +226,64 @@ MOST_LINES = 12
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is told of a night: its kind, a title, lines below it, and the figures behind them."""
+class Alert:
+    """What is told of a night: `kind` (worse, better, broken or test), of which night of which DAG, in a line and in
+    more, where to look, and the figures behind it, as the verdict keeps them."""
 
     kind: str
+    dag_id: str
+    night: str
     title: str
     lines: tuple[str, ...]
+    link: str
     figures: tuple[Mapping[str, Any], ...] = ()
 
+    @property
+    def text(self) -> str:
+        """All of it as plain text."""
+        return "\n".join([self.title, *self.lines, self.link])
 
-def alert_of(night: str, verdict: Mapping[str, Any] | None, *, planned: int, missing: int, valid: int) -> Told | None:
+
+def alert_of(
+    dag_id: str, night: str, link: str, verdict: NightVerdict | None, *, planned: int, missing: int, valid: int
+) -> Alert | None:
     """What to tell of a night, None where it is as it was.
 
     `verdict`: as it is kept in results/nights/, None where there is none; `planned`: cells, of which so many are
     `missing`, and `valid` records there are. What became worse is told before what is missing, and both are told.
     """
-    day = night[:10]
     gap = f"{missing} of {counted(planned, 'cell')} without a valid record" if missing else ""
+    known = verdict or NightVerdict()
+    counts = [(len(known.beyond), "beyond a limit"), (len(known.reasons), "worse")]
+    worse = ", ".join(f"{counted(number, 'figure')} {word}" for number, word in counts if number)
+    figures, lines = known.figures, (gap, *([known.problem] if known.problem else []))
     if not planned:
-        return Told("broken", f"Night {day}: not planned", ("nothing was measured; the note of its run says why",))
-    if not valid:
-        return Told("broken", f"Night {day}: nothing valid", _few([gap, *_problems(verdict)]))
-    beyond, worse, better = ((verdict or {}).get(key) or () for key in ("beyond", "reasons", "improvements"))
-    figures = _rows_of(verdict)
-    if beyond or worse:
-        counts = [(len(beyond), "beyond a limit"), (len(worse), "worse")]
-        what = ", ".join(f"{counted(number, 'figure')} {word}" for number, word in counts if number)
-        return Told("worse", f"Night {day}: {what}", _few([*beyond, *worse, gap]), figures)
-    if gap or verdict is None or verdict.get("red"):
+        kind, what, lines = "broken", "not planned", ("nothing was measured; the note of its run says why",)
+    elif not valid:
+        kind, what, figures = "broken", "nothing valid", ()
+    elif worse:
+        kind, what, lines = "worse", worse, (*known.beyond, *known.reasons, gap)
+    elif gap or verdict is None or verdict.red:
         why = "cannot tell" if not gap and verdict else "incomplete"
-        return Told("broken", f"Night {day}: {why}", _few([gap, *_problems(verdict)]), figures)
-    if better:
-        return Told("better", f"Night {day}: {counted(len(better), 'figure')} better", _few(better), figures)
-    return None
+        kind, what = "broken", why
+    elif known.improvements:
+        kind, what, lines = "better", f"{counted(len(known.improvements), 'figure')} better", known.improvements
+    else:
+        return None
+    return Alert(kind, dag_id, night, f"Night {night[:10]}: {what}", _few(lines), link, figures)
 
 
-def not_begun(night: str, dag_id: str, minutes: int) -> Told:
+def not_begun(night: str, dag_id: str, minutes: int, link: str) -> Alert:
     """What is told of a night that was due and did not begin."""
-    return Told(
-        "broken",
-        f"Night {night[:10]}: not begun",
-        (
-            f"{dag_id} was due at {night} and has no plan {minutes} minutes later; is it switched on, and the "
-            "scheduler up?",
-        ),
+    line = (
+        f"{dag_id} was due at {night} and has no plan {minutes} minutes later; is it switched on, and the scheduler up?"
     )
+    return Alert("broken", dag_id, night, f"Night {night[:10]}: not begun", (line,), link)
 
 
-def _problems(verdict: Mapping[str, Any] | None) -> list[str]:
-    return [str(verdict["problem"])] if verdict and verdict.get("problem") else []
-
-
-def _rows_of(verdict: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
-    """The rows of a verdict, of either kind of night."""
-    return tuple((verdict or {}).get("cells") or (verdict or {}).get("comparisons") or ())
+def results_link(address: str, sweep_id: str | None) -> str:
+    """Where the night's page is."""
+    return f"{address}{UI_PAGE}/sweeps/{quote(sweep_id, safe='')}" if sweep_id else f"{address}{UI_PAGE}/nights"
 
 
 def _few(texts: Sequence[str]) -> tuple[str, ...]:

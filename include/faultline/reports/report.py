@@ -23,6 +23,7 @@ from plotly.offline import get_plotlyjs
 from faultline import __version__
 from faultline.comparison.answer import answer_of, unsound_of
 from faultline.comparison.findings.finding import miscounts, tells_tuples
+from faultline.engines.registry import ENGINES
 from faultline.records.columns import Column, Sheet
 from faultline.records.format import count
 from faultline.records.record import JUDGED, Record
@@ -37,7 +38,10 @@ from faultline.reports.views.story import Pairs
 from faultline.reports.views.sweep import Choice, SweepView
 from faultline.system.text import counted
 
-_ENGINES = {"pyspark": "Spark", "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow"}
+# In words, what versions are known of: the engines, and what is there beside each.
+_SOFTWARE = {name: words for one in ENGINES.by_name.values() for name, words in one.packages.items()} | {
+    "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow",
+}  # fmt: skip
 
 
 def write_report(
@@ -175,7 +179,7 @@ def _facts(records: Sequence[Record], sweep: Mapping[str, Any] | None) -> Pairs:
     engines = []
     for record in records:
         known = record.environment.versions or {}
-        engines.append(" · ".join(f"{name} {known[key]}" for key, name in _ENGINES.items() if key in known))
+        engines.append(" · ".join(f"{name} {known[key]}" for key, name in _SOFTWARE.items() if key in known))
     facts = [
         ("Measured", _period(times)),
         ("Machine", _distinct(machines)),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import authentication, installation, slowdowns
+from benchmarks import authentication, blocks, installation
 from benchmarks.authentication import PAIRS, run
 from faultline.installation.supervision import OPEN
 from faultline.records.record import Record
@@ -36,13 +36,13 @@ def test_both_sides_of_a_pair_are_measured_in_a_drawn_order(monkeypatch: pytest.
         closed = 0.0 if asked[-1][0] else 0.1
         return slowed(closed, noise=float(np.exp(rng.normal(0, 0.02))))
 
-    monkeypatch.setattr(slowdowns, "run_single", single)
+    monkeypatch.setattr(blocks, "run_single", single)
     found = run(lambda text: None, False)
     pairs = [asked[2 * number : 2 * number + 2] for number in range(PAIRS)]
     for number, pair in enumerate(pairs):
         assert {side for side, _ in pair} == {True, False} and {place for _, place in pair} == {str(number)}
     assert len({pair[0][0] for pair in pairs}) == 2, "neither side always comes first"
-    assert found["cpu_change"]["low"] <= 0.1 <= found["cpu_change"]["high"] and found["cpu_change"]["n"] == PAIRS
+    assert found["cpu_change"].low <= 0.1 <= found["cpu_change"].high and found["cpu_change"].n == PAIRS
 
 
 def test_its_installation_is_where_no_other_answers(tmp_path: Path) -> None:

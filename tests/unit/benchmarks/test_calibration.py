@@ -10,7 +10,8 @@ from scipy import stats
 
 from benchmarks import two_sides
 from benchmarks.calibration import run
-from benchmarks.two_sides import TWO_SIDES, Floats, apart, paired, rank_sums, signed_ranks, standard
+from benchmarks.monte_carlo import Floats, standard
+from benchmarks.two_sides import TWO_SIDES, apart, paired, rank_sums, signed_ranks
 from faultline.comparison.statistics.estimate import Between, Row, estimate
 
 
@@ -74,8 +75,8 @@ def test_every_question_is_answered_and_the_methods_of_the_product_keep_their_er
     assert len(said) == 7
     assert {f"two_sides_{name}_error_normal_5" for name in TWO_SIDES} <= figures.keys()
     for name in ("paired", "apart"):
-        errors = [one["value"] for key, one in figures.items() if key.startswith(f"two_sides_{name}_error")]
+        errors = [one.value for key, one in figures.items() if key.startswith(f"two_sides_{name}_error")]
         assert np.mean(errors) < 0.12
-    assert figures["two_sides_pooled_error_normal_5"]["value"] > 0.07, "recoveries of one run are no runs"
-    assert all(0 <= one["value"] <= 1 for one in figures.values())
+    assert figures["two_sides_pooled_error_normal_5"].value > 0.07, "recoveries of one run are no runs"
+    assert all(0 <= one.value <= 1 for one in figures.values())
     assert standard("skewed", (100_000,), np.random.default_rng(1)).std() == pytest.approx(1.0, abs=0.03)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import json
+from importlib import import_module
+from inspect import signature
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import catalogue
+from benchmarks.figure import summarise
+from faultline.system.errors import ConfigError
 
 
-def test_every_benchmark_has_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[str] = []
+@pytest.mark.parametrize("name", catalogue.BENCHMARKS)
+def test_every_benchmark_has_its_module(name: str) -> None:
+    module = import_module(f"benchmarks.{catalogue.BENCHMARKS[name]}")
+    assert list(signature(module.run).parameters) == ["say", "quick"]
 
-    def note(name: str) -> SimpleNamespace:
-        looked.append(name)
-        return SimpleNamespace(run=lambda say, quick: {})
 
-    monkeypatch.setattr(catalogue, "import_module", note)
-    of_modules = [run for run in catalogue.BENCHMARKS.values() if run.__qualname__.startswith("_module.")]
-    for run in of_modules:
-        assert run(print, True) == {}
-    assert len(looked) == len(of_modules) > 5
-    assert [name for name in looked if find_spec(name) is None] == []
+def test_an_outcome_holds_figures_as_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(run=lambda say, quick: {"time_s": summarise([1.0, 2.0], "s")})
+    monkeypatch.setattr(catalogue, "import_module", lambda name: module)
+    outcome = json.loads(json.dumps(catalogue.run_benchmark("gate", print, quick=True)))
+    figure = {"value": 1.5, "unit": "s", "low": 1.0, "high": 2.0, "n": 2, "values": [1.0, 2.0]}
+    assert outcome["figures"] == {"time_s": figure} and outcome["name"] == "gate"
+    with pytest.raises(ConfigError, match="'gates' is not known; did you mean gate"):
+        catalogue.run_benchmark("gates", print, quick=True)
 
 
 def test_a_figure_is_called_a_value_since_a_worst_one_is_no_median(capsys: pytest.CaptureFixture[str]) -> None:

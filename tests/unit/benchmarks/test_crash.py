@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from benchmarks import crash
-from benchmarks.broken_sweeps import Diary, require_none, total
+from benchmarks.broken_sweeps import Diary, require_none
 from benchmarks.crash import RANDOM_KILLS, ROLES, STEPS, VICTIMS, Kill, Kills, figures, is_due, plan_kills
-from benchmarks.figure import Figure
+from benchmarks.figure import Figure, total
 from benchmarks.leftovers import tally
 from benchmarks.long_sweep import LOCKED, fixed_cost, growth, lines_with
 from faultline.records.manifest import ManifestCell

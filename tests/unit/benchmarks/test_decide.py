@@ -25,7 +25,7 @@ def test_cells_stop_when_their_comparisons_are_decided() -> None:
     rng, quiet, wild = np.random.default_rng(1), Scatter((-1e-3, 1e-3), Method.T), Scatter((-1.0, 1.0), Method.T)
     first = next(number for number, limit in enumerate(LIMITS, 1) if limit is not None)
     found = decided(quiet, 0.2, LIMITS, rng)
-    assert (found.right, found.wrong, found.experiments) == (CELLS - 1, False, first * CELLS)
+    assert (found.said, found.experiments) == ([True] * (CELLS - 1), first * CELLS)
     assert decided(wild, 0.05, LIMITS, rng).experiments == BUDGET == BLOCKS * CELLS
 
 
@@ -54,5 +54,5 @@ def test_every_scatter_gets_its_figures(monkeypatch: pytest.MonkeyPatch) -> None
     for name in scatters():
         for part in ("0", "50", "50_fixed_5", "50_fixed_10"):
             assert {f"{name}_{part}_{one}" for one in ("right", "wrong", "seen", "experiments")} <= figures.keys()
-    assert figures["cpu_pi_50_right"]["value"] == 1.0
-    assert figures["cpu_pi_50_experiments_mean"]["value"] < 60
+    assert figures["cpu_pi_50_right"].value == 1.0
+    assert figures["cpu_pi_50_experiments_mean"].value < 60

@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
+from benchmarks import blocks as experiments
 from benchmarks.broken_sweeps import Diary
 from benchmarks.neighbours import disturbance
 from benchmarks.neighbours.disturbance import (
@@ -82,7 +83,7 @@ def test_what_is_only_disturbed_is_used_and_what_else_is_unsound_is_measured_aga
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = [record(0.3, "unsound", ("clock-jumped: x",)), record(0.3, "unsound", ("disturbed: x",))]
-    monkeypatch.setattr(disturbance, "run_single", lambda *_, **__: answers.pop(0))
+    monkeypatch.setattr(experiments, "run_single", lambda *_, **__: answers.pop(0))
     found = measure_one(QUIET, [], lambda text: None)
     assert found is not None and values_of(found)["others"] == 0.3 and not answers
     answers = [record(0.0, "failed", ("InfrastructureError: x",)) for _ in range(MOST_MEASUREMENTS)]
@@ -98,7 +99,7 @@ def test_an_interrupted_benchmark_measures_what_is_missing(tmp_path: Path, monke
         asked.append((words[-2], words[-1].rpartition("-")[2]))
         return record(0.1)
 
-    monkeypatch.setattr(disturbance, "run_single", single)
+    monkeypatch.setattr(experiments, "run_single", single)
     monkeypatch.setattr(disturbance, "LONGEST_S", 5.0)
     three = neighbours((0.1,), True)
     with pytest.raises(InfrastructureError):

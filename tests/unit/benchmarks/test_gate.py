@@ -44,4 +44,4 @@ def test_it_draws_what_a_night_measures() -> None:
 
 def test_a_season_is_seldom_red_by_mistake() -> None:
     figures = run(lambda text: None, True)
-    assert figures["p50_false_seasons_2"]["value"] <= 0.2 and figures["p50_20_two"]["value"] > 0.9
+    assert figures["p50_false_seasons_2"].value <= 0.2 and figures["p50_20_two"].value > 0.9

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.truth.simulation import PRIMER, Simulated, simulate
 from benchmarks.truth.truth import read_off
 from faultline.engines.known_truth.course import Outage, Run
 from faultline.engines.known_truth.engine import ENGINE
@@ -20,7 +19,7 @@ from faultline.records.judge.journals import Injected, Settled
 from faultline.records.judge.parts import PARTS
 from faultline.records.judge.recoveries import recoveries_of
 from faultline.records.judge.signals import Schedule, between, median_span_s
-from faultline.records.judge.tuples import fold, is_sparse
+from tests.support.simulation import PRIMER, Simulated, simulate
 from tests.unit.benchmarks.test_simulation import case
 
 KILLS = 3
@@ -74,13 +73,11 @@ def evidence_of(made: Simulated) -> Any:
 
 def signals_of(made: Simulated) -> Any:
     """What these files say together."""
-    tuples = fold([made.tuples()], made.window)
-    assert not is_sparse(tuples.production, made.window)
     reference = between(made.bins, made.window.start_ns, made.kills_ns[0])
     return SimpleNamespace(
         window=made.window,
         schedule=Schedule(made.records()),
-        tuples=tuples,
+        tuples=made.folded,
         bins=made.bins,
         reference=reference,
         resolution_s=1.0 if made.method == "rank" else median_span_s(reference),

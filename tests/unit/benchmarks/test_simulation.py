@@ -6,28 +6,25 @@ import math
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from benchmarks.truth.simulation import PRIMER, Simulated, simulate
 from benchmarks.truth.truth import Truth, read_off
 from faultline.engines.known_truth.course import Run
 from faultline.experiment.workloads.known_truth_script import IDLE_S, Script, require_fit
 from faultline.records.judge import counts as auditing
 from faultline.records.judge.latency import summarise
 from faultline.records.judge.parts import PARTS, measure
-from faultline.records.judge.signals import Schedule, bins_of_batches, bins_of_seconds
 from faultline.records.judge.steady import drift_interval
 from faultline.records.judge.timeline import read_timeline
-from faultline.records.judge.tuples import fold, hit_from_ns
+from faultline.records.judge.tuples import hit_from_ns
+from tests.support.simulation import PRIMER, Simulated, simulate
 
 SEEDS = 10_000
 PROCESSES = 2
@@ -89,12 +86,10 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
             assert (value is None) is (found is None), (seed, part, value, found)
             if value is not None:
                 worst = max(worst, abs(found - value) / planted.unit_s(made.resolution_s))
-    tuples = made.folded()
-    latency = summarise(tuples, made.method, None)
+    tuples, until_ns = made.folded, made.window.end_ns
     if made.t0_ns is not None:
-        tuples = replace(tuples, production=made.evidence().production)
         until_ns = hit_from_ns(tuples.production, made.window, made.t0_ns)
-        latency = summarise(tuples, made.method, None, [(made.window.start_ns, until_ns)])
+    latency = summarise(tuples, made.method, None, [(made.window.start_ns, until_ns)])
     for name, value in truth.latency_ms.items():
         worst = max(worst, abs(getattr(latency, name) - value) / 1000 / made.resolution_s)
     assert latency.unreflected == truth.counts["unreflected"], seed
@@ -158,18 +153,6 @@ def test_what_is_planted_comes_back_for_every_seed(share: int) -> None:
     assert max(worst for worst, _ in found) <= 1.0
     # The scripted spread is seldom wide enough to hide a drift.
     assert sum(unsteady for _, unsteady in found) <= math.ceil(seeds / 10 / 20)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_the_simulated_bins_and_latencies_are_those_that_the_judge_computes(seed: int) -> None:
-    made = simulate(*case(seed), seed)
-    tuples = fold([made.tuples()], made.window)
-    if made.method == "rank":
-        bins = bins_of_seconds(tuples, made.window)
-    else:
-        bins = bins_of_batches(made.commits, Schedule(made.records()), tuples, made.window)
-    pd.testing.assert_frame_equal(made.bins, bins, check_dtype=False)
-    assert summarise(made.folded(), made.method, 1) == summarise(tuples, made.method, 1)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks import slowdowns
+from benchmarks import blocks
 from benchmarks.slowdowns import BLOCKS, PLANTED, figures, run
-from faultline.experiment.build import BUSY, parse_build
+from faultline.engines.spark.conf_rules import BUSY
+from faultline.experiment.build import parse_build
 from faultline.records.record import CpuPerMillion, Record
 from faultline.system.errors import InfrastructureError
 from tests.unit.sample_records import sample
@@ -35,10 +36,10 @@ def test_what_is_planted_is_seen_by_size_and_where_it_reaches() -> None:
     found = figures(blocks, lambda text: None)
     for share in PLANTED:
         change = found[f"cpu_{share * 100:.0f}_change"]
-        assert change["low"] <= share <= change["high"] and change["n"] == BLOCKS
-        assert found[f"p50_{share * 100:.0f}_change"]["value"] == pytest.approx(share / 2, abs=0.03)
-    assert found["cpu_20_suspected"]["value"] == 1
-    assert 0 < found["cpu_5_visible"]["value"] < 0.2
+        assert change.low <= share <= change.high and change.n == BLOCKS
+        assert found[f"p50_{share * 100:.0f}_change"].value == pytest.approx(share / 2, abs=0.03)
+    assert found["cpu_20_suspected"].value == 1
+    assert 0 < found["cpu_5_visible"].value < 0.2
 
 
 def test_nothing_planted_is_not_suspected() -> None:
@@ -48,7 +49,7 @@ def test_nothing_planted_is_not_suspected() -> None:
         for _ in range(BLOCKS)
     ]
     found = figures(blocks, lambda text: None)
-    assert [found[f"{name}_{share * 100:.0f}_suspected"]["value"] for name in ("cpu", "p50") for share in PLANTED] == (
+    assert [found[f"{name}_{share * 100:.0f}_suspected"].value for name in ("cpu", "p50") for share in PLANTED] == (
         [0.0] * 6
     )
 
@@ -65,9 +66,9 @@ def test_each_block_has_every_build_once_and_the_work_follows_from_what_a_record
         asked.append((busy_us, given["repetition"]))
         return slowed(busy_us / COST_US)
 
-    monkeypatch.setattr(slowdowns, "run_single", single)
+    monkeypatch.setattr(blocks, "run_single", single)
     found = run(lambda text: None, False)
-    assert found["busy_us"]["value"] == COST_US / 10
+    assert found["busy_us"].value == COST_US / 10
     assert asked[0] == (0.0, "0"), "what a record takes is measured first"
     for number in range(BLOCKS):
         block = asked[1 + 4 * number : 5 + 4 * number]
@@ -85,7 +86,7 @@ def test_what_is_disturbed_is_measured_again_and_given_up_after_three(monkeypatc
         tried.append(next(statuses))
         return slowed(0.0, status=tried[-1])
 
-    monkeypatch.setattr(slowdowns, "run_single", single)
+    monkeypatch.setattr(blocks, "run_single", single)
     said: list[str] = []
     with pytest.raises(InfrastructureError, match="no sound record in 3 measurements"):
         run(said.append, True)

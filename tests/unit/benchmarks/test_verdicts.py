@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.figure import wilson
+from benchmarks.figure import share
+from benchmarks.monte_carlo import Study
 from benchmarks.shapes import LEAST_SHAPE, draw, load_shapes, shapes_of, variation
 from benchmarks.verdicts import _equal, _series, _uneven, run
 from faultline.records.summary import Entry
@@ -45,20 +46,23 @@ def test_drawn_values_scatter_as_the_shape_does() -> None:
         assert drawn.mean() == pytest.approx(math.log(50) + np.mean(shape), abs=variation(shape) * 0.1)
 
 
-@given(st.integers(1, 500).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))
-def test_a_share_lies_in_its_interval(pair: tuple[int, int]) -> None:
-    interval = wilson(*pair)
-    assert 0 <= interval.low <= interval.value <= interval.high <= 1
+@given(st.lists(st.booleans(), min_size=1, max_size=500))
+def test_a_share_lies_in_its_interval(hits: list[bool]) -> None:
+    found = share(hits)
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert (found.value, found.n) == (pytest.approx(sum(hits) / len(hits)), len(hits))
 
 
 def test_the_bound_of_no_hit_in_a_thousand() -> None:
-    assert wilson(0, 1000).high == pytest.approx(0.0038, abs=1e-4)
+    assert share([False] * 1000).high == pytest.approx(0.0038, abs=1e-4)
 
 
 def test_draws_keep_the_benchmarks_promise() -> None:
     """A few of its draws; always the same ones."""
     shapes, rng = load_shapes(), np.random.default_rng(1)
-    equal, nights = _equal(shapes, 30, rng), _series(shapes, 10, rng)
+    equal, nights = Study(print, 1), Study(print, 1)
+    _equal(equal, shapes, 30, rng)
+    _series(nights, shapes, 10, rng)
     assert equal["aa_false_alarms"].value <= 0.05
     assert sum(figure.value for figure in equal.values()) == pytest.approx(1)
     assert nights["nights_false"].value <= 0.1
@@ -71,6 +75,6 @@ def test_draws_keep_the_benchmarks_promise() -> None:
 def test_the_quick_benchmark_keeps_its_promise() -> None:
     figures = run(lambda text: None, quick=True)
     # Of a hundred draws; of a thousand 2 % were seen.
-    assert figures["aa_false_alarms"]["value"] <= 0.05
-    assert figures["uneven_nights_alarms"]["value"] <= 0.08
-    assert figures["nights_found_20"]["value"] >= 0.9
+    assert figures["aa_false_alarms"].value <= 0.05
+    assert figures["uneven_nights_alarms"].value <= 0.08
+    assert figures["nights_found_20"].value >= 0.9

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.cli.service_command import UNIT, install, remove, write_unit
+from faultline.cli.service_command import UNIT, app, remove, write_unit
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
 
@@ -58,8 +58,11 @@ def test_the_unit_runs_this_installation_and_nothing_else(
     assert "secret" not in text and [one.name for one in unit.parent.iterdir()] == [UNIT]
 
 
-def test_a_dry_run_prints_the_unit_and_writes_nothing(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    install(conductor=True, dry_run=True)
+@pytest.mark.parametrize("option", ["--external-airflow", "--conductor"])
+def test_a_dry_run_prints_the_unit_and_writes_nothing(
+    unit: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    app(["install", option, "--dry-run"], standalone_mode=False)
     told = capsys.readouterr()
     assert "ExecStart=/bin/sh ./faultline up --no-airflow --foreground\n" in told.out and 'TOKEN=…"' in told.out
     assert "of mine" not in told.out and "nothing was done" in told.err

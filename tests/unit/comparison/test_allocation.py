@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.records import made_run
 from faultline.comparison.advise import advise
 from faultline.comparison.allocation import Allocation, allocation_of, costs_of
 from faultline.comparison.answer import answer_of
@@ -27,6 +26,7 @@ from faultline.reports.answers import answer_json
 from faultline.reports.figures.front import answer_view
 from faultline.reports.views.allocation import allocation_json, allocation_lines, next_step
 from faultline.reports.views.answer import answer_lines
+from tests.unit.sample_records import made_run
 
 Ends = Sequence[tuple[float, float | None]]
 

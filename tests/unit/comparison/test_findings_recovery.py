@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from faultline.comparison.findings import recovery
+from faultline.comparison.findings import jiang
 from faultline.comparison.findings.catalogue import corrected
 from faultline.comparison.findings.finding import Outcome, Test, Verdict
+from faultline.comparison.findings.predicates import Lies
 from faultline.records.record import Record
 from tests.unit.made_up_findings import (
     AGREES,
@@ -47,14 +48,14 @@ def test_reload_dominates_when_it_does_everywhere() -> None:
 @pytest.mark.parametrize(
     ("test", "records", "held", "p"),
     [
-        (recovery.reload_dominates, [kill(reload_s=part, replay_s=1 - part) for part in (0.53, 0.62, 0.58, 0.66)],
-         AGREES, 0.0393),
-        (recovery.reload_waits_for_heartbeats, [kill(reload_s=45.0 + n, detection_s=40.0) for n in range(3)],
+        (Lies(jiang.shares_of_reload, low=0.5),
+         [kill(reload_s=part, replay_s=1 - part) for part in (0.53, 0.62, 0.58, 0.66)], AGREES, 0.0393),
+        (jiang.reload_waits_for_heartbeats, [kill(reload_s=45.0 + n, detection_s=40.0) for n in range(3)],
          AGREES, 0.0016),
-        (recovery.reload_waits_for_heartbeats, [kill(reload_s=25.0 + n, detection_s=24.0) for n in range(3)],
+        (jiang.reload_waits_for_heartbeats, [kill(reload_s=25.0 + n, detection_s=24.0) for n in range(3)],
          DISAGREES, 0.0202),
-        (recovery.total_within_a_minute, [kill(macro_s=50.0 + 3 * n) for n in range(3)], CANNOT_TELL, 0.0561),
-        (recovery.restart_takes_ten_seconds, [kill(replacement_up_s=8.0 + n) for n in range(3)], AGREES, 0.0202),
+        (jiang.total_within_a_minute, [kill(macro_s=50.0 + 3 * n) for n in range(3)], CANNOT_TELL, 0.0561),
+        (Lies(jiang.restarts, 5.0, 20.0), [kill(replacement_up_s=8.0 + n) for n in range(3)], AGREES, 0.0202),
     ],
 )  # fmt: skip
 def test_what_rests_on_chance_says_so_and_stands_beside_the_others(

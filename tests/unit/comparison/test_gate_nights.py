@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faultline.comparison.gate.nights import as_json, paired_nights, paired_of, reason, summary, usual_primary
+from faultline.comparison.gate.nights import paired_nights, paired_of, paired_verdict, reason, usual_primary
 from faultline.comparison.gate.verdict import Finding, judge_gate
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
@@ -15,7 +15,7 @@ from faultline.experiment.night_file import NIGHTLY
 from faultline.records.manifest import Baseline, Manifest, cells_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry
-from faultline.reports.notes import MAX_NOTE, gate_headline
+from faultline.reports.notes import MAX_NOTE, night_headline
 from tests.unit.night_records import night_of
 from tests.unit.pages_store import record
 
@@ -87,17 +87,17 @@ def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_wou
     nights = paired_nights(reversed(plans), told)
     assert [night.date for night in nights] == [night_of(number) for number in (1, 2, 3)]
     green, suspected, red = (judge_gate(nights[:number]) for number in (1, 2, 3))
-    assert summary(green) == "green: 1 no change seen; beside the baseline b0, in the same night"
+    assert paired_verdict(green, {}).summary == "green: 1 no change seen; beside the baseline b0, in the same night"
     assert suspected.cells[0].finding is Finding.SUSPECTED and not suspected.red
     line = reason(red.cells[0])
     assert line.startswith("word_count: Latency p50 +") and "n = 10 pairs, q = 0.00" in line
     assert line.endswith("since 2026-11-02 (2 nights in a row)")
-    kept = as_json(red, plans[2])
-    assert kept["red"] and kept["reasons"] == [line] and kept["baseline"] == {"build": "b0", "spec": "v1.3"}
-    note = gate_headline(red, kept, "s3")
+    kept = paired_verdict(red, {"revision": "v1.3"})
+    assert kept.red and kept.reasons == (line,) and kept.baseline == {"build": "b0", "spec": "v1.3"}
+    note = night_headline(kept, "s3")
     assert "**worse**" in note and "would have been seen within two nights" in note and len(note) <= MAX_NOTE
     shut = judge_gate(paired_nights([plan(1)], entries(*[one for one in both(1, 0.0) if one.build == "b1"])))
-    assert "**red** the baseline did not run" in gate_headline(shut, as_json(shut, plan(1)), "s1")
+    assert "**red** the baseline did not run" in night_headline(paired_verdict(shut, {}), "s1")
     assert "unknown" in reason(shut.cells[0])
 
 

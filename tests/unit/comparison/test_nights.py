@@ -16,16 +16,13 @@ from hypothesis import strategies as st
 from faultline.comparison.compare import Verdict, metrics_named
 from faultline.comparison.nights import (
     Night,
-    as_json,
     baseline_of,
     change_points,
     changes_of_surroundings,
     course_of,
     judge_night,
     nights_of,
-    summary,
 )
-from faultline.comparison.statistics.estimate import median_of
 from faultline.experiment.night_file import due_nights, schedule
 from faultline.records.summary import Entry
 from faultline.reports.notes import MAX_NOTE, night_headline
@@ -68,27 +65,26 @@ def test_a_night_that_broke_off_after_an_upgrade_hides_no_regression() -> None:
     broken_off = night(6, 150, build="b2")[:1]
     every = nights(*(night(number, 100) for number in range(1, 6)), broken_off, night(7, 150, build="b2"))
     assert [one.day[-2:] for one in baseline_of(every[6], every, 7)] == ["01", "02", "03", "04", "05"]
-    assert judge_night(every[6], every, P99, 7).worse
+    assert judge_night(every[6], every, P99, 7).reasons
 
 
 def test_a_slower_night_is_worse_and_says_so() -> None:
     every = nights(night(1, 100), night(2, 100), night(3, 130, build="b2"))
     verdict = judge_night(every[2], every, P99, 7)
-    assert [row.comparison.verdict for row in verdict.worse] == [Verdict.WORSE]
-    (reason,) = verdict.reasons()
+    assert [row["verdict"] for row in verdict.comparisons] == [Verdict.WORSE]
+    (reason,) = verdict.reasons
     assert reason.startswith("Latency p99 (ms): 10")
-    assert summary(verdict) == "1 worse; against 2026-11-01 to 2026-11-02"
-    note = night_headline(verdict, as_json(verdict), "20261103T020000")
+    assert verdict.summary == "1 worse; against 2026-11-01 to 2026-11-02"
+    note = night_headline(verdict, "20261103T020000")
     assert "worse" in note and len(note) <= MAX_NOTE
-    kept = as_json(verdict)
-    assert (kept["build"], kept["baseline"], kept["problem"]) == ("b2", [one.date for one in every[:2]], None)
+    assert (verdict.build, verdict.baseline, verdict.problem) == ("b2", tuple(one.date for one in every[:2]), None)
 
 
 def test_a_night_like_the_others_is_the_same() -> None:
     every = nights(*(night(number, 100) for number in range(1, 9)))
     verdict = judge_night(every[-1], every, P99, 7)
-    assert summary(verdict) == "1 same; against 2026-11-01 to 2026-11-07"
-    assert verdict.reasons() == []
+    assert verdict.summary == "1 same; against 2026-11-01 to 2026-11-07"
+    assert verdict.reasons == ()
 
 
 @pytest.mark.parametrize(
@@ -106,18 +102,18 @@ def test_a_night_like_the_others_is_the_same() -> None:
 def test_what_keeps_a_night_from_a_verdict_is_told(entries: list[list[Entry]], problem: str) -> None:
     every = nights(*entries)
     verdict = judge_night(every[-1], every, P99, 7)
-    assert verdict.problem.startswith(problem)
-    assert verdict.reasons() == []
-    note = night_headline(verdict, as_json(verdict), "s").replace("\\-", "").replace("-", "")
+    assert verdict.problem is not None and verdict.problem.startswith(problem)
+    assert verdict.reasons == ()
+    note = night_headline(verdict, "s").replace("\\-", "").replace("-", "")
     assert problem.split(":")[0].replace("-", "") in note
 
 
 def test_a_night_within_what_nights_differ_by_raises_no_alarm() -> None:
     levels = [100, 108, 93, 101, 96, 106, 99, 110]
     every = nights(*(night(number, level) for number, level in enumerate(levels, start=1)))
-    assert judge_night(every[-1], every, P99, 7).reasons() == []
+    assert judge_night(every[-1], every, P99, 7).reasons == ()
     far = nights(*(night(number, level) for number, level in enumerate([*levels[:-1], 150], start=1)))
-    assert len(judge_night(far[-1], far, P99, 7).reasons()) == 1
+    assert len(judge_night(far[-1], far, P99, 7).reasons) == 1
 
 
 def test_a_night_of_two_builds_counts_with_the_newer_only() -> None:
@@ -196,20 +192,18 @@ def test_of_nights_with_two_builds_only_the_records_of_the_newer_are_compared() 
     every = nights(
         [*night(1, 900, n=8), *night(1, 100, build="b2", n=5)], [*night(2, 900, n=9), *night(2, 100, build="b2", n=6)]
     )
-    compared = judge_night(every[1], every, P99, 7).compared
-    assert compared is not None
-    (row,) = compared.rows
-    assert (len(row.comparison.before), len(row.comparison.after)) == (5, 6)
-    assert median_of(row.comparison.before) < 110 > median_of(row.comparison.after)
+    (row,) = judge_night(every[1], every, P99, 7).comparisons
+    assert (row["before"]["n"], row["after"]["n"]) == (5, 6)
+    assert row["before"]["median"] < 110 > row["after"]["median"]
 
 
 def test_a_reason_tells_the_figure_its_change_and_how_sure_that_is() -> None:
     every = nights([*night(1, 100), *night(1, 100, state_mb=8.0)], [*night(2, 150), *night(2, 100, state_mb=8.0)])
     verdict = judge_night(every[1], every, P99, 7)
-    (reason,) = verdict.reasons()
+    (reason,) = verdict.reasons
     assert re.fullmatch(r"Latency p99 \(ms\): 1\d\d \(n=5\) -> 1\d\d \(n=5\), .*", reason)
     assert re.search(r", \+\d\d\.\d% \[\+.*%\], p < 0\.0001 \(state 1 MB\)$", reason)
-    assert summary(verdict) == "1 worse, 1 same; against 2026-11-01"
+    assert verdict.summary == "1 worse, 1 same; against 2026-11-01"
 
 
 def test_how_many_figures_lack_repetitions_is_told() -> None:
@@ -220,10 +214,8 @@ def test_how_many_figures_lack_repetitions_is_told() -> None:
 def test_without_anything_to_compare_a_night_has_no_summary() -> None:
     for every in (nights(night(1, 100)), nights(night(1, 100), night(2, 100, state_mb=8.0))):
         verdict = judge_night(every[-1], every, P99, 7)
-        assert (summary(verdict), verdict.worse) == ("nothing to compare", [])
-        kept = as_json(verdict)
-        assert (kept["schema"], kept["comparisons"], kept["reasons"]) == (1, [], [])
-        assert kept["problem"].startswith(every[-1].day)
+        assert (verdict.summary, verdict.comparisons, verdict.reasons) == ("nothing to compare", (), ())
+        assert verdict.problem is not None and verdict.problem.startswith(every[-1].day)
 
 
 def test_one_record_is_its_nights_level_and_one_that_did_not_end_is_none() -> None:

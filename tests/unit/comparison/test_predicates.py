@@ -14,17 +14,16 @@ from faultline.comparison.findings.catalogue import corrected
 from faultline.comparison.findings.finding import LATENCY, REPLAY, Outcome, Verdict
 from faultline.comparison.findings.predicates import (
     Level,
+    Lies,
+    Moves,
     Series,
-    between,
-    beyond,
-    constant,
+    Stays,
     contrast,
     differences_of,
     direction,
     every,
     hardly_changes,
     mean_of,
-    noticeable,
     series_of,
     trend,
 )
@@ -59,8 +58,7 @@ def test_a_contrast_of_two_levels_is_welchs_test_and_several_are_averaged() -> N
 def test_turning_the_axis_around_turns_the_answer_around(first: list[list[float]], second: list[list[float]]) -> None:
     there = trend([series(*first), series(*second)])
     back = trend([series(*first[::-1]), series(*second[::-1])])
-    assert (there.rises, there.falls) == (back.falls, back.rises)
-    assert there.p == pytest.approx(back.p) and not (there.rises and there.falls)
+    assert there.moves == -back.moves and there.step.p == pytest.approx(back.step.p)
     assert there.runs == sum(map(len, first)) + sum(map(len, second))
 
 
@@ -72,7 +70,7 @@ def test_single_runs_tell_nothing(pairs: list[tuple[float, float]]) -> None:
 def test_equal_figures_are_believed_to_move_one_time_in_twenty_at_most() -> None:
     rng = np.random.default_rng(7)
     found = [trend([series(*rng.normal(0, 1, (3, 4)).tolist()) for _ in range(2)]) for _ in range(600)]
-    assert sum(one.rises or one.falls for one in found) / len(found) <= ALPHA + 0.02
+    assert sum(bool(one.moves) for one in found) / len(found) <= ALPHA + 0.02
 
 
 @pytest.mark.parametrize(
@@ -110,9 +108,10 @@ def test_a_figure_rises(levels: tuple[list[float], ...], expected: Verdict) -> N
     ],
 )
 def test_a_figure_stays_or_rises_noticeably(levels: tuple[list[float], ...], stays: Verdict, rises: Verdict) -> None:
-    assert constant([series(*levels)], REPLAY).verdict is stays
-    assert noticeable([series(*levels)], REPLAY).verdict is rises
-    assert constant([], REPLAY)[0] is noticeable([], REPLAY)[0] is Verdict.NOT_ASKED
+    for noticeably, expected in ((False, stays), (True, rises)):
+        claim = Stays(REPLAY, "state_mb", rises=noticeably)
+        assert claim.judged([series(*levels)]).verdict is expected
+        assert claim([]).verdict is Verdict.NOT_ASKED
 
 
 @pytest.mark.parametrize(("added", "expected"), [(25.0, True), (100.0, None)])
@@ -127,24 +126,23 @@ def test_differences_stay_within_a_share_of_what_they_begin_from(added: float, e
     assert [one.base for one in found] == [1000.0] and hardly_changes(found) is expected
 
 
+def lies(values: list[float], low: float = -math.inf, high: float = math.inf) -> Outcome:
+    return Lies(lambda _: (values, "said"), low, high)([])
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([10.0, 11.0, 12.0], True),
-        ([10.0, 11.0], None),
-        ([10.0], None),
-        ([7.4, 10.0, 16.7], None),
-        ([6.0, 10.0, 12.0, 15.0, 19.0], True),
-        ([24.0, 24.5, 25.0], False),
-        ([1.0, 1.05, 1.1], False),
-        ([20.0, 20.0, 20.0], None),
-        ([19.0, 20.0, 21.0], None),
+        ([10.0, 11.0, 12.0], True), ([10.0, 11.0], None), ([10.0], None), ([7.4, 10.0, 16.7], None),
+        ([6.0, 10.0, 12.0, 15.0, 19.0], True), ([24.0, 24.5, 25.0], False), ([1.0, 1.05, 1.1], False),
+        ([20.0, 20.0, 20.0], None), ([19.0, 20.0, 21.0], None),
     ],
-)
+)  # fmt: skip
 def test_a_figure_lies_in_a_range(values: list[float], expected: bool | None) -> None:
-    found = between(values, 5, 20)
-    assert found.holds is expected and (found.p <= ALPHA) == (expected is not None)
-    assert between(values, -math.inf, math.inf).holds is (True if len(values) > 2 else None)
+    told = {True: AGREES, False: DISAGREES, None: CANNOT_TELL}
+    found = lies(values, 5, 20)
+    assert found.verdict is told[expected] and (found.p <= ALPHA) == (expected is not None)
+    assert lies(values).verdict is (AGREES if len(values) > 2 else CANNOT_TELL)
 
 
 @given(st.lists(FIGURES, min_size=3, max_size=8, unique=True), FIGURES)
@@ -152,9 +150,10 @@ def test_beyond_a_limit_is_where_the_interval_of_the_mean_lies(values: list[floa
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     low, high = (float(np.mean(values)) + side * error * stats.t.ppf(0.975, len(values) - 1) for side in (-1, 1))
     if min(abs(limit - low), abs(limit - high)) > 1e-6:
-        found = beyond(values, limit)
-        assert found.holds is (True if limit < low else False if limit > high else None)
-        assert found.p == pytest.approx(stats.ttest_1samp(values, limit).pvalue)
+        above, below = lies(values, low=limit), lies(values, high=limit)
+        ways = (AGREES, DISAGREES) if limit < low else (DISAGREES, AGREES) if limit > high else (CANNOT_TELL,) * 2
+        assert (above.verdict, below.verdict) == ways
+        assert above.p == below.p == pytest.approx(stats.ttest_1samp(values, limit).pvalue)
 
 
 def test_all_runs_answer_where_there_are_several() -> None:
@@ -247,6 +246,19 @@ def test_a_series_is_named_by_its_fault_in_words_and_its_other_parameters() -> N
     assert [one.name for one in series_of(records, "state_mb", LATENCY.read)] == [
         "driver kill, rate 70", "driver kill, rate 1,000", "executor kill, rate 70", "executor kill, rate 1,000"
     ]  # fmt: skip
+
+
+def test_an_axis_of_repeated_values_leaves_out_the_others_and_asks_about_a_part() -> None:
+    records = [
+        run(float(rate + number), number, rate=rate)
+        for rate, times in ((100, 2), (200, 1), (300, 2), (400, 2))
+        for number in range(times)
+    ]
+    for part, values in (((None, None), (100, 300, 400)), ((1, -1), (300,)), ((-2, None), (300, 400))):
+        (one,) = Moves(LATENCY, "rate", repeated=3, part=part).series(records)
+        assert tuple(level.at for level in one.levels) == values
+    few = Moves(LATENCY, "rate", repeated=4, remark=lambda there: f"; of {len(there)}")(records)
+    assert few == (Verdict.NOT_ASKED, "takes four rates, each measured more than once; of 7", None)
 
 
 def test_only_numbers_are_an_axis_unless_its_values_are_named() -> None:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from fault import plan
 from fault.identity import ANY, VICTIMS
-from faultline.engines.base import COMMIT_MODES, CYCLES, Commit, Engine, Hit, Seen, Span, Traces, covers
+from faultline.engines.base import CYCLES, Commit, Engine, Hit, Seen, Span, Traces, covers
 from faultline.engines.known_truth.engine import KnownTruth
 from faultline.engines.registry import ENGINES, Registry, engine_of
 from faultline.engines.spark.engine import Spark
+from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.experiment.common import CommitMode
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.registry import WORKLOADS

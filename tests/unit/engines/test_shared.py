@@ -53,7 +53,7 @@ def test_logs_that_executors_left_there_come_among_the_raw_files(
     (folder / EXECUTORS / "app-20261121061501-0007_3.gc.log").write_text("paused")
     (folder / EXECUTORS / "notes").touch()
     copy_executor_logs(attempt, settings)
-    logs = attempt.spark_logs / "app-20261121061501-0007" / "3"
+    logs = attempt.engine_logs / "app-20261121061501-0007" / "3"
     assert {path.name: path.read_text() for path in logs.iterdir()} == {"stderr": "said", "gc.log": "paused"}
 
     keep_logs(attempt)

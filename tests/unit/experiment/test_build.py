@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.spark.conf_rules import OWNED
+from faultline.engines.spark.build_rules import refuse_decided
+from faultline.engines.spark.conf_rules import BUSY, OWNED
 from faultline.engines.spark.settings import decided_settings
-from faultline.experiment.build import BUSY, BuildSpec, parse_build, refuse_decided
+from faultline.experiment.build import BuildSpec, parse_build
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.decide import ERROR, EXAMPLE, Decide, parse_decide
 from faultline.lifecycle.builds import check_build
@@ -61,7 +62,7 @@ def test_nothing_is_the_checkout_as_it_is() -> None:
 )
 def test_what_is_refused_names_its_key(given: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        parse_build(given, "baseline")
+        check_build(parse_build(given, "baseline"), parse_configuration({}), key="baseline")
 
 
 @pytest.mark.parametrize("mode", ["aligned", "aligned-changelog", "none"])

@@ -255,7 +255,9 @@ ADAPTIVE = "spark_conf.spark.sql.adaptive.enabled"
 NAMES = st.text("abc.", min_size=1).filter(lambda name: name.strip("."))
 
 
-@given(st.dictionaries(st.sampled_from(OBJECTS), st.dictionaries(NAMES, st.text("xyz", min_size=1), min_size=1)))
+@given(
+    st.dictionaries(st.sampled_from(sorted(OBJECTS)), st.dictionaries(NAMES, st.text("xyz", min_size=1), min_size=1))
+)
 def test_spreading_and_folding_are_each_others_inverse(objects: dict[str, Any]) -> None:
     config = {"rate": 1.0, **objects}
     assert folded(spread(config)) == config

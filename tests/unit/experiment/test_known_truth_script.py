@@ -163,7 +163,7 @@ def test_figures_add_up_what_the_scenarios_found() -> None:
         return {"comparisons": comparisons, "differing_tables": list(differing)}
 
     found = figures([outcome([0.1, 0.4], [0, 0]), outcome([0.2], [3, 0], "counts")])
-    assert found["scenarios"]["value"] == 2
-    assert (found["worst_time_error_bins"]["value"], found["worst_time_error_bins"]["low"]) == (0.4, 0.2)
-    assert (found["count_errors"]["value"], found["count_errors"]["high"]) == (3, 3)
-    assert found["differing_tables"]["value"] == 1
+    assert found["scenarios"].value == 2
+    assert (found["worst_time_error_bins"].value, found["worst_time_error_bins"].low) == (0.4, 0.2)
+    assert (found["count_errors"].value, found["count_errors"].high) == (3, 3)
+    assert found["differing_tables"].value == 1

@@ -68,13 +68,13 @@ from pathlib import Path
 from faultline.system.settings import load_settings
 from faultline.engines.spark.settings import configured_settings, workload_program
 from faultline.experiment.config import parse_configuration
-from faultline.lifecycle.environment import programs
+from faultline.engines.spark.build_rules import program_hashes
 from generators.spec import GeneratorSpec
 config = parse_configuration({"workload": "echo", "fault": "none"})
 spec = GeneratorSpec(bootstrap="x", topic="x", partitions=2, rate=1, seconds=1, **config.input_source())
 print(spec.source, config.paced, config.kind.tuples(config.own), config.kind.latency_method_of(config.own))
 folder = load_settings().root / "spark_jobs"
-print(workload_program(folder, config).is_file(), "echo.py" in programs(folder))
+print(workload_program(folder, config).is_file(), "echo.py" in program_hashes(folder))
 print(configured_settings(config)["spark.executor.cores"])
 """
     assert tree.ask(question) == ["text True {'tuples': 'words'} batch", "True True", "1"]

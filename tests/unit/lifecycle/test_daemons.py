@@ -109,12 +109,12 @@ def test_a_workload_that_ended_is_told_by_its_own_last_words(
     run = run_with(tmp_path, settings(tmp_path, 1))
     attempt = run.attempt
     write_json(attempt.folder / "workload.json", {"max_restarts": 1})
-    attempt.spark_logs.mkdir()
+    attempt.engine_logs.mkdir()
     log = "Traceback (most recent call last):\nValueError: none\n"
     if measured:
         log = "an Error\n[AN_ERROR.OF_A_CLASS] why\nan Exception\nbye\n"
         attempt.gate.touch()
-    (attempt.spark_logs / "driver-0.log").write_text(log)
+    (attempt.engine_logs / "driver-0.log").write_text(log)
     lines = [{"event": "exit", "incarnation": number, "returncode": code} for number, code in enumerate(codes)]
     write_lines(attempt.supervisor_journal, lines)
     entry = detached(attempt, "supervisor")

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from faultline.engines.spark.build_rules import READERS, program_hashes
 from faultline.experiment.build import BuildSpec
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle import builds as subject
 from faultline.lifecycle.builds import build_of
-from faultline.lifecycle.environment import READERS, describe, programs
+from faultline.lifecycle.environment import describe
 from faultline.lifecycle.machine import cgroup_limits, machine, processor
 from faultline.records.environment import Environment
 from faultline.system.errors import ConfigError
@@ -21,20 +22,20 @@ from faultline.system.settings import ROOT, Settings
 def test_a_workloads_program_is_part_of_the_build_and_a_reader_is_not(tmp_path: Path) -> None:
     (tmp_path / "queries").mkdir()
     (tmp_path / "queries" / "q1.sql").write_text("SELECT 1")
-    before = programs(tmp_path)
+    before = program_hashes(tmp_path)
     assert set(before) == {"queries/q1.sql"}
     (tmp_path / "harvest.py").write_text("1")
     (tmp_path / "word_tuples.py").write_text("1")
-    assert programs(tmp_path) == before
+    assert program_hashes(tmp_path) == before
     (tmp_path / "queries" / "q1.sql").write_text("SELECT 2")
-    assert programs(tmp_path) != before
+    assert program_hashes(tmp_path) != before
 
 
 def test_readers_are_there_and_no_workload() -> None:
     folder = ROOT / "spark_jobs"
     assert all((folder / f"{name}.py").is_file() for name in READERS)
     nexmark = {f"nexmark{name}" for name in ("_query.py", "/events.py", "/queries/q5.sql")}
-    assert {"word_count.py", "topology.py", *nexmark} <= programs(folder).keys()
+    assert {"word_count.py", "topology.py", *nexmark} <= program_hashes(folder).keys()
 
 
 def test_of_a_targets_broker_nothing_is_said_that_is_known_of_the_embedded_one(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.records import made_run, write_record
+from benchmarks.records import write_record
 from faultline.records.catalogue import MACRO, bounds_of
 from faultline.records.index import Index
 from faultline.records.record import RecoveryPart, TriggerPart
 from faultline.records.recoveries import OF_ONE, Bounds, recoveries_of, run_value, value_of_run
 from faultline.records.summary import Entry
-from tests.unit.sample_records import CENSORED, RECOVERED, sample
+from tests.unit.sample_records import CENSORED, RECOVERED, made_run, sample
 
 SECONDS = st.floats(0, 500).map(lambda value: round(value, 3))
 

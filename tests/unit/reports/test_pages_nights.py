@@ -11,6 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
+from faultline.comparison.night_verdict import NightVerdict
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
@@ -91,7 +92,7 @@ def test_only_the_verdicts_that_are_looked_at_are_read(tmp_path: Path, monkeypat
     put(tmp_path, *made)
     read: list[str | None] = []
     monkeypatch.setattr(nights, "NIGHTS_A_PAGE", 3)
-    monkeypatch.setattr(nights, "kept_verdict", lambda results, sweep: read.append(sweep) or {"summary": "s"})
+    monkeypatch.setattr(nights, "kept_verdict", lambda results, sweep: read.append(sweep) or NightVerdict(summary="s"))
     nights_page(site(tmp_path))
     newest = [f"202611{number:02d}T020000" for number in (9, 8, 7)]
     assert sorted(read, key=str, reverse=True) == newest, "each once"

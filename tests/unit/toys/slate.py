@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from faultline.engines.base import Batch, Capabilities, Commit, Epoch, Life, Seen, Totals, Traces
@@ -55,7 +56,10 @@ class Slate:
     capabilities = Capabilities(
         commit_modes=frozenset({"aligned"}), cycles=frozenset(), granularity=frozenset({"batch"})
     )
-    packages: tuple[str, ...] = ()
+    packages: Mapping[str, str] = MappingProxyType({"chalk": "Chalk"})
+    programs = None
+    replacer = "nobody"
+    job_settings = "slate."
     error_line = re.compile("the chalk broke")
 
     def fixed_settings(self) -> dict[str, str]:
@@ -64,8 +68,13 @@ class Slate:
     def settings(self, config: Any) -> dict[str, str]:
         return {**self.fixed_settings(), "slate.hands": str(config.executors)}
 
-    def decided_settings(self, config: Any) -> frozenset[str] | None:
-        return None
+    def check_build(self, spec: Any, config: Any, key: str) -> None:
+        from faultline.system.errors import ConfigError
+
+        raise ConfigError(f"{key}: a slate runs no programs of a build; leave it out")
+
+    def program_hashes(self, folder: Any) -> dict[str, str]:
+        return {}
 
     def jvms(self, config: Any, *, with_archive: bool) -> dict[str, dict[str, Any]]:
         return {}

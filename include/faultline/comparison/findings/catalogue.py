@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from faultline.comparison.findings.finding import Claim, Finding, Outcome, Verdict
-from faultline.comparison.findings.jiang import COMPUTE_AND_INTERVAL, SKEW_AND_ALIGNMENT, STATE_AND_INTERVAL
+from faultline.comparison.findings.finding import Claim, Outcome, Verdict
+from faultline.comparison.findings.jiang import COMPUTE_AND_INTERVAL, RECOVERY, SKEW_AND_ALIGNMENT, STATE_AND_INTERVAL
 from faultline.comparison.findings.lu import TOPOLOGY
-from faultline.comparison.findings.recovery import RECOVERY
 from faultline.comparison.findings.shi import EXECUTOR_CORES, INPUT_RATE
 from faultline.comparison.statistics.estimate import ALPHA, false_discoveries
 from faultline.records.record import Record
@@ -33,6 +33,15 @@ PAPERS: Mapping[str, str] = MappingProxyType(
     | {"input_rate": STOCK_TRADING, "executor_cores": STOCK_TRADING}
     | {"topology_optimisation": DYNAMIC_TOPOLOGY}
 )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim with its verdict and the evidence for it."""
+
+    claim: Claim
+    verdict: Verdict
+    evidence: str
 
 
 def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:

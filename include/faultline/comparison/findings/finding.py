@@ -39,6 +39,21 @@ class Outcome(NamedTuple):
     p: float | None = None
 
 
+def verdict(holds: bool | None) -> Verdict:
+    """The verdict that follows when a claim holds, does not, or nobody can tell."""
+    return Verdict.CANNOT_TELL if holds is None else Verdict.AGREES if holds else Verdict.DISAGREES
+
+
+def nothing(why: str = "no valid runs that differ in nothing but this") -> Outcome:
+    """Nothing was measured that could answer, though it could be; `why` says what it takes."""
+    return Outcome(Verdict.NOT_ASKED, why)
+
+
+def not_testable(needs: str) -> Outcome:
+    """Nothing that can be measured here answers; `needs` says what would."""
+    return Outcome(Verdict.NOT_TESTABLE, needs)
+
+
 Test = Callable[[Sequence[Record]], Outcome]
 
 
@@ -49,15 +64,6 @@ class Claim:
     text: str
     source: str
     test: Test
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A claim with its verdict and the evidence for it."""
-
-    claim: Claim
-    verdict: Verdict
-    evidence: str
 
 
 @dataclass(frozen=True)
@@ -123,10 +129,6 @@ TASK_TIME = measure("run time of tasks", "work.task_s", _s)
 MACHINE = Measure("CPU of the machine", _machine_share, share)
 REPLAY = measure("replay", "recovery.replay_s", _s)
 MACRO = measure("macro recovery", "recovery.macro_s", _s)
-
-
-# Whether an audit shows that every tuple was counted exactly once, or only that as many were counted as came.
-
 
 # What an exact run has none of, by its name in the audit.
 MISCOUNTS = ("lost", "overcounted", "wrong", "sums_differ")

@@ -20,14 +20,15 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from scipy import stats
 
-from faultline.comparison.findings.finding import Measure, Outcome, Verdict
+from faultline.comparison.cells import is_number
+from faultline.comparison.findings.finding import Measure, Outcome, Verdict, faultless, nothing, verdict
 from faultline.comparison.statistics.estimate import ALPHA, LEAST_FREEDOM, NEGLIGIBLE, p_text
 from faultline.experiment.config import Configuration
 from faultline.records.format import fault_of
@@ -37,6 +38,8 @@ from faultline.system.text import sortable
 # More series than this make no line that anybody reads.
 MOST_NAMED = 4
 
+BROKEN = "every run here has a fault, the paper's had none; measure the matrix with fault=none as well"
+_NUMBERS = {2: "two", 3: "three", 4: "four"}
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
 _DERIVED = frozenset({"fault_at_s", "duration_s"})
 _FAULT = ("fault", "fault_action", "fault_plan")
@@ -143,56 +146,29 @@ def _freedom(parts: Sequence[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True)
 class Trend:
-    """The change from the first value to the last over all series, of so many `runs`. `change`: of medians, the median
-    of all series; `turns`: whether a step between neighbours is shown to go the other way."""
+    """The change from the first value to the last over all series, of so many `runs`. `moves`: 1 where a rise is
+    believed, -1 where a fall is, else 0."""
 
     step: Contrast
     runs: int
-    change: float
-    turns: bool
-
-    @property
-    def p(self) -> float:
-        """Two-sided."""
-        return self.step.p
-
-    @property
-    def rises(self) -> bool:
-        """Whether a rise is believed."""
-        return self.p <= ALPHA and self.step.value > 0 and self.change > 0 and not self.turns
-
-    @property
-    def falls(self) -> bool:
-        """Whether a fall is believed."""
-        return self.p <= ALPHA and self.step.value < 0 and self.change < 0 and not self.turns
+    moves: int
 
     @property
     def text(self) -> str:
         """What a belief rests on."""
-        return f"n = {self.runs}, p {p_text(self.p)}"
+        return f"n = {self.runs}, p {p_text(self.step.p)}"
 
 
 def trend(series: Sequence[Series]) -> Trend:
-    """The change along all series, at least one."""
+    """The change along all series, at least one: believed where the medians agree, and no step between neighbours is
+    shown to go the other way."""
     ratio = all(one.ratio for one in series)
     step = mean_of([one.step(one.levels[0], one.levels[-1], ratio) for one in series])
     inner = [one.step(*levels, ratio) for one in series if len(one.levels) > 2 for levels in pairwise(one.levels)]
     turns = any(part.value * step.value < 0 and part.p <= ALPHA for part in inner)
     runs = sum(len(level.values) for one in series for level in one.levels)
-    return Trend(step, runs, statistics.median(one.change for one in series), turns)
-
-
-def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> Outcome:
-    """Whether the figure rises (or falls) with the value."""
-    if not series:
-        return nothing()
-    found = trend(series)
-    said = f"{told(series, measure)} ({found.text})"
-    if found.rises == found.falls:
-        if hardly_changes(series):
-            return Outcome(Verdict.DISAGREES, f"{said}: it hardly changes", 1.0)
-        return Outcome(Verdict.CANNOT_TELL, said, found.p)
-    return Outcome(Verdict.AGREES if found.rises == rises else Verdict.DISAGREES, said, found.p)
+    believed = step.p <= ALPHA and not turns and step.value * statistics.median(one.change for one in series) > 0
+    return Trend(step, runs, int(math.copysign(believed, step.value)))
 
 
 def hardly_changes(series: Sequence[Series]) -> bool | None:
@@ -204,27 +180,105 @@ def hardly_changes(series: Sequence[Series]) -> bool | None:
         return True
     found = trend(series)
     moved = abs(found.step.value) > statistics.fmean(one.margin(ratio) for one in series)
-    return False if (found.rises or found.falls) and moved else None
+    return False if found.moves and moved else None
 
 
-def constant(series: Sequence[Series], measure: Measure) -> Outcome:
-    """Whether the figure does not noticeably depend on the value."""
+@dataclass(frozen=True)
+class Along:
+    """A figure over `runs`, along the parameter `by`. `among`: the values to look at, in their order; by default all
+    numbers. `repeated`: so many values, each measured more than once, are needed, and no others count; `part`: which of
+    them are asked about. `remark`: what is said besides."""
+
+    measure: Measure
+    by: str
+    runs: Callable[[Sequence[Record]], Sequence[Record]] = faultless
+    among: Sequence[Any] | None = None
+    repeated: int = 0
+    part: tuple[int | None, int | None] = (None, None)
+    remark: Callable[[Sequence[Record]], str] = lambda _: ""
+
+    def series(self, records: Sequence[Record]) -> list[Series]:
+        """The series of these records that the claim is about."""
+        found = series_of(self.runs(records), self.by, self.measure.read, self.among)
+        if self.repeated:
+            kept = [replace(one, levels=tuple(each for each in one.levels if len(each.values) > 1)) for one in found]
+            found = [
+                replace(one, levels=one.levels[slice(*self.part)]) for one in kept if len(one.levels) >= self.repeated
+            ]
+        return found
+
+    def __call__(self, records: Sequence[Record]) -> Outcome:
+        series = self.series(records)
+        found = self.judged(series) if series else self._nothing(records)
+        return found._replace(evidence=found.evidence + self.remark(records))
+
+    def judged(self, series: Sequence[Series]) -> Outcome:
+        """What the series say, at least one."""
+        raise NotImplementedError
+
+    def _nothing(self, records: Sequence[Record]) -> Outcome:
+        if self.repeated:
+            return nothing(f"takes {_NUMBERS[self.repeated]} {self.by}s, each measured more than once")
+        broken = self.runs is faultless and any(one.sound for one in records) and not faultless(records)
+        return nothing(BROKEN) if broken else nothing()
+
+
+@dataclass(frozen=True)
+class Moves(Along):
+    """Whether the figure rises (or falls) with the value."""
+
+    rises: bool = True
+
+    def judged(self, series: Sequence[Series]) -> Outcome:
+        """Not where it is shown to stay."""
+        return direction(series, self.measure, rises=self.rises)
+
+
+@dataclass(frozen=True)
+class Stays(Along):
+    """Whether the figure does not noticeably depend on the value; with `rises` whether it noticeably rises with it."""
+
+    rises: bool = False
+
+    def judged(self, series: Sequence[Series]) -> Outcome:
+        """By more than what is negligible, or less."""
+        still, found = hardly_changes(series), trend(series)
+        holds = still
+        if self.rises:
+            holds = None if still is None and found.moves >= 0 else still is False and found.moves > 0
+        # Sameness rests on how close the runs are: it is one test more on the page, and none that chance could take
+        # back.
+        return Outcome(verdict(holds), f"{told(series, self.measure)} ({found.text})", 1.0 if still else found.step.p)
+
+
+@dataclass(frozen=True)
+class Lies:
+    """Whether a figure lies above `low` and below `high`. `sample`: its values, and what they are in words; no values
+    where nothing was measured."""
+
+    sample: Callable[[Sequence[Record]], tuple[Sequence[float], str]]
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __call__(self, records: Sequence[Record]) -> Outcome:
+        values, said = self.sample(records)
+        if not values:
+            return nothing(said)
+        holds, p = between(contrast([values], (1.0,)), self.low, self.high)
+        return Outcome(verdict(holds), f"{said} (n = {len(values)})", p)
+
+
+def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> Outcome:
+    """Whether the figure rises (or falls) along the series."""
     if not series:
         return nothing()
-    still, found = hardly_changes(series), trend(series)
-    # Sameness rests on how close the runs are: it is one test more on the page, and none that chance could take back.
-    return Outcome(verdict(still), f"{told(series, measure)} ({found.text})", 1.0 if still else found.p)
-
-
-def noticeable(series: Sequence[Series], measure: Measure) -> Outcome:
-    """Whether the figure rises with the value by more than what is negligible."""
-    if not series:
-        return nothing()
-    still, found = hardly_changes(series), trend(series)
+    found = trend(series)
     said = f"{told(series, measure)} ({found.text})"
-    if still is None and not found.falls:
-        return Outcome(Verdict.CANNOT_TELL, said, found.p)
-    return Outcome(verdict(still is False and found.rises), said, 1.0 if still else found.p)
+    if not found.moves:
+        if hardly_changes(series):
+            return Outcome(Verdict.DISAGREES, f"{said}: it hardly changes", 1.0)
+        return Outcome(Verdict.CANNOT_TELL, said, found.step.p)
+    return Outcome(verdict((found.moves > 0) is rises), said, found.step.p)
 
 
 class Answer(NamedTuple):
@@ -234,27 +288,11 @@ class Answer(NamedTuple):
     p: float
 
 
-def beyond(values: Sequence[float], limit: float) -> Answer:
-    """Whether the figure lies above the limit."""
-    return above(contrast([values], (1.0,)), limit)
-
-
-def above(found: Contrast, limit: float) -> Answer:
-    """The same of a contrast."""
-    p = found.p_at(limit)
-    return Answer(found.value > limit if p <= ALPHA else None, p)
-
-
-def between(values: Sequence[float], low: float, high: float) -> Answer:
-    """Whether the figure lies in a range: both limits must be told from it, or the one that it is beyond."""
-    found = contrast([values], (1.0,))
-    if found.value < low:
-        return above(found, low)
-    holds, p = above(found, high)
-    if found.value > high:
-        return Answer(None if holds is None else False, p)
-    p = max(p, found.p_at(low))
-    return Answer(True if p <= ALPHA else None, p)
+def between(found: Contrast, low: float, high: float) -> Answer:
+    """Whether it lies in a range: both limits must be told from it, or the one that it is beyond."""
+    outside = [limit for limit, beyond in ((low, found.value < low), (high, found.value > high)) if beyond]
+    p = max(found.p_at(limit) for limit in outside or (low, high))
+    return Answer(not outside if p <= ALPHA else None, p)
 
 
 def series_of(
@@ -265,7 +303,7 @@ def series_of(
     gathered: dict[str, dict[Any, list[float | None]]] = {}
     for record in records:
         at = record.config.get(by)
-        if at in among if among is not None else _is_number(at):
+        if at in among if among is not None else is_number(at):
             gathered.setdefault(_rest(record, {by}), {}).setdefault(at, []).append(read(record))
     return _named(gathered, by, among)
 
@@ -280,7 +318,7 @@ def differences_of(
     single: dict[tuple[str, Any, int], dict[Any, float | None]] = {}
     for record in records:
         at, side = record.config.get(by), record.config.get(contrast)
-        if _is_number(at) and side in values:
+        if is_number(at) and side in values:
             single.setdefault((_rest(record, {by, contrast}), at, record.repetition), {})[side] = read(record)
     gathered: dict[str, dict[Any, list[float | None]]] = {}
     bases: dict[str, list[float]] = {}
@@ -295,21 +333,6 @@ def differences_of(
 def every(answers: Sequence[bool]) -> bool | None:
     """What all runs answer, where there are several and they are at one; None when nobody can tell."""
     return answers[0] if len(answers) > 1 and len(set(answers)) == 1 else None
-
-
-def verdict(holds: bool | None) -> Verdict:
-    """The verdict that follows when a claim holds, does not, or nobody can tell."""
-    return Verdict.CANNOT_TELL if holds is None else Verdict.AGREES if holds else Verdict.DISAGREES
-
-
-def nothing(why: str = "no valid runs that differ in nothing but this") -> Outcome:
-    """Nothing was measured that could answer, though it could be; `why` says what it takes."""
-    return Outcome(Verdict.NOT_ASKED, why)
-
-
-def not_testable(needs: str) -> Outcome:
-    """Nothing that can be measured here answers; `needs` says what would."""
-    return Outcome(Verdict.NOT_TESTABLE, needs)
 
 
 def told(series: Sequence[Series], measure: Measure) -> str:
@@ -366,8 +389,4 @@ def _name(config: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _written(value: Any) -> str:
-    return f"{value:,.10g}" if _is_number(value) else str(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:,.10g}" if is_number(value) else str(value)

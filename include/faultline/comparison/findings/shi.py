@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from faultline.comparison.capacity import holds
@@ -33,26 +34,26 @@ from faultline.comparison.findings.finding import (
     TASKS,
     THROUGHPUT,
     Claim,
-    Measure,
     Outcome,
     Verdict,
     faultless,
+    not_testable,
+    nothing,
     valid,
+    verdict,
 )
 from faultline.comparison.findings.predicates import (
+    Along,
+    Lies,
+    Moves,
     Series,
-    above,
-    beyond,
-    constant,
+    Stays,
+    between,
     contrast,
-    direction,
     every,
     hardly_changes,
     mean_of,
-    not_testable,
-    nothing,
     series_of,
-    verdict,
 )
 from faultline.comparison.statistics.estimate import ALPHA, p_text
 from faultline.records.record import Record
@@ -67,72 +68,51 @@ PAPER_FACTOR, PAPER_SHARE = 8.0, 1 / 3
 NEARLY = 0.1
 
 
-def along(records: Sequence[Record], by: str, measure: Measure, *, rises: bool) -> Outcome:
-    """The direction of a figure along one axis."""
-    found = direction(series_of(faultless(records), by, measure.read), measure, rises=rises)
-    return found._replace(evidence=found.evidence + _oversubscribed(records))
-
-
 def gc_along_the_cores(records: Sequence[Record]) -> Outcome:
     """GC time along the cores, where each record has it from the JVMs' logs. What Spark tells cannot answer: it adds a
     pause to each task that is running, and more cores run more tasks at once."""
-    found = along(records, CORES, GC, rises=True)
+    found = Moves(GC, CORES, remark=oversubscribed)(records)
     if all(record.metrics.gc is not None for record in faultless(records)):
         return found
     return Outcome(Verdict.CANNOT_TELL, f"{found.evidence}; {GC_BY_TASKS}")
 
 
-def steepest_at_the_end(records: Sequence[Record], measure: Measure) -> Outcome:
-    """Whether the last step of the rate raises the figure more than all steps before it together. Not where the
-    last step hardly changes it."""
-    series = _rates(records, measure, 3)
-    if not series:
-        return nothing("takes three rates, each measured more than once")
-    answers, said, ps = [], [], []
-    for one in series:
-        ends = (one.levels[0], one.levels[-2], one.levels[-1])
-        surplus = contrast([level.values for level in ends], (1.0, -2.0, 1.0))
-        p = surplus.p
-        flat = p > ALPHA and hardly_changes([Series(one.by, one.name, one.levels[-2:])])
-        answers.append(False if flat else None if p > ALPHA else surplus.value > 0)
-        # Sameness rests on how close the runs are, which chance takes back as little as in `constant`.
-        ps.append(1.0 if flat else p)
-        rates = f"{ends[0].at:,} to {ends[1].at:,}/s, {ends[2].at:,}/s"
-        figures = [measure.text(level.median) for level in ends]
-        said.append(
-            f"{measure.name} {figures[0]} to {figures[1]}, then {figures[2]} (at {rates}; n = "
-            f"{sum(len(level.values) for level in ends)}, p {p_text(p)})"
-        )
-        if flat:
-            said[-1] += ": the last step hardly changes it"
-    return Outcome(verdict(answers[0] if len(set(answers)) == 1 else None), "; ".join(said), max(ps))
+@dataclass(frozen=True)
+class Steepest(Along):
+    """Whether the last step raises the figure more than all steps before it together. Not where the last step hardly
+    changes it."""
+
+    def judged(self, series: Sequence[Series]) -> Outcome:
+        """Series that differ about it leave it open."""
+        answers, said, ps = [], [], []
+        for one in series:
+            ends = (one.levels[0], one.levels[-2], one.levels[-1])
+            surplus = contrast([level.values for level in ends], (1.0, -2.0, 1.0))
+            p = surplus.p
+            flat = p > ALPHA and hardly_changes([replace(one, levels=one.levels[-2:])])
+            answers.append(False if flat else None if p > ALPHA else surplus.value > 0)
+            # Sameness rests on how close the runs are, which chance takes back as little as in `Stays`.
+            ps.append(1.0 if flat else p)
+            rates = f"{ends[0].at:,} to {ends[1].at:,}/s, {ends[2].at:,}/s"
+            first, last, then = (self.measure.text(level.median) for level in ends)
+            runs = sum(len(level.values) for level in ends)
+            said.append(
+                f"{self.measure.name} {first} to {last}, then {then} (at {rates}; n = {runs}, p {p_text(p)})"
+                f"{': the last step hardly changes it' if flat else ''}"
+            )
+        return Outcome(verdict(answers[0] if len(set(answers)) == 1 else None), "; ".join(said), max(ps))
 
 
-def tasks_hardly_change(records: Sequence[Record]) -> Outcome:
-    """Tasks between the second rate and the last but one."""
-    series = [Series(one.by, one.name, one.levels[1:-1]) for one in _rates(records, TASKS, 4)]
-    return constant(series, TASKS) if series else nothing("takes four rates, each measured more than once")
-
-
-def tasks_fall_at_the_end(records: Sequence[Record]) -> Outcome:
-    """Tasks at the last two rates."""
-    series = [Series(one.by, one.name, one.levels[-2:]) for one in _rates(records, TASKS, 2)]
-    return direction(series, TASKS, rises=False) if series else nothing("takes two rates, each measured more than once")
-
-
-def not_fully_used(records: Sequence[Record], by: str) -> Outcome:
+def busy(records: Sequence[Record], by: str) -> tuple[list[float], str]:
     """The machine's CPU at the greatest value of an axis: engine, broker and generator share it here."""
     there = faultless(records)
     greatest = max((float(record.config[by]) for record in there), default=0.0)
     shares = [MACHINE.read(record) for record in there if float(record.config[by]) == greatest]
     known = [value for value in shares if value is not None]
     if not known:
-        return nothing("no valid run")
-    said = (
-        f"at {greatest:,.10g} the machine is {min(known):.0%} to {max(known):.0%} busy, generator and broker included"
-    )
-    full = beyond(known, FULLY_USED)
-    return Outcome(verdict(None if full.holds is None else not full.holds), f"{said} (n = {len(known)})", full.p)
+        return [], "no valid run"
+    used = f"{min(known):.0%} to {max(known):.0%} busy, generator and broker included"
+    return known, f"at {greatest:,.10g} the machine is {used}"
 
 
 def threshold(records: Sequence[Record]) -> Outcome:
@@ -173,20 +153,14 @@ def a_third_of_the_latency(records: Sequence[Record]) -> Outcome:
     shares = [b / a for fewest, most in ends for a in fewest.values for b in most.values if a]
     factor = min(float(most.at) / float(fewest.at) for fewest, most in ends)
     said = f"{min(shares):.0%} to {max(shares):.0%} of the {NON_COMPUTE.name} with {factor:g} times the cores"
-    said += _oversubscribed(records)
+    said += oversubscribed(records)
     if factor < PAPER_FACTOR:
         return not_testable(f"takes {PAPER_FACTOR:g} times the cores, as the paper had; here {said}")
     if not all(one.ratio for one in series):
         return Outcome(Verdict.CANNOT_TELL, said)
     share = mean_of([one.step(*levels, True) for one, levels in zip(series, ends, strict=True)])
-    larger = above(share, math.log(PAPER_SHARE + NEARLY))
-    return Outcome(verdict(None if larger.holds is None else not larger.holds), said, larger.p)
-
-
-def throughput_stays(records: Sequence[Record]) -> Outcome:
-    """Records committed per second, along the cores."""
-    found = constant(series_of(faultless(records), CORES, THROUGHPUT.read), THROUGHPUT)
-    return found._replace(evidence=found.evidence + _oversubscribed(records))
+    found, p = between(share, -math.inf, math.log(PAPER_SHARE + NEARLY))
+    return Outcome(verdict(found), said, p)
 
 
 def sustained_rates(records: Sequence[Record]) -> dict[float, list[bool]]:
@@ -199,21 +173,11 @@ def sustained_rates(records: Sequence[Record]) -> dict[float, list[bool]]:
     return dict(sorted(held.items()))
 
 
-def _rates(records: Sequence[Record], measure: Measure, fewest: int) -> list[Series]:
-    """Series of at least so many rates. What the search for the highest rate measured once is left out."""
-    found = []
-    for one in series_of(faultless(records), RATE, measure.read):
-        repeated = tuple(level for level in one.levels if len(level.values) > 1)
-        if len(repeated) >= fewest:
-            found.append(Series(one.by, one.name, repeated))
-    return found
-
-
 def _control_losses(record: Record) -> list[str]:
     return [reason for reason in record.reasons if reason.startswith("fault-in-control")]
 
 
-def _oversubscribed(records: Sequence[Record]) -> str:
+def oversubscribed(records: Sequence[Record]) -> str:
     """A remark where executors had more cores than the machine, as the paper's had with 64 on 20."""
     over = {float(record.config[CORES]) for record in valid(records) if record.environment.oversubscribed}
     if not over:
@@ -222,86 +186,37 @@ def _oversubscribed(records: Sequence[Record]) -> str:
 
 
 INPUT_RATE = (
-    Claim(
-        "Spark Streaming: the higher the rate, the larger the latency",
-        "3.3, test 1, finding 1, figure 3",
-        partial(along, by=RATE, measure=NON_COMPUTE, rises=True),
-    ),
-    Claim(
-        "Spark Streaming: latency rises little while rates are low, and much at the highest (205 ms more)",
-        "3.3, test 1, findings 1 and 3, figure 3",
-        partial(steepest_at_the_end, measure=NON_COMPUTE),
-    ),
-    Claim(
-        "Spark Streaming: the higher the rate, the more GC time",
-        "3.3, test 1, finding 2, figure 4",
-        partial(along, by=RATE, measure=GC, rises=True),
-    ),
-    Claim(
-        "Spark Streaming: the higher the rate, the more CPU",
-        "3.3, test 1, finding 2",
-        partial(along, by=RATE, measure=CPU, rises=True),
-    ),
-    Claim(
-        "Spark Streaming: at the highest rate the CPU is not fully used (28.71 % on average)",
-        "3.3, test 1, finding 2",
-        partial(not_fully_used, by=RATE),
-    ),
-    Claim(
-        "Spark Streaming: performance is stable up to a threshold of the rate, and drops beyond it",
-        "3.3, test 1, finding 3, table 3",
-        threshold,
-    ),
-    Claim(
-        "Spark Streaming: execution time grows little at first, and much at the highest rate (a minute more)",
-        "3.3, test 1, finding 3, table 3",
-        partial(steepest_at_the_end, measure=TASK_TIME),
-    ),
-    Claim(
-        "Spark Streaming: tasks hardly change between the second and the last but one rate",
-        "3.3, test 1, finding 3, figure 5",
-        tasks_hardly_change,
-    ),
-    Claim(
-        "Spark Streaming: tasks become fewer at the highest rate",
-        "3.3, test 1, finding 3, figure 5",
-        tasks_fall_at_the_end,
-    ),
-    Claim(
-        "Spark Streaming: a rate that is too high does not cost an executor, thanks to back pressure",
-        "3.3, test 1, finding 3",
-        overload_is_survived,
-    ),
-)
+    Claim("Spark Streaming: the higher the rate, the larger the latency", "3.3, test 1, finding 1, figure 3",
+          Moves(NON_COMPUTE, RATE, remark=oversubscribed)),
+    Claim("Spark Streaming: latency rises little while rates are low, and much at the highest (205 ms more)",
+          "3.3, test 1, findings 1 and 3, figure 3", Steepest(NON_COMPUTE, RATE, repeated=3)),
+    Claim("Spark Streaming: the higher the rate, the more GC time", "3.3, test 1, finding 2, figure 4",
+          Moves(GC, RATE, remark=oversubscribed)),
+    Claim("Spark Streaming: the higher the rate, the more CPU", "3.3, test 1, finding 2",
+          Moves(CPU, RATE, remark=oversubscribed)),
+    Claim("Spark Streaming: at the highest rate the CPU is not fully used (28.71 % on average)",
+          "3.3, test 1, finding 2", Lies(partial(busy, by=RATE), high=FULLY_USED)),
+    Claim("Spark Streaming: performance is stable up to a threshold of the rate, and drops beyond it",
+          "3.3, test 1, finding 3, table 3", threshold),
+    Claim("Spark Streaming: execution time grows little at first, and much at the highest rate (a minute more)",
+          "3.3, test 1, finding 3, table 3", Steepest(TASK_TIME, RATE, repeated=3)),
+    Claim("Spark Streaming: tasks hardly change between the second and the last but one rate",
+          "3.3, test 1, finding 3, figure 5", Stays(TASKS, RATE, repeated=4, part=(1, -1))),
+    Claim("Spark Streaming: tasks become fewer at the highest rate", "3.3, test 1, finding 3, figure 5",
+          Moves(TASKS, RATE, repeated=2, part=(-2, None), rises=False)),
+    Claim("Spark Streaming: a rate that is too high does not cost an executor, thanks to back pressure",
+          "3.3, test 1, finding 3", overload_is_survived),
+)  # fmt: skip
 EXECUTOR_CORES = (
-    Claim(
-        "Spark Streaming: the number of cores hardly changes the throughput",
-        "3.3, test 2, finding 1, figure 6",
-        throughput_stays,
-    ),
-    Claim(
-        "Spark Streaming: the more cores, the smaller the latency",
-        "3.3, test 2, finding 2, figure 7",
-        partial(along, by=CORES, measure=NON_COMPUTE, rises=False),
-    ),
-    Claim(
-        "Spark Streaming: with 16 cores instead of 2 the latency is a third",
-        "3.3, test 2, finding 2, figure 7",
-        a_third_of_the_latency,
-    ),
-    Claim(
-        "Spark Streaming: the more cores, the more GC time",
-        "3.3, test 2, finding 3, figure 8",
-        gc_along_the_cores,
-    ),
-    Claim(
-        "Spark Streaming: the more cores, the more CPU",
-        "3.3, test 2, finding 3",
-        partial(along, by=CORES, measure=CPU, rises=True),
-    ),
-    Claim(
-        "Spark Streaming: with the most cores the CPU is not fully used (31.05 % on average)",
-        "3.3, test 2, finding 3",
-        partial(not_fully_used, by=CORES),
-    ),
-)
+    Claim("Spark Streaming: the number of cores hardly changes the throughput", "3.3, test 2, finding 1, figure 6",
+          Stays(THROUGHPUT, CORES, remark=oversubscribed)),
+    Claim("Spark Streaming: the more cores, the smaller the latency", "3.3, test 2, finding 2, figure 7",
+          Moves(NON_COMPUTE, CORES, remark=oversubscribed, rises=False)),
+    Claim("Spark Streaming: with 16 cores instead of 2 the latency is a third", "3.3, test 2, finding 2, figure 7",
+          a_third_of_the_latency),
+    Claim("Spark Streaming: the more cores, the more GC time", "3.3, test 2, finding 3, figure 8", gc_along_the_cores),
+    Claim("Spark Streaming: the more cores, the more CPU", "3.3, test 2, finding 3",
+          Moves(CPU, CORES, remark=oversubscribed)),
+    Claim("Spark Streaming: with the most cores the CPU is not fully used (31.05 % on average)",
+          "3.3, test 2, finding 3", Lies(partial(busy, by=CORES), high=FULLY_USED)),
+)  # fmt: skip

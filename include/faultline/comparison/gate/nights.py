@@ -11,11 +11,12 @@ from faultline.comparison.compare import metrics_named
 from faultline.comparison.decisions import percent
 from faultline.comparison.gate.verdict import CellVerdict, Finding, GateVerdict, Paired, Pairs, judge_gate
 from faultline.comparison.limits import NOTHING_PROMISED, Promises
+from faultline.comparison.night_verdict import NightVerdict
 from faultline.comparison.statistics.estimate import Interval
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration
 from faultline.records.catalogue import CPU_PER_MILLION, KNOWN
-from faultline.records.manifest import BASELINE, Baseline, Manifest, ManifestCell
+from faultline.records.manifest import Manifest
 from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
 from faultline.system.text import finite
@@ -93,35 +94,29 @@ def visible_text(cell: CellVerdict) -> str:
     return f"{name}: {percent(cell.visible).lstrip('+')} %"
 
 
-def summary(verdict: GateVerdict, beyond: int = 0) -> str:
-    """Whether the gate is shut, how many figures are `beyond` a limit or got which verdict, and beside what."""
-    state = "red" if verdict.red or beyond else "green"
-    counts = [f"{beyond} beyond a limit"] * bool(beyond)
+def paired_verdict(
+    verdict: GateVerdict, spec: Mapping[str, Any], promised: Promises = NOTHING_PROMISED
+) -> NightVerdict:
+    """The verdict as it is kept beside the records. `spec`: the baseline's build as the form names it."""
+    night, beyond = verdict.night, promised.beyond
+    red = verdict.red or bool(beyond)
+    counts = [f"{len(beyond)} beyond a limit"] * bool(beyond)
     counts += [f"{n} {one}" for one in _ORDER if (n := len(verdict.of(one)))]
-    beside = f"beside the baseline {verdict.night.baseline}, in the same night"
-    return f"{state}: {', '.join(counts) or 'nothing was judged'}; {beside}"
+    said = ", ".join(counts) or "nothing was judged"
 
+    def lines(finding: Finding) -> tuple[str, ...]:
+        return tuple(reason(one) for one in verdict.of(finding))
 
-def as_json(verdict: GateVerdict, plan: Manifest, promised: Promises = NOTHING_PROMISED) -> dict[str, Any]:
-    """The verdict as it is kept beside the records."""
-    told = plan.baseline
-    spec = parse_build(told.spec, "baseline").text if told else None
-    return {
-        "schema": 2,
-        "date": verdict.night.date,
-        "build": verdict.night.build,
-        "baseline": {"build": verdict.night.baseline, "spec": spec},
-        "red": verdict.red or bool(promised.beyond),
-        "summary": summary(verdict, len(promised.beyond)),
-        "problem": "; ".join(verdict.problems) or None,
-        "reasons": [reason(one) for one in verdict.of(Finding.WORSE)],
-        "suspicions": [reason(one) for one in verdict.of(Finding.SUSPECTED)],
-        "improvements": [reason(one) for one in verdict.of(Finding.BETTER)],
+    return NightVerdict(
+        date=night.date, build=night.build, red=red,
+        baseline={"build": night.baseline, "spec": parse_build(spec, "baseline").text},
+        summary=f"{'red' if red else 'green'}: {said}; beside the baseline {night.baseline}, in the same night",
+        problem="; ".join(verdict.problems) or None,
         # Of all together each configuration counts by its own scatter: no one share would be seen in all.
-        "visible": [visible_text(one) for one in verdict.cells if one.config_id],
-        "cells": [_cell(one) for one in verdict.cells],
-        **promised.as_json(),
-    }
+        visible=tuple(visible_text(one) for one in verdict.cells if one.config_id),
+        cells=tuple(_cell(one) for one in verdict.cells), reasons=lines(Finding.WORSE),
+        suspicions=lines(Finding.SUSPECTED), improvements=lines(Finding.BETTER), **promised.as_json(),
+    )  # fmt: skip
 
 
 def _cell(cell: CellVerdict) -> dict[str, Any]:
@@ -172,7 +167,7 @@ def _ends(change: Interval) -> list[float | None]:
 CHANGE, SCATTER = 0.22, (-0.03, 0.01, 0.02, -0.01, 0.03, -0.02)
 
 
-def made_up_verdict(kind: str, night: str, configurations: Mapping[str, str], figure: str) -> dict[str, Any] | None:
+def made_up_verdict(kind: str, night: str, configurations: Mapping[str, str], figure: str) -> NightVerdict | None:
     """What would be kept of a night in which each configuration (name by id) is so much `worse` or `better`; None of
     one that is `broken`."""
     if kind == "broken":
@@ -183,13 +178,4 @@ def made_up_verdict(kind: str, night: str, configurations: Mapping[str, str], fi
     cells = tuple(Pairs(one, name, metric, values, values, len(values)) for one, name in configurations.items())
     # Two nights that agree are red.
     verdict = judge_gate([Paired(date, "tonight", "baseline", cells) for date in ("2026-01-01T02:00:00+00:00", night)])
-    return as_json(verdict, _plan(night, list(configurations)))
-
-
-def _plan(night: str, ids: Sequence[str]) -> Manifest:
-    told = Baseline(series=f"{night}{BASELINE}", build="baseline", spec={}, primary=dict.fromkeys(ids, ""))
-    return Manifest(
-        schema=1, sweep_id="made-up", matrix="nightly_regression", run_id="made-up", series=night, build="tonight",
-        logical_date=night, planned_at=night, baseline=told,
-        cells=tuple(ManifestCell(config={}, config_id=one, repetition=0) for one in ids),
-    )  # fmt: skip
+    return paired_verdict(verdict, {})

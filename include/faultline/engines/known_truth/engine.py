@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from faultline.engines.base import Capabilities, Commit, Engine, Hit, Offsets, Progress, Seen, Traces
@@ -24,6 +25,7 @@ from faultline.system.settings import Settings
 from faultline.system.target import endpoints_at
 
 if TYPE_CHECKING:
+    from faultline.experiment.build import BuildSpec
     from faultline.experiment.config import Configuration
 
 
@@ -87,7 +89,10 @@ class KnownTruth:
     capabilities = Capabilities(
         commit_modes=frozenset({"aligned"}), cycles=frozenset(), granularity=frozenset({"batch", "record"})
     )
-    packages: tuple[str, ...] = ()
+    packages: Mapping[str, str] = MappingProxyType({})
+    programs: str | None = None
+    replacer = "the workload supervisor"
+    job_settings = "spark.sql."
     error_line = re.compile(r"^\w+Error: ")
 
     def fixed_settings(self) -> dict[str, str]:
@@ -96,8 +101,13 @@ class KnownTruth:
     def settings(self, config: Configuration) -> dict[str, str]:
         return {}
 
-    def decided_settings(self, config: Configuration) -> frozenset[str] | None:
-        return None
+    def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
+        raise ConfigError(
+            f"{key}: {config.workload} runs no programs of a build; leave it out, or use another workload"
+        )
+
+    def program_hashes(self, folder: Path) -> dict[str, str]:
+        return {}
 
     def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
         return {}

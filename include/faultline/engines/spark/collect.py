@@ -66,9 +66,9 @@ def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
     """Copies each executor's standard error and pauses to spark-logs/<application>/<executor>/{stderr,gc.log}."""
     for folder in worker_folders(attempt, settings):
         for log in (*folder.glob("*/stderr"), *folder.glob(f"*/{EXECUTOR_FILE}")):
-            _copy(log, attempt.spark_logs / folder.name / log.parent.name / log.name)
+            _copy(log, attempt.engine_logs / folder.name / log.parent.name / log.name)
     for application, executor, name, log in executor_logs(attempt):
-        _copy(log, attempt.spark_logs / application / executor / name)
+        _copy(log, attempt.engine_logs / application / executor / name)
 
 
 def _copy(log: Path, target: Path) -> None:

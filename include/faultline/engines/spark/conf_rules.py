@@ -15,16 +15,20 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from faultline.experiment.build import OWN_PREFIX
 from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.named_settings import JVM_OPTIONS, SPARK_CONF
+from faultline.experiment.named_settings import JVM_OPTIONS
 from faultline.system.errors import ConfigError
 from faultline.system.marks import RUN_MARK
 from faultline.system.text import suggest
 from generators.login import LOGIN
 
 KNOWN = Path(__file__).with_name("known_settings.json")
+SPARK_CONF = "spark_conf"
 PREFIX = "spark."
+# Settings that Spark has not, but the programs of Faultline read. This one plants work: microseconds of a core that are
+# burnt for each record, so that it can be seen what a gate makes of a slowdown of known size.
+OWN_PREFIX = "spark.faultline."
+BUSY = f"{OWN_PREFIX}busy_us_per_record"
 # How much of a name must be alike to be taken for a slip.
 ALL_BUT = 0.92
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
@@ -15,7 +16,7 @@ from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.live import LiveTraces
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.rest import DriverSampler
-from faultline.engines.spark.shared import CHECKPOINT, find_hdfs
+from faultline.engines.spark.shared import CHECKPOINT, PROGRAMS, find_hdfs
 from faultline.engines.spark.traces import DETECTORS, detect, is_evidence, read_traces, without_effect
 from faultline.experiment.run import Run
 from faultline.system.endpoints import EMBEDDED, Endpoints
@@ -25,6 +26,7 @@ from faultline.system.settings import Settings, free_port, workers_of
 from faultline.system.target import endpoints_at
 
 if TYPE_CHECKING:
+    from faultline.experiment.build import BuildSpec
     from faultline.experiment.config import Configuration
 
 
@@ -40,7 +42,10 @@ class Spark:
         cycles=frozenset({"checkpoint", "snapshot"}),
         granularity=frozenset({"batch", "record"}),
     )
-    packages: tuple[str, ...] = ("pyspark",)
+    packages: Mapping[str, str] = MappingProxyType({"pyspark": "Spark"})
+    programs: str | None = PROGRAMS
+    replacer = "the Spark Master"
+    job_settings = "spark.sql."
     # An error class, as `[UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS]`.
     error_line = re.compile(r"\[[A-Z][A-Z0-9]+(_[A-Z0-9]+)+(\.[A-Z0-9_]+)*\]")
 
@@ -54,10 +59,15 @@ class Spark:
 
         return experiment_settings(config)
 
-    def decided_settings(self, config: Configuration) -> frozenset[str] | None:
-        from faultline.engines.spark.settings import decided_settings
+    def check_build(self, spec: BuildSpec, config: Configuration, key: str) -> None:
+        from faultline.engines.spark.build_rules import check_build
 
-        return decided_settings(config)
+        check_build(spec, config, key)
+
+    def program_hashes(self, folder: Path) -> dict[str, str]:
+        from faultline.engines.spark.build_rules import program_hashes
+
+        return program_hashes(folder)
 
     def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
         from faultline.engines.spark.settings import jvms

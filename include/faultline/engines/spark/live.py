@@ -53,7 +53,7 @@ class LiveTraces:
             reader = self._executors.setdefault(path, ExecutorLogReader(f"{application}/{executor}"))
             for text in self._new_lines(path):
                 reader.read(text)
-        for path in sorted(self._attempt.spark_logs.glob("driver-*.log")):
+        for path in sorted(self._attempt.engine_logs.glob("driver-*.log")):
             self._drivers.append(parse_driver_log(self._new_lines(path), path.name))
         drivers = DriverEvents(
             tuple(line for one in self._drivers for line in one.lost_tasks),

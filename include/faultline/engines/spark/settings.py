@@ -12,7 +12,7 @@ from typing import Any
 from faultline.engines.spark.conf_rules import OWNED, changed, megabytes, options_of
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
-from faultline.engines.spark.shared import SCRATCH, executor_options
+from faultline.engines.spark.shared import PROGRAMS, SCRATCH, executor_options
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.topology_rules import (
@@ -35,7 +35,6 @@ DRIVER, EXECUTORS = "driver", "executors"
 _LOGGING, _TEMPORARY, _ARCHIVE = "-Dlog4j2.configurationFile=", "-Djava.io.tmpdir=", "-XX:SharedArchiveFile="
 _LOGIN = "-Djava.security.auth.login.config="
 _WITH_PATHS = (_TEMPORARY, _ARCHIVE, _LOGIN)
-PROGRAMS = "spark_jobs"
 # What Spark asks of whoever connects to one of its processes, and how they talk then.
 AUTHENTICATED = {
     "spark.authenticate": "true",

@@ -20,6 +20,8 @@ from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import make_apart, read_document, remove_apart
 
+# The folder of the checkout that holds its programs.
+PROGRAMS = "spark_jobs"
 EXECUTORS, SCRATCH, CHECKPOINT, LOGGING, HDFS = "executors", "scratch", "checkpoint", "log4j2.properties", "hdfs.json"
 # Spark puts both in when it starts an executor.
 _PROCESS = "{{APP_ID}}_{{EXECUTOR_ID}}"

@@ -23,12 +23,12 @@ import psutil
 from faultline.engines.spark import standalone
 from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
 from faultline.engines.spark.settings import (
-    PROGRAMS,
     driver_settings,
     kafka_jars,
     program,
     spark_environment,
 )
+from faultline.engines.spark.shared import PROGRAMS
 from faultline.installation.spark import LOG4J_SPARK, spark_submit
 from faultline.installation.targets.machines import require_folder
 from faultline.system.endpoints import Endpoints

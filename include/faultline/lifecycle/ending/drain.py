@@ -16,7 +16,7 @@ from faultline.system.waiting import wait_until
 DRAIN_LIMIT_S = 60.0
 DRAIN_INTERVALS = 3
 DRAIN_RESTARTS = 3
-# Without a further commit for so long, and DRAIN_INTERVALS: Spark plans no batch without input.
+# Without a further commit for so long, and DRAIN_INTERVALS: without input an engine plans no batch.
 SETTLED_S = 30.0
 # In all: what has not ended by then gets on too slowly to wait for.
 LONGEST_S = 600.0

@@ -7,14 +7,14 @@ import json
 import os
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from airflow.sdk import BaseNotifier
 from tenacity import Retrying, stop_after_attempt, wait_fixed
 
 from faultline.experiment.alert_plan import mail_server, password_file
+from faultline.reports.notes import Alert
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.text import one_line
 
@@ -25,25 +25,6 @@ TIMEOUT_S = 10.0
 TRIES = 3
 # What a try-out is called, in place of one of the kinds.
 TEST = "test"
-
-
-@dataclass(frozen=True)
-class Alert:
-    """What is told: `kind` (worse, better, broken or test), of which night of which DAG, in a line and in more, where
-    to look, and the figures behind it, as the verdict keeps them."""
-
-    kind: str
-    dag_id: str
-    night: str
-    title: str
-    lines: tuple[str, ...]
-    link: str
-    figures: tuple[Mapping[str, Any], ...] = field(default=())
-
-    @property
-    def text(self) -> str:
-        """All of it as plain text."""
-        return "\n".join([f"{self.title}", *self.lines, self.link])
 
 
 class WebhookNotifier(BaseNotifier):
@@ -123,13 +104,6 @@ def _password(target: Mapping[str, Any]) -> str:
     """What the server is told; from a file, since every child of a service reads the service's environment."""
     file = password_file(target)
     return file.read_text().strip() if file else ""
-
-
-def results_link(address: str, sweep_id: str | None) -> str:
-    """Where the night's page is."""
-    from faultline.reports.pages import UI_PAGE
-
-    return f"{address}{UI_PAGE}/sweeps/{quote(sweep_id, safe='')}" if sweep_id else f"{address}{UI_PAGE}/nights"
 
 
 def _quiet(text: str) -> str:

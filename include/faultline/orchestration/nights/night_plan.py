@@ -78,11 +78,10 @@ def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
         if params["primary"]:
             raise ConfigError("primary: judges pairs, and there is no baseline to pair with; give one, or leave it out")
         return None
-    from faultline.comparison.nights import BASELINE
     from faultline.experiment.build import parse_build
     from faultline.lifecycle.builds import build_of, check_builds
     from faultline.lifecycle.environment import installed_build
-    from faultline.records.manifest import Baseline
+    from faultline.records.manifest import BASELINE, Baseline
 
     settings, configs = load_settings(), night_configurations(params["set"])
     spec = parse_build(params["baseline"], "baseline")

@@ -9,7 +9,7 @@ regressions; `tell_people` alerts those whom the night's file names.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,9 +30,9 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
-    from faultline.comparison.gate.verdict import GateVerdict
     from faultline.comparison.limits import Promises
-    from faultline.records.manifest import Manifest
+    from faultline.comparison.night_verdict import NightVerdict
+    from faultline.records.manifest import Baseline, Manifest
     from faultline.records.summary import Entry
 
 # How the DAG is called that notices a night which does not begin, and when it looks.
@@ -251,62 +251,49 @@ def compare_with_baseline() -> dict[str, Any]:
     """Holds the night against its baseline; keeps the verdict in `results/nights/` and puts it into the run's note."""
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.limits import parse_limits, promises
-    from faultline.comparison.nights import Night, as_json, judge_night, nights_of
+    from faultline.comparison.nights import Night, judge_night, nights_of
     from faultline.experiment.cell import sweep_id_of
+    from faultline.orchestration.airflow_api import note_run
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests
-    from faultline.reports.notes import gate_headline, night_headline
+    from faultline.reports.notes import night_headline
 
     context, settings = get_current_context(), load_settings()
-    params, night, run_id = context["params"], night_of_run(), context["run_id"]
-    index, sweep_id = Index(settings.results, settings.home), sweep_id_of(run_id)
+    params, night, sweep_id = context["params"], night_of_run(), sweep_id_of(context["run_id"])
+    index = Index(settings.results, settings.home)
     index.refresh()
-    nights = nights_of(index.of_matrix(context["dag"].dag_id))
+    entries = index.of_matrix(context["dag"].dag_id)
+    nights = nights_of(entries)
     own = next((one for one in nights if one.date == night), Night(night, ()))
     plan = Manifests(settings.results).read(sweep_id)
     if plan is None:
-        return {"summary": "nothing was planned", "reasons": [], "problem": "nothing was planned"}
+        return {"summary": "nothing was planned", "problem": "nothing was planned"}
     # Not the baseline's: whether that one keeps a limit is nobody's question tonight.
     promised = promises([one for one in own.entries if one.build == plan.build], parse_limits(params.get("limits")))
-    if plan.baseline is not None:
-        gate, kept = gate_of(plan, index.of_matrix(context["dag"].dag_id), promised)
-        tell(sweep_id, kept, gate_headline(gate, kept, sweep_id))
-        return {"summary": kept["summary"], "reasons": kept["reasons"], "problem": None, "beyond": promised.beyond,
-                "shut": list(gate.problems)}  # fmt: skip
-    verdict = judge_night(own, nights, metrics_named(params["metrics"]), params["baseline_nights"])
-    kept = as_json(verdict, promised)
-    tell(sweep_id, kept, night_headline(verdict, kept, sweep_id))
-    problem = None if own.valid else kept["problem"]
-    return {
-        "summary": kept["summary"], "reasons": kept["reasons"], "problem": problem, "beyond": promised.beyond,
-    }  # fmt: skip
+    verdict = (
+        judge_night(own, nights, metrics_named(params["metrics"]), params["baseline_nights"], promised)
+        if plan.baseline is None
+        else judge_pairs(plan, plan.baseline, entries, promised)
+    )
+    verdict.keep(settings.results, sweep_id)
+    said = (*verdict.beyond, *verdict.doubtful, *verdict.reasons, *verdict.suspicions)
+    print(*filter(None, (verdict.summary, *said, verdict.problem)), sep="\n")
+    note_run(settings, context, night_headline(verdict, sweep_id))
+    told = verdict.without_figures()
+    # What was measured and cannot be compared is no reason to skip the next task.
+    return told if verdict.paired or not own.valid else {**told, "problem": None}
 
 
-def gate_of(plan: Manifest, entries: Sequence[Entry], promised: Promises) -> tuple[GateVerdict, dict[str, Any]]:
-    """The verdict on a night that was measured beside a baseline, and as it is kept."""
-    from faultline.comparison.gate.nights import as_json, paired_nights
+def judge_pairs(plan: Manifest, baseline: Baseline, entries: Sequence[Entry], promised: Promises) -> NightVerdict:
+    """The verdict on a night that was measured beside a baseline."""
+    from faultline.comparison.gate.nights import paired_nights, paired_verdict
     from faultline.comparison.gate.verdict import judge_gate
     from faultline.records.manifest import Manifests
 
     plans = Manifests(load_settings().results).of_matrix(plan.matrix)
     nights = paired_nights([*(one for one in plans if one.sweep_id != plan.sweep_id), plan], entries)
     verdict = judge_gate([one for one in nights if one.date <= str(plan.logical_date)])
-    return verdict, as_json(verdict, plan, promised)
-
-
-def tell(sweep_id: str, kept: Mapping[str, Any], note: str) -> None:
-    """Keeps a verdict in `results/nights/`, prints it, and puts it into the note of the run."""
-    from faultline.experiment.attempt import write_json
-    from faultline.orchestration.airflow_api import note_run
-
-    context, settings = get_current_context(), load_settings()
-    folder = settings.results / "nights"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"{sweep_id}.json", dict(kept))
-    said = (line for key in ("beyond", "doubtful", "reasons", "suspicions") for line in kept.get(key, ()))
-    lines = [kept["summary"], *said, kept["problem"] or ""]
-    print(*filter(None, lines), sep="\n")
-    note_run(settings, context, note)
+    return paired_verdict(verdict, baseline.spec, promised)
 
 
 @task
@@ -315,26 +302,29 @@ def no_regression(verdict: dict[str, Any]) -> None:
     cannot tell; is skipped when there was nothing to hold the night against."""
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-    than = "the baseline" if "shut" in verdict else "the nights before"
-    wrong = [f"beyond its limit: {line}" for line in verdict.get("beyond", ())]
-    wrong += [f"worse than {than}: {'; '.join(verdict['reasons'])}"] * bool(verdict["reasons"])
-    wrong += verdict.get("shut", ())
+    from faultline.comparison.night_verdict import NightVerdict
+
+    told = NightVerdict.model_validate(verdict)
+    than = "the baseline" if told.paired else "the nights before"
+    wrong = [f"beyond its limit: {line}" for line in told.beyond]
+    wrong += [f"worse than {than}: {'; '.join(told.reasons)}"] * bool(told.reasons)
+    wrong += [told.problem] if told.paired and told.problem else []
     if wrong:
         raise AirflowFailException("; ".join(wrong))
-    if verdict["problem"]:
-        raise AirflowSkipException(verdict["problem"])
+    if told.problem:
+        raise AirflowSkipException(told.problem)
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
 def tell_people() -> list[str]:
     """Alerts whoever the night's file names: of what became worse or better, and of a night that is broken."""
     from faultline.comparison.coverage import gap_of
-    from faultline.comparison.nights import kept_verdict
+    from faultline.comparison.night_verdict import kept_verdict
     from faultline.experiment.cell import sweep_id_of
-    from faultline.orchestration.nights.alerts import Alert, results_link, send
+    from faultline.orchestration.nights.alerts import send
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests
-    from faultline.reports.notes import alert_of
+    from faultline.reports.notes import alert_of, results_link
 
     context, settings = get_current_context(), load_settings()
     dag_id, night, sweep_id = context["dag"].dag_id, night_of_run(), sweep_id_of(context["run_id"])
@@ -346,14 +336,14 @@ def tell_people() -> list[str]:
     entries = index.of_matrix(dag_id)
     own = [one for one in entries if plan is not None and one.logical_date == plan.logical_date]
     gap = gap_of(plan, entries) if plan else None
-    told = alert_of(
-        night, kept_verdict(settings.results, sweep_id) or None, planned=gap.planned if gap else 0,
+    link = results_link(settings.endpoints.airflow, sweep_id if plan else None)
+    alert = alert_of(
+        dag_id, night, link, kept_verdict(settings.results, sweep_id), planned=gap.planned if gap else 0,
         missing=len(gap.missing) if gap else 0, valid=sum(one.sound for one in own),
     )  # fmt: skip
-    if told is None:
+    if alert is None:
         return []
-    link = results_link(settings.endpoints.airflow, sweep_id if plan else None)
-    said = send(Alert(told.kind, dag_id, night, told.title, told.lines, link, told.figures), plans)
+    said = send(alert, plans)
     print(*said, sep="\n")
     return said
 
@@ -363,14 +353,13 @@ def require_begun(dag_id: str) -> None:
     """Alerts, and fails, when the night that was due with this run has no plan."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.orchestration.nights.alerts import Alert, results_link, send
+    from faultline.orchestration.nights.alerts import send
     from faultline.records.manifest import Manifests
-    from faultline.reports.notes import not_begun
+    from faultline.reports.notes import not_begun, results_link
 
     settings, night = load_settings(), night_of_run()
     if any(plan.logical_date == night for plan in Manifests(settings.results).of_matrix(dag_id)):
         return
-    told = not_begun(night, dag_id, GRACE_MIN)
-    link = results_link(settings.endpoints.airflow, None)
-    send(Alert(told.kind, dag_id, night, told.title, told.lines, link), file_of(dag_id).alerts)
-    raise AirflowFailException(told.lines[0])
+    alert = not_begun(night, dag_id, GRACE_MIN, results_link(settings.endpoints.airflow, None))
+    send(alert, file_of(dag_id).alerts)
+    raise AirflowFailException(alert.lines[0])

@@ -111,6 +111,7 @@ def record_of(
         around=around,
         collectors={one.role: one.collector for one in evidence.traces.collections},
         settings=evidence.traces.settings,
+        job_settings=evidence.engine.job_settings,
     )
 
 
@@ -144,12 +145,13 @@ def _record(
     around: Mapping[str, Any] | None = None,
     collectors: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
+    job_settings: str = "",
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields} | dict(around or {})
     if settings is not None:
-        # Those that were asked for as they ran, and what a job or program has set of Spark SQL beside them.
+        # Those that were asked for as they ran, and what a job or program has set for itself beside them.
         asked = environment["spark_conf"] or {}
-        own = {name: value for name, value in settings.items() if name in asked or name.startswith("spark.sql.")}
+        own = {name: value for name, value in settings.items() if name in asked or name.startswith(job_settings)}
         environment["spark_conf"] = {**asked, **own}
     # What collects garbage is left to Java, and named by the logs of the JVMs.
     if (jvms := attempt.environment.get("jvm")) is not None:

@@ -29,7 +29,7 @@ def judge_attempt(attempt: Attempt, settings: Settings) -> Record:
         return existing
     record = judge(attempt.folder)
     # There is no record of which the disk lacks what it was made of.
-    for folder in (attempt.harvest, attempt.spark_logs, attempt.folder):
+    for folder in (attempt.harvest, attempt.engine_logs, attempt.folder):
         sync_files(folder)
     store.write(record)
     return record

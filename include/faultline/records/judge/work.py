@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from faultline.engines.base import Collections, Pause, Totals, Traces
+from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.records.judge.evidence import Evidence
 from faultline.records.judge.signals import SHORTEST_SPAN_NS, Schedule, Signals, median_span_s
 from faultline.records.judge.steady import sustained
@@ -55,7 +56,7 @@ def work_of(evidence: Evidence, signals: Signals, *, in_step: bool) -> WorkFigur
         work=work_in(traces, window, throughput),
         gc_s=gc_s(traces, garbage, window),
         gc=garbage,
-        realtime=is_real_time(tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
+        realtime=is_real_time(tuples.emissions_ms, window) if COMMIT_MODES[config.commit_mode].real_time else None,
         data=evidence.generator.data,
         effective_interval_s=median_span_s(signals.reference),
         sustained=sustained(signals.growth, signals.offered_rps) if config.paced else None,

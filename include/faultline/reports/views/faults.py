@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fault.plan import Fault, PlannedFault
+from faultline.engines.registry import ENGINES
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.progress import victim_name
@@ -234,13 +235,14 @@ def _undone_words(line: Line, first_ns: int | None) -> str:
 
 def _restarts(record: Record, attempt: Attempt, gate_ns: int | None, remarks: list[str]) -> list[Restart]:
     """Whatever was started again after T0, in order of time."""
+    replacer = ENGINES.of_workload(str(record.config.get("workload"))).replacer
     found = [
         *_by_supervisor(_journal(attempt.supervisor_journal, remarks)),
         *_services(_journal(attempt.services_journal, remarks)),
     ]
     for event in record.timeline:
         if split_name(event.name)[0] == "replacement_up":
-            found.append((event.wall_ns, "the Spark Master", "an executor", event.source))
+            found.append((event.wall_ns, replacer, "an executor", event.source))
     return [
         Restart(_between(gate_ns, wall_ns), who, what, source)
         for wall_ns, who, what, source in sorted(found, key=lambda item: item[0])

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 
 from faultline.comparison.cells import axes_of, in_order, names_of, points_of
 from faultline.comparison.coverage import gap_of, missed_nights
 from faultline.comparison.limits import Limit
+from faultline.comparison.night_verdict import NightVerdict, kept_verdict
 from faultline.comparison.nights import (
     Course,
     Night,
     changes_of_surroundings,
     course_of,
     course_of_commits,
-    kept_verdict,
     nights_of,
 )
 from faultline.records.catalogue import metrics_of
@@ -128,9 +127,9 @@ class NightView:
         return course_of(self.nights, self.cell, self.metric) if self.metric else None
 
     @cached_property
-    def _kept(self) -> Any:
+    def _kept(self) -> Callable[[str | None], NightVerdict]:
         # Of a year of nights only the verdicts that are looked at are read.
-        return cache(lambda sweep_id: kept_verdict(self.results, sweep_id))
+        return cache(lambda sweep_id: kept_verdict(self.results, sweep_id) or NightVerdict())
 
     @cached_property
     def limit(self) -> Limit | None:
@@ -196,24 +195,19 @@ class NightView:
             build=night.build or NONE,
             value=self.course.metric.text(value.value) if self.course and value is not None else NONE,
             begins=self.course is not None and place in self.course.changes,
-            summary=verdict.get("summary") or "not compared",
-            beyond=_lines(verdict.get("beyond")),
-            worse=_lines(verdict.get("reasons")),
-            suspected=_lines(verdict.get("suspicions")),
-            better=_lines(verdict.get("improvements")),
-            visible="; ".join(_lines(verdict.get("visible"))),
-            power=verdict.get("power") or "",
-            problem=verdict.get("problem") or "",
+            summary=verdict.summary or "not compared",
+            beyond=verdict.beyond,
+            worse=verdict.reasons,
+            suspected=verdict.suspicions,
+            better=verdict.improvements,
+            visible="; ".join(verdict.visible),
+            power=verdict.power or "",
+            problem=verdict.problem or "",
             changed=self.surroundings.get(night.date, ""),
         )
 
 
-def limit_of(kept: Iterable[Mapping[str, Any]], metric: Metric | None) -> Limit | None:
+def limit_of(kept: Iterable[NightVerdict], metric: Metric | None) -> Limit | None:
     """The limit of a figure by the newest night that had limits. `kept`: verdicts of nights, the newest first."""
-    bounds = next((found for one in kept if isinstance(found := one.get("limits"), dict)), {})
-    bound = bounds.get(metric.key) if metric else None
-    return Limit(metric, float(bound)) if metric and isinstance(bound, int | float) else None
-
-
-def _lines(found: object) -> Sequence[str]:
-    return [str(one) for one in found] if isinstance(found, list) else []
+    bounds = next((one.limits for one in kept if one.limits), {})
+    return Limit(metric, bounds[metric.key]) if metric and metric.key in bounds else None

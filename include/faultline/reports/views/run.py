@@ -230,7 +230,7 @@ class RunView:
         tables = [
             ("All figures", "", self._figures),
             ("Configuration", "mono", _flat(self.record.config)),
-            ("Spark settings", "mono", _flat(environment.spark_conf or {})),
+            ("Engine settings", "mono", _flat(environment.spark_conf or {})),
             ("Kafka settings", "mono", _flat(environment.kafka_conf or {})),
             ("Versions", "mono", _flat(environment.versions or {})),
             ("Raw files", "mono", _flat(self.record.artifacts)),

@@ -1,7 +1,6 @@
-"""A scripted run without an engine: the judge's inputs in memory, as the course says they must come out.
+"""A scripted run without an engine: what it leaves for the judge, in memory, as its course says.
 
-So the pure functions of the judge can be held against planted truth for thousands of scripts. Only what
-chance does to a real run is added: every output, commit and signal comes a little late.
+Only what chance does to a real run is added: every output, commit and signal comes a little late.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +20,10 @@ from faultline.engines.known_truth.traces import METHODS, launched, loaded
 from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.experiment.workloads.known_truth_script import Script
 from faultline.records.judge.end import limits_of
-from faultline.records.judge.signals import BIN_COLUMNS, SHORTEST_SPAN_NS
+from faultline.records.judge.signals import Schedule, between, bins_of_batches, bins_of_seconds
 from faultline.records.judge.steady import Limits
 from faultline.records.judge.timeline import FaultEvidence
-from faultline.records.judge.tuples import Tuples, fold_produced, is_sparse
+from faultline.records.judge.tuples import Tuples, fold, fold_produced, is_sparse
 from faultline.system.window import Window
 
 T0_WALL_NS = 1_795_241_700_250_000_000
@@ -61,31 +59,21 @@ class Simulated:
         return self.traces.method
 
     @property
-    def commits(self) -> tuple[Commit, ...]:
-        """The committed batches."""
-        return self.traces.commits
-
-    @property
     def resolution_s(self) -> float:
         """Length of a bin."""
         return 1.0 if self.method == "rank" else self.run.checkpoint_interval_s
 
     @cached_property
     def bins(self) -> pd.DataFrame:
-        """What `faultline.records.judge.signals` makes of this run (a test compares the two)."""
-        return pd.DataFrame(self._columns)
-
-    @cached_property
-    def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        columns = self._second_bins() if self.method == "rank" else self._batch_bins()
-        return dict(zip(BIN_COLUMNS, map(np.asarray, columns), strict=True))
+        """The judge's bins of this run."""
+        if self.method == "rank":
+            return bins_of_seconds(self.folded, self.window)
+        return bins_of_batches(self.traces.commits, Schedule(self.records()), self.folded, self.window)
 
     def reference(self, name: str) -> npt.NDArray[np.float64]:
         """A column of the bins in the measured window, before any fault."""
-        until = self.window.end_ns if self.t0_ns is None else self.t0_ns
-        ends = self._columns["end_ns"]
-        inside = (ends > self.window.start_ns) & (ends <= until)
-        return self._columns[name][inside].astype(np.float64)
+        until_ns = self.window.end_ns if self.t0_ns is None else self.t0_ns
+        return between(self.bins, self.window.start_ns, until_ns)[name].to_numpy(dtype=np.float64)
 
     def end_offsets(self, number: int = 0) -> dict[str, int]:
         """What the conductor was told before a kill."""
@@ -94,7 +82,6 @@ class Simulated:
     def evidence(self) -> FaultEvidence:
         """What the first timeline is read from. The run must have a fault."""
         assert self.t0_ns is not None
-        emitted = np.unique(self.emit_ms[self.emit_ms >= 0])
         return FaultEvidence(
             engine=ENGINE,
             traces=self.traces,
@@ -103,24 +90,26 @@ class Simulated:
             victims=[{"pid": 1, "role": "driver"}],
             end_offsets=self.end_offsets(),
             bins=self.bins,
-            production=self.production,
+            production=self.folded.production,
             limits=self.limits,
-            emissions_ms=emitted,
+            emissions_ms=self.folded.emissions_ms,
             window=self.window,
             until_ns=self.kills_ns[1] if len(self.kills_ns) > 1 else None,
         )
 
     @cached_property
-    def production(self) -> pd.DataFrame:
-        """What `faultline.records.judge.tuples` makes of the tuples."""
-        found = fold_produced([self.tuples()], self.window)
-        return fold_produced([self.tuples()], self.window, MS) if is_sparse(found, self.window) else found
+    def folded(self) -> Tuples:
+        """The judge's fold of the tuples."""
+        found = fold([self.tuples()], self.window)
+        if not is_sparse(found.production, self.window):
+            return found
+        return replace(found, production=fold_produced([self.tuples()], self.window, MS))
 
     @property
     def limits(self) -> Limits | None:
         """Up to where this run counts as recovered."""
         return limits_of(
-            self.production,
+            self.folded.production,
             self.bins,
             start_ns=self.window.start_ns,
             until_ns=self.window.end_ns if self.t0_ns is None else self.t0_ns,
@@ -140,27 +129,6 @@ class Simulated:
                 "primer": False,
                 "n": 1,
             }
-        )
-
-    def folded(self) -> Tuples:
-        """The latency of the measured window, as `records.judge.tuples.fold` gives it; other tables are empty."""
-        produced_ns = self.due_ms * MS
-        measured = (produced_ns >= self.window.start_ns) & (produced_ns < self.window.end_ns)
-        found = measured & (self.emit_ms >= 0)
-        values, n = np.unique((self.emit_ms - self.due_ms)[found], return_counts=True)
-        none = pd.DataFrame()
-        return Tuples(
-            window=pd.DataFrame({"latency_ms": values, "n": n}),
-            negative=0,
-            unreflected=int(measured.sum() - found.sum()),
-            by_batch=none,
-            by_second=none,
-            batch_p99=pd.Series(dtype="float64"),
-            second_p50=pd.Series(dtype="float64"),
-            second_p99=pd.Series(dtype="float64"),
-            produced=none,
-            production=none,
-            emitted=pd.DataFrame({"emitted_ms": [], "n": []}, dtype="int64"),
         )
 
     def records(self) -> pd.DataFrame:
@@ -197,47 +165,6 @@ class Simulated:
     def _batch_of(self) -> Ints:
         uptos = [row.upto for row in self.course.rows]
         return 1 + np.searchsorted(uptos, np.arange(len(self.due_ms)), side="right").astype(np.int64)
-
-    def _batch_bins(self) -> list[Any]:
-        ends = np.array([commit.committed_ns for commit in self.commits[1:]])
-        starts = np.concatenate([[T0_WALL_NS], ends[:-1]])
-        uptos = np.array([row.upto for row in self.course.rows])
-        before = np.concatenate([[0], uptos[:-1]])
-        spans = np.maximum(ends - starts, SHORTEST_SPAN_NS) / NS
-        latency = self.emit_ms - self.due_ms
-        lag = np.searchsorted(self.due_ms, ends // MS, side="right") - uptos
-        return [
-            np.zeros(len(ends), dtype=np.int64),
-            np.arange(1, len(ends) + 1),
-            starts,
-            ends,
-            spans,
-            uptos - before,
-            (uptos - before) / spans,
-            [_p99(latency[a:b][self.emit_ms[a:b] >= 0]) for a, b in zip(before, uptos, strict=True)],
-            lag,
-        ]
-
-    def _second_bins(self) -> list[Any]:
-        found = self.emit_ms >= 0
-        seconds = (self.emit_ms[found] * MS - T0_WALL_NS) // NS
-        produced = (self.due_ms * MS - T0_WALL_NS) // NS
-        last = int(max(seconds.max(), produced.max()))
-        counts, due = np.bincount(seconds, minlength=last + 1), np.bincount(produced, minlength=last + 1)
-        order = np.argsort(seconds, kind="stable")
-        parts = np.split((self.emit_ms - self.due_ms)[found][order], np.cumsum(counts)[:-1])
-        numbers = np.arange(last + 1, dtype=np.int64)
-        return [
-            np.zeros(last + 1, dtype=np.int64),
-            numbers,
-            T0_WALL_NS + numbers * NS,
-            T0_WALL_NS + (numbers + 1) * NS,
-            np.ones(last + 1),
-            counts,
-            counts.astype(np.float64),
-            [_p99(part) for part in parts],
-            np.cumsum(due) - np.cumsum(counts),
-        ]
 
 
 _KEYS_AT_ONCE = 4096
@@ -304,11 +231,3 @@ def _ends(upto: int, partitions: int) -> dict[str, int]:
 @lru_cache
 def _keys(partitions: int, n: int) -> list[str]:
     return [f"{k % partitions}:{k // partitions}" for k in range(n)]
-
-
-def _p99(values: Ints) -> float:
-    """Nearest rank, as the judge takes it; NaN without any."""
-    if not len(values):
-        return float("nan")
-    rank = -(-len(values) * 990 // 1000)
-    return float(np.partition(values, rank - 1)[rank - 1])
