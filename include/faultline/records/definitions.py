@@ -55,7 +55,8 @@ DEFINITIONS: Mapping[str, str] = {
     "waited.stolen": "Cores that the measured processes lost to the hypervisor.",
     "waited.worst_5s": "Both together, over the worst 5 s.",
     # Memory, state and work.
-    "gc_s": "Garbage-collection pauses of all executors in the measured window, from the JVM logs. Records without `gc` hold the totals of tasks instead; do not compare the two.",
+    "gc_s": "Garbage-collection pauses of all executors in the measured window, from the JVM logs. "
+    "Records without `gc` hold the totals of tasks instead; do not compare the two.",
     "gc.driver_s": "The same for the driver.",
     "gc.executors_s": "Equal to `gc_s`.",
     "gc.pauses": "Number of pauses of driver and executors.",
