@@ -16,8 +16,7 @@ from benchmarks.figure import Figure, summarise
 from benchmarks.monte_carlo import Study
 from benchmarks.shapes import draw, load_shapes
 from faultline.comparison.compare import Verdict, compare
-from faultline.comparison.decisions import log_ratio, margin_of
-from faultline.comparison.question import FURTHER
+from faultline.comparison.decisions import FURTHER, log_ratio, margin_of
 from faultline.comparison.statistics.estimate import NEGLIGIBLE, Between
 from faultline.comparison.statistics.sequential import Bounds, Judged, Method, Outcome, Pair, bounds, judge
 from faultline.system.text import Say

@@ -13,12 +13,10 @@ one run, `n` is the number of runs. `loaded_error_p99_ms` is over the faults of 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +34,7 @@ from faultline.experiment.plan import Ordered, Places, PlannedEngine, resolve
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import JournalReader, events, last
-from faultline.system.processes import Entry, process_of, send, spawn_detached, victim_of
+from faultline.system.processes import Entry, end_processes, process_of, spawn_detached, victim_of
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 from faultline.system.waiting import wait_until
@@ -52,16 +50,8 @@ LONGEST_S = 600.0
 _STOP_S = 10.0
 
 
-@dataclass(frozen=True)
-class Scale:
-    """How much is measured: conductor runs, and kills in each."""
-
-    runs: int
-    faults: int
-
-
-FULL = Scale(runs=4, faults=50)
-QUICK = Scale(runs=2, faults=20)
+# Runs of the conductor, and kills in each.
+FULL, QUICK = (4, 50), (2, 20)
 
 
 def run(say: Say, quick: bool) -> dict[str, Figure]:
@@ -70,13 +60,13 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     It starts a broker; makes a topic of its own and deletes it. The journals stay under `bench` of the installation.
     Raises InfrastructureError when a part fails or a fault was not delivered.
     """
-    settings, scale = bring_up(say, airflow=False), QUICK if quick else FULL
+    settings, (count, faults) = bring_up(say, airflow=False), QUICK if quick else FULL
     runs: list[list[float]] = []
-    for number in range(scale.runs):
+    for number in range(count):
         loaded = number % 2 == 1
-        runs.append(measure(settings, scale.faults, loaded=loaded))
+        runs.append(measure(settings, faults, loaded=loaded))
         what = "loaded" if loaded else "idle"
-        say(f"run {number + 1} of {scale.runs}, {what}: {scale.faults} faults, p99 {percentile(runs[-1], 99):.3f} ms")
+        say(f"run {number + 1} of {count}, {what}: {faults} faults, p99 {percentile(runs[-1], 99):.3f} ms")
     return figures(runs)
 
 
@@ -191,10 +181,8 @@ def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: in
 
 
 def _end(entry: Entry) -> None:
-    process = victim_of(entry)
-    if process is not None:
-        send(process, signal.SIGTERM)
-        wait_until(lambda: process_of(entry) is None, timeout_s=_STOP_S, what="conductor: its end")
+    if (process := victim_of(entry)) is not None:
+        end_processes([process], grace_s=_STOP_S)
 
 
 class _Victims:

@@ -22,8 +22,10 @@ import numpy.typing as npt
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from faultline.engines.base import Commit
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.stock import StockParameters
+from faultline.installation.kafka import delete_topics
 from faultline.system.errors import InfrastructureError
 from faultline.system.kafka import kafka_client
 from generators.chance import Words, hash_int, hash_long, seeds
@@ -158,12 +160,12 @@ OPEN_MS = int(OPEN.astype("int64"))
 
 @dataclass(frozen=True)
 class Filled:
-    """What stands in two filled topics: `batches` as in batches.json, and what the harvest must find.
+    """What stands in two filled topics: the committed batches, and what the harvest must find.
 
     `emitted_ms` is the sum over all tuples of the instant after T0 at which the first output reflects them.
     """
 
-    batches: list[dict[str, Any]]
+    batches: list[Commit]
     records: int
     outputs: int
     tuples: int
@@ -225,22 +227,14 @@ def emission_instants(outputs: int, planned_ms: int) -> list[int]:
     return [planned_ms + EMIT_AFTER_MS + number * EMIT_FOR_MS // outputs for number in range(outputs)]
 
 
-def committed(bounds: Sequence[tuple[int, int]], partitions: int, t0_ms: int, interval_ms: int) -> list[dict[str, Any]]:
-    """The batches as batches.json lists them; record k is in partition k mod `partitions`."""
+def committed(bounds: Sequence[tuple[int, int]], partitions: int, t0_ms: int, interval_ms: int) -> list[Commit]:
+    """The batches; record k is in partition k mod `partitions`."""
     found = []
     for batch, (_, last) in enumerate(bounds):
         planned_ms = t0_ms + (batch + 1) * interval_ms
+        done_ms = planned_ms + EMIT_AFTER_MS + EMIT_FOR_MS
         ends = {str(partition): -(-(last - partition) // partitions) for partition in range(partitions)}
-        found.append(
-            {
-                "lineage": 0,
-                "batch": batch,
-                "planned_wall_ns": planned_ms * 1_000_000,
-                "committed_wall_ns": (planned_ms + EMIT_AFTER_MS + EMIT_FOR_MS) * 1_000_000,
-                "end_offsets": ends,
-                "start_offsets": None,
-            }
-        )
+        found.append(Commit(0, batch, planned_ms * 1_000_000, done_ms * 1_000_000, ends))
     return found
 
 
@@ -263,25 +257,13 @@ def fresh_topics(bootstrap: str, partitions: int, number: int) -> Iterator[list[
     settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000)}
     made: list[str] = []
     try:
-        for name, future in admin.create_topics(
-            [NewTopic(one, partitions, 1, config=settings) for one in names]
-        ).items():
-            _answered(future, f"broker {bootstrap}: cannot make a topic")
+        topics = [NewTopic(one, partitions, 1, config=settings) for one in names]
+        for name, future in admin.create_topics(topics).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                raise InfrastructureError(f"broker {bootstrap}: cannot make a topic: {error.args[0]}") from None
             made.append(name)
         yield names
     finally:
-        delete_topics(bootstrap, made)
-
-
-def delete_topics(bootstrap: str, names: Sequence[str]) -> None:
-    """Delete topics. Raises InfrastructureError for one that stays."""
-    admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
-    for name, future in (admin.delete_topics(list(names)) if names else {}).items():
-        _answered(future, f"topic {name}: could not be deleted")
-
-
-def _answered(future: Any, what: str) -> None:
-    try:
-        future.result()
-    except KafkaException as error:
-        raise InfrastructureError(f"{what}: {error.args[0]}") from None
+        delete_topics(admin, made)

@@ -19,6 +19,7 @@ from benchmarks.blocks import in_random_order, measured
 from benchmarks.broken_sweeps import Diary
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import alone
+from benchmarks.monte_carlo import Floats
 from benchmarks.neighbours.neighbour import KINDS, neighbour
 from faultline.cli.operations import bring_up
 from faultline.records.catalogue import CPU_PER_MILLION, MACRO, value_of
@@ -41,7 +42,7 @@ SEED = 2031
 MEASURED = "measured"
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Neighbour:
     """A neighbour of a block; `share` 0: none. `kind` tells both without one apart."""
 
@@ -130,7 +131,7 @@ def values_of(record: Record) -> dict[str, float | None]:
 
 def figures(blocks: Sequence[Block]) -> dict[str, Figure]:
     """The figures of all blocks. Raises InfrastructureError when no block has both without a neighbour."""
-    if not any(pairs_of(blocks, AGAIN.name, figure) for figure in FIGURES):
+    if not any(len(pairs_of(blocks, AGAIN.name, figure)) for figure in FIGURES):
         raise InfrastructureError("no block has both experiments without a neighbour; see their records")
     names = list(dict.fromkeys(name for block in blocks for name in block if name != QUIET.name))
     return {**_biases(blocks, names), **_limits(blocks, names)}
@@ -141,7 +142,7 @@ def _biases(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for name in names:
         for figure in FIGURES:
-            if bias := bias_of(pairs_of(blocks, name, figure)):
+            if bias := bias_of(pairs_of(blocks, name, figure)[:, 1]):
                 found[f"{name}_{figure}_bias"] = bias
         for key, lost in (("lost", "others"), ("worst_5s", "worst_5s")):
             values = [value for block in blocks if (value := block.get(name, {}).get(lost)) is not None]
@@ -154,27 +155,30 @@ def _limits(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Figure]:
     """By figure, the scatter of one repetition, and the loss at which the change reaches it."""
     found: dict[str, Figure] = {}
     for figure in FIGURES:
-        scatter = scatter_of(pairs_of(blocks, AGAIN.name, figure))
+        scatter = scatter_of(pairs_of(blocks, AGAIN.name, figure)[:, 1])
         if scatter is None:
             continue
         found[f"scatter_{figure}"] = scatter
-        points = [point for name in names for point in _points(blocks, name, figure)]
+        points = np.concatenate([pairs_of(blocks, name, figure) for name in names])
         if (limit := limit_of(points, scatter.value)) is not None:
             found[f"limit_{figure}"] = limit
     return found
 
 
-def pairs_of(blocks: Sequence[Block], name: str, figure: str) -> list[float]:
-    """Logarithm of the figure with this neighbour ÷ the quiet one, of each block that has both."""
+def pairs_of(blocks: Sequence[Block], name: str, figure: str) -> Floats:
+    """Of each block that has both: cores lost more than in the quiet run (NaN: unknown), and the logarithm of the
+    figure with this neighbour ÷ the quiet one; shape (n, 2)."""
     found = []
     for block in blocks:
-        quiet, other = (block.get(one, {}).get(figure) for one in (QUIET.name, name))
-        if quiet and other:
-            found.append(math.log(other / quiet))
-    return found
+        quiet, other = block.get(QUIET.name, {}), block.get(name, {})
+        if (before := quiet.get(figure)) and (after := other.get(figure)):
+            lost = [one.get("others") for one in (quiet, other)]
+            more = math.nan if lost[0] is None or lost[1] is None else lost[1] - lost[0]
+            found.append((more, math.log(after / before)))
+    return np.array(found).reshape(-1, 2)
 
 
-def scatter_of(logs: Sequence[float]) -> Figure | None:
+def scatter_of(logs: Floats) -> Figure | None:
     """Standard deviation of one repetition, by the pairs of two without a neighbour; None with fewer than two pairs.
     `low`, `high`: its 95 % interval."""
     if len(logs) < 2:
@@ -186,9 +190,9 @@ def scatter_of(logs: Sequence[float]) -> Figure | None:
     return Figure(math.sqrt(total / n), "1", low, high, n)
 
 
-def bias_of(logs: Sequence[float]) -> Figure | None:
+def bias_of(logs: Floats) -> Figure | None:
     """The change as a share, with its 95 % interval by t; of one pair there is none, and the ends are the value."""
-    if not logs:
+    if not len(logs):
         return None
     mean, half = float(np.mean(logs)), 0.0
     if len(logs) > 1:
@@ -197,21 +201,11 @@ def bias_of(logs: Sequence[float]) -> Figure | None:
     return Figure(value, "1", low, high, len(logs))
 
 
-def _points(blocks: Sequence[Block], name: str, figure: str) -> list[tuple[float, float]]:
-    """Of each pair: cores lost more than in the quiet run, and the logarithm of the change."""
-    found = []
-    for block in blocks:
-        quiet, other = block.get(QUIET.name, {}), block.get(name, {})
-        lost, before = other.get("others"), quiet.get("others")
-        if lost is not None and before is not None and quiet.get(figure) and other.get(figure):
-            found.append((lost - before, math.log(float(other[figure] or 0) / float(quiet[figure] or 1))))
-    return found
-
-
-def limit_of(points: Sequence[tuple[float, float]], scatter: float) -> Figure | None:
+def limit_of(points: Floats, scatter: float) -> Figure | None:
     """Cores lost at which the change reaches the scatter, by the line through the origin that fits best; its ends by
     the 95 % interval of the slope. None where it is not shown that the figure grows with the loss."""
-    lost, change = np.array([one for one, _ in points]), np.array([one for _, one in points])
+    points = points[~np.isnan(points[:, 0])]
+    lost, change = points.T
     if len(points) < 3 or not np.any(lost > 0):
         return None
     squares = float(np.sum(lost**2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import signal
@@ -21,6 +20,7 @@ from benchmarks.leftovers import attempts_of
 from faultline.records.index import Index
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
+from faultline.system.hashes import file_hash
 from faultline.system.marks import INSTANCE_MARK, RUN_MARK
 from faultline.system.processes import Entry, is_own, read_ledger, send, victim_of
 from faultline.system.settings import Settings, instance
@@ -46,7 +46,7 @@ class Kept:
             if time.time() - path.stat().st_ctime < SETTLED_S:
                 young.add(name)
             else:
-                settled[name] = _hash(path)
+                settled[name] = file_hash(path)
         return cls(settled, frozenset(young))
 
     def damage(self, settings: Settings) -> list[str]:
@@ -56,7 +56,7 @@ class Kept:
             path = settings.records / name
             if not path.exists():
                 lines.append(f"record {name}: is gone")
-            elif _hash(path) != digest:
+            elif file_hash(path) != digest:
                 lines.append(f"record {name}: has changed")
         return lines + [f"record {problem}" for problem in Store(settings.results).read().problems]
 
@@ -107,10 +107,6 @@ def index_differences(settings: Settings) -> list[str]:
 
 def _statuses(settings: Settings) -> dict[str, str]:
     return {record.attempt: record.status for record in Store(settings.results).query()}
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _fault(database: Path) -> str | None:

@@ -20,6 +20,7 @@ from benchmarks.figure import Figure
 from benchmarks.speed.spark_job import QUICK_SIZES, SIZES, Cost, Size, growth, run_job, submit_command
 from benchmarks.topics import Filled, fill, fresh_topics
 from faultline.cli.operations import bring_up
+from faultline.engines.batches import BATCHES, write_batches
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.lifecycle.collect import is_large
@@ -91,18 +92,15 @@ def write_configuration(
     folder: Path, settings: Settings, topics: Sequence[str], config: Configuration, filled: Filled
 ) -> Path:
     """Writes what the step `harvest` gives its program; returns the path."""
-    batches = folder / "batches.json"
-    reached = filled.batches[-1]["end_offsets"]
-    write_json(
-        batches, {"method": config.kind.latency_method_of(config.own), "batches": filled.batches, "reached": reached}
-    )
+    method = config.kind.latency_method_of(config.own)
+    write_batches(folder, filled.batches, method=method, reached=filled.batches[-1].ends)
     path = folder / "harvest_config.json"
     content = {
         "bootstrap": settings.endpoints.kafka,
         "kafka_options": kafka_options(settings),
         "input_topic": topics[0],
         "output_topic": topics[1],
-        "batches": str(batches),
+        "batches": str(folder / BATCHES),
         "target": str(folder / "harvest"),
         **config.kind.tuples(config.own),
     }

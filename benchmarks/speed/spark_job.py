@@ -22,6 +22,7 @@ from faultline.installation.java import find_java
 from faultline.installation.spark import spark_submit
 from faultline.system.environment import clean_environment
 from faultline.system.errors import InfrastructureError
+from faultline.system.processes import end_processes
 from faultline.system.settings import Settings
 
 TIMEOUT_S = 1800.0
@@ -101,14 +102,9 @@ def _resident(process: psutil.Popen) -> int:
 
 def _end(process: psutil.Popen) -> None:
     """Ends the process and its children, if they still run."""
-    if process.poll() is not None:
-        return
-    for one in (*process.children(recursive=True), process):
-        try:
-            one.kill()
-        except psutil.NoSuchProcess:
-            continue
-    process.wait()
+    if process.poll() is None:
+        end_processes((*process.children(recursive=True), process))
+        process.wait()
 
 
 # How the time of a job grows with the number of tuples: the slope of log time over log n.

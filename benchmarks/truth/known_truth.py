@@ -8,7 +8,6 @@ and one of changed code begins anew.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Mapping
@@ -21,7 +20,6 @@ import pandas as pd
 from benchmarks.broken_sweeps import Diary
 from benchmarks.figure import Figure, exactly, total
 from benchmarks.speed.spark_job import run_job, submit_command
-from benchmarks.topics import delete_topics
 from benchmarks.truth.end import Watch
 from benchmarks.truth.scenarios import QUICK, SCENARIOS, Scenario
 from benchmarks.truth.truth import Comparison, compare, planted
@@ -30,8 +28,10 @@ from faultline.cli.run_one import run_single
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.plan import read_plan
+from faultline.installation.kafka import delete_own_topics
 from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError
+from faultline.system.hashes import list_hash
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 
@@ -79,12 +79,8 @@ def figures(outcomes: list[Outcome]) -> dict[str, Figure]:
 
 
 def code_build(root: Path) -> str:
-    """First 12 hex digits of the SHA-256 of all code that takes part."""
-    digest = hashlib.sha256()
-    for folder in _CODE:
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
+    """A hash of all code that takes part, 12 hex digits."""
+    return list_hash(path for folder in _CODE for path in sorted((root / folder).rglob("*.py")))[:12]
 
 
 def judge_scenario(scenario: Scenario, record: Record) -> list[Comparison]:
@@ -115,7 +111,7 @@ def _measure(settings: Settings, scenario: Scenario, say: Say) -> Outcome:
                 return {**outcome, "differing_tables": differing_tables(settings, attempt)}
         finally:
             if attempt.folder.exists():
-                delete_topics(settings.endpoints.kafka, [one.name for one in read_plan(attempt).topics.values()])
+                delete_own_topics(settings, [one.name for one in read_plan(attempt).topics.values()])
         say(f"{scenario.name}: {record.attempt} is {record.status}: {'; '.join(record.reasons)}")
     assert record is not None
     raise InfrastructureError(

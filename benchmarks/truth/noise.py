@@ -11,7 +11,7 @@ so slow that at least 15 % of the twin's tuples are late, and the rule calls it 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,14 +35,7 @@ ON_TIME_WHEN_SLOW = 0.85
 WITHIN = (0.1, RECOVERED_WITHIN, 0.5)
 HOLDS = (0.5, 1.0, 2.0)
 
-
-@dataclass(frozen=True)
-class Judged:
-    """One run under one choice: the truth, how it was judged, and how far the two lie apart, in resolutions."""
-
-    back_ns: int | None
-    end: End
-    error: float | None
+Judged = tuple[End, float | None]
 
 
 def run(say: Say, quick: bool) -> dict[str, Figure]:
@@ -68,9 +61,9 @@ def figures(runs: int, within: float = RECOVERED_WITHIN, hold: float = 1.0) -> d
     for noise in levels:
         back = list(judged(noise, runs, within, hold, recovers=True))
         slow = list(judged(noise, runs, within, hold, recovers=False))
-        missed.append(float(np.mean([one.end.t7_ns is None for one in back])))
-        wrong.append(float(np.mean([one.end.t7_ns is not None for one in slow])))
-        errors += [one.error for one in back if one.error is not None]
+        missed.append(float(np.mean([end.t7_ns is None for end, _ in back])))
+        wrong.append(float(np.mean([end.t7_ns is not None for end, _ in slow])))
+        errors += [error for _, error in back if error is not None]
     n = runs * len(levels)
     return {
         "false_unrecovered": Figure(float(np.mean(missed)), "share", min(missed), max(missed), n),
@@ -80,7 +73,8 @@ def figures(runs: int, within: float = RECOVERED_WITHIN, hold: float = 1.0) -> d
 
 
 def judged(noise: Noise, runs: int, within: float, hold: float, *, recovers: bool) -> Iterator[Judged]:
-    """So many runs, judged; those that were back too late for H to be seen are drawn again."""
+    """How so many runs were judged, and how far that lies from the truth, in resolutions; runs that were back too late
+    for H to be seen are drawn again."""
     for number in range(runs):
         random = np.random.default_rng([round(1000 * noise.variation), round(1000 * noise.correlation), number])
         while True:
@@ -93,7 +87,7 @@ def judged(noise: Noise, runs: int, within: float, hold: float, *, recovers: boo
             if not recovers or (
                 back_ns is not None and back_ns / NS + limits.hold_s < case.end_s - case.checkpoint_interval_s
             ):
-                yield Judged(back_ns, end := ended(case, seen, limits), _error(case, back_ns, end))
+                yield (end := ended(case, seen, limits)), _error(case, back_ns, end)
                 break
 
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 
 from faultline.records.judge.judge import judge
 from faultline.records.store import Store
-from faultline.reports.explain import explain
+from faultline.reports.terminal import explain
 from faultline.system.settings import load_settings
 from tests.component.test_report import FAULT_RGB, opened
 from tests.unit.synthetic import Scenario, Synthetic

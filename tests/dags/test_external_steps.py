@@ -18,7 +18,7 @@ import pytest
 from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException, TaskDeferred
 
-from faultline.engines.spark.submission import SparkSubmission
+from faultline.engines.spark.submission import SparkProgram
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import Places, read_plan
@@ -310,7 +310,7 @@ def hooks_of(settings: Settings, tmp_path: Path, **connections: Any) -> External
 
 
 def test_an_experiment_uses_what_the_other_airflows_connections_say(settings: Settings, tmp_path: Path) -> None:
-    submission = SparkSubmission(("x.py",), {}, 0.0, 0, name="n", settings={}, properties=tmp_path / "p", master=None)
+    submission = SparkProgram("driver", ("x.py",), {}, name="n", settings={}, properties=tmp_path / "p", master=None)
     spark = {"conn_type": "spark", "host": "spark://there", "port": 7077}
     assert "spark://there:7077" in hooks_of(settings, tmp_path, spark_default=spark).command(submission)
     with pytest.raises(InfrastructureError, match="theirs_spark_default: not a Spark master"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
-from faultline.comparison.question import pose
+from faultline.comparison.decisions import pose
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.decide import Decide

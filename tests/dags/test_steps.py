@@ -16,8 +16,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.running import Submission
-from faultline.engines.spark.submission import SparkSubmission
+from faultline.engines.running import Program
+from faultline.engines.spark.submission import SparkProgram
 from faultline.experiment.attempt import Attempt
 from faultline.installation.airflow import spark_connections
 from faultline.lifecycle import steps
@@ -144,11 +144,10 @@ def test_of_an_attempt_whose_plan_is_damaged_the_processes_are_ended_all_the_sam
 SETTINGS = Settings(ROOT, Path("/home"), Path("/results"))
 TEXTS = st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), min_size=1, max_size=20)
 SUBMISSIONS = st.builds(
-    SparkSubmission,
+    SparkProgram,
+    role=st.just("driver"),
     command=st.lists(TEXTS, min_size=1, max_size=4).map(tuple),
     environment=st.just({}),
-    restart_delay_s=st.just(0.0),
-    max_restarts=st.just(0),
     name=TEXTS,
     settings=st.dictionaries(TEXTS.map("spark.{}".format), TEXTS, max_size=4),
     properties=st.just(Path("/home/spark.conf")),
@@ -168,18 +167,18 @@ def connection() -> object:
 
 
 @given(SUBMISSIONS)
-def test_both_build_the_same_command(submission: SparkSubmission) -> None:
+def test_both_build_the_same_command(submission: SparkProgram) -> None:
     assert PlainHooks(SETTINGS).command(submission) == AirflowHooks(SETTINGS, {}).command(submission)
 
 
 def test_what_is_not_for_spark_is_run_as_it_is() -> None:
-    submission = Submission(("sleep", "1"), {}, 0.0, 0)
+    submission = Program("other", ("sleep", "1"), {})
     for hooks in (PlainHooks(SETTINGS), AirflowHooks(SETTINGS, {})):
         assert hooks.command(submission) == ["sleep", "1"]
 
 
 def test_a_connection_that_is_no_spark_master_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
-    submission = SparkSubmission(("x.py",), {}, 0.0, 0, name="x", settings={}, properties=Path("/p"))
+    submission = SparkProgram("driver", ("x.py",), {}, name="x", settings={}, properties=Path("/p"))
     with pytest.raises(InfrastructureError, match="spark_default"):
         AirflowHooks(SETTINGS, {}).command(replace(submission))

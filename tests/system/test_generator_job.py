@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from faultline.engines.running import Runtime
-from faultline.engines.spark.generator_job import generator_job
+from faultline.engines.spark.submission import generator_job
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.run import run_of
 from faultline.installation.java import find_java

@@ -158,9 +158,8 @@ def test_another_build_of_spark_runs_what_it_is_told(installation: Installation,
         record = measured(installation, "word_count", "spark_build=twin", "state_mb=0", *KILL)
         exact(record)
         assert record["environment"]["versions"]["build"].startswith("twin, Spark")
-        command = json.loads((installation.results / "attempts" / record["attempt"] / "workload.json").read_text())[
-            "command"
-        ]
+        workload = json.loads((installation.results / "attempts" / record["attempt"] / "workload.json").read_text())
+        command = workload["processes"][0]["command"]
         assert command[0] == str(home / "bin" / "spark-submit")
         work = installation.home / "spark" / "work"
         assert not list(work.glob("build-twin/worker-*/app-*")), "removed with the attempt"

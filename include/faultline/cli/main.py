@@ -322,16 +322,16 @@ def explain(
 ) -> None:
     """Explain one experiment: events, times and evidence, as text and as a plot."""
     from faultline.records.find import LAST, still_running
-    from faultline.reports import explain as explaining
+    from faultline.reports import terminal
     from faultline.system.settings import load_settings
 
     settings = load_settings()
     if record == LAST and (running := still_running(settings)):
         say(running)
     if as_json:
-        print(json.dumps(explaining.explain_json(record, settings, plot=plot), indent=2))
+        print(json.dumps(terminal.explain_json(record, settings, plot=plot), indent=2))
     else:
-        print(explaining.explain(record, settings, plot=plot))
+        print(terminal.explain(record, settings, plot=plot))
 
 
 @app.command()

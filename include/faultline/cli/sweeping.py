@@ -145,7 +145,7 @@ def cells_of(wanted: Wanted, settings: Settings) -> list[PlannedCell]:
     if wanted.params["decide"] is None:
         return wanted.matrix.cells(series)
     # It loads the statistics, which a sweep that asks nothing need not wait for.
-    from faultline.comparison.question import planned_cells
+    from faultline.comparison.decisions import planned_cells
 
     plans = Manifests(settings.results).of_matrix(wanted.spec.name)
     return planned_cells(wanted.matrix, wanted.params["decide"], series, plans)[0]

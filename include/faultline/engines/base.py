@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from faultline.engines.running import Guardian, Runtime, Sampler, Submission
+from faultline.engines.running import Guardian, Program, Runtime, Sampler, Submission
 from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.experiment.run import Run
 from faultline.system.endpoints import Endpoints
@@ -338,7 +338,7 @@ class Engine(Witness, Protocol):
     def submit(self, run: Run, runtime: Runtime) -> Submission:
         """What is to be started; writes the files that it reads."""
 
-    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Submission:
+    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
         """The generator with these arguments as a job on the engine's cluster."""
 
     def starting(self, run: Run) -> Callable[[], None]:

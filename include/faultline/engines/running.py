@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -26,20 +26,37 @@ class Runtime:
 
 
 @dataclass(frozen=True)
-class Submission:
-    """What the workload supervisor keeps running.
+class Program:
+    """A process that is to be started.
 
-    `command`: the program and its arguments; complete, unless a kind of its own says to whom it is handed.
-    `environment`: beside the supervisor's own. `max_restarts`: how often the supervisor starts it again when it dies,
-    `restart_delay_s` later; 0 where the engine does that itself. `ends_itself`: it looks for the attempt's stop file;
-    else it is ended by a signal.
+    `role`: its name among those of the run. `command`: the program and its arguments; complete, unless a kind of its
+    own says to whom it is handed. `environment`: beside that of whoever starts it.
     """
 
+    role: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    restart_delay_s: float
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """A program that the workload supervisor keeps running: when it dies, it starts it again, so often, after
+    `restart_delay_s`. 0 times: the engine does that itself."""
+
+    program: Program
     max_restarts: int
-    ends_itself: bool = field(default=True, kw_only=True)
+    restart_delay_s: float
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What runs a workload, which goes on while all of these processes do: the end of one ends the others.
+
+    `ends_itself`: its processes look for the attempt's stop file; else they are ended by a signal.
+    """
+
+    processes: tuple[Supervised, ...]
+    ends_itself: bool = True
 
 
 @dataclass(frozen=True)

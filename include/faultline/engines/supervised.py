@@ -11,12 +11,14 @@ from faultline.engines.base import Epoch, Hit, Life, Seen, Traces
 from faultline.system.journal import Line, events
 
 FILE = "supervisor.jsonl"
+DRIVER = "driver"
 
 
-def lives_of(lines: Iterable[Line]) -> tuple[Life, ...]:
-    """Every life of the driver, in the order in which they began or, where that was not noted, ended."""
+def lives_of(lines: Iterable[Line], role: str = DRIVER) -> tuple[Life, ...]:
+    """Every life of a process, in the order in which they began or, where that was not noted, ended."""
     found: list[Life] = []
-    for line in lines:
+    # Journals of before there were several tell of the driver alone.
+    for line in (one for one in lines if one.get("role", DRIVER) == role):
         if line.get("event") == "start":
             found.append(Life(int(line["incarnation"]), int(line["wall_ns"]), None))
         elif line.get("event") == "exit":

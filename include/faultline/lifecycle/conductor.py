@@ -33,8 +33,7 @@ from faultline.experiment.run import run_of
 from faultline.lifecycle.assignment import Assignment, injector_of, read_assignment
 from faultline.lifecycle.healing import Terminated, Terminations, as_line
 from faultline.lifecycle.window.due import due_of
-from faultline.lifecycle.window.measured_window import MeasuredWindow, load_of, open_gate
-from faultline.lifecycle.window.quiet_window import quiet_window
+from faultline.lifecycle.window.measured_window import MeasuredWindow, load_of, open_gate, quiet_window
 from faultline.lifecycle.window.signals import SignalReader
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.journal import Instant, Journal

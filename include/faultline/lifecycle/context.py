@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from faultline.engines.base import Engine, Progress
 from faultline.engines.registry import engine_at
-from faultline.engines.running import BatchJob, Runtime, Submission
+from faultline.engines.running import BatchJob, Program, Runtime
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.plan import read_plan
 from faultline.experiment.run import Run
@@ -25,7 +25,7 @@ class Hooks(Protocol):
     def kafka_admin(self) -> Any:
         """An admin client of the embedded broker (`confluent_kafka.admin.AdminClient`)."""
 
-    def command(self, submission: Submission) -> list[str]:
+    def command(self, program: Program) -> list[str]:
         """The complete command of what an engine submits."""
 
     def batch(self, job: BatchJob) -> None:

@@ -91,8 +91,10 @@ def workload_trouble(run: Run, entry: Entry | None) -> str | None:
     """Why the workload will not go on, in one line with its last words; None while it may."""
     attempt = run.attempt
     exits = events(read_journal(attempt.supervisor_journal), "exit")
-    if exits and len(exits) > read_document(attempt.folder / "workload.json")["max_restarts"]:
-        return f"workload: ended {len(exits)} times; {_last_words_of(run, exits[-1])}"
+    for one in read_document(attempt.folder / "workload.json")["processes"] if exits else ():
+        own = [line for line in exits if line["role"] == one["role"]]
+        if len(own) > one["max_restarts"]:
+            return f"workload: ended {len(own)} times; {_last_words_of(run, own[-1])}"
     trouble = death(attempt, entry)
     if trouble and exits and exits[-1]["returncode"] == 0:
         return f"workload: ended by itself, with status 0; {_last_words_of(run, exits[-1])}"
@@ -102,7 +104,7 @@ def workload_trouble(run: Run, entry: Entry | None) -> str | None:
 
 
 def _last_words_of(run: Run, end: Line) -> str:
-    log = run.attempt.engine_logs / f"driver-{end['incarnation']}.log"
+    log = run.attempt.engine_logs / f"{end['role']}-{end['incarnation']}.log"
     return f"the last words of {log.name}: {last_words(log, engine_at(run.plan).error_line)}"
 
 

@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from faultline.engines.running import BatchJob, Submission
+from faultline.engines.running import BatchJob, Program
 from faultline.engines.spark.session import run_batch
-from faultline.engines.spark.submission import SparkSubmission, spark_submit_command
+from faultline.engines.spark.submission import SparkProgram, spark_submit_command
 from faultline.installation.kafka import admin_of
 from faultline.lifecycle.context import runtime_of
 from faultline.system.environment import clean_environment
@@ -30,18 +30,18 @@ class PlainHooks:
     def kafka_admin(self) -> Any:
         return admin_of(self._settings)
 
-    def command(self, submission: Submission) -> list[str]:
-        if not isinstance(submission, SparkSubmission):
-            return list(submission.command)
-        return spark_submit_command(submission, self._settings.endpoints.engine)
+    def command(self, program: Program) -> list[str]:
+        if not isinstance(program, SparkProgram):
+            return list(program.command)
+        return spark_submit_command(program, self._settings.endpoints.engine)
 
     def batch(self, job: BatchJob) -> None:
         run_batch(job, self._settings, runtime_of(self._settings), self._submit)
 
-    def _submit(self, submission: SparkSubmission) -> None:
+    def _submit(self, program: SparkProgram) -> None:
         done = subprocess.run(
-            self.command(submission),
-            env=clean_environment(submission.environment, for_workload=True),
+            self.command(program),
+            env=clean_environment(program.environment, for_workload=True),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -51,7 +51,7 @@ class PlainHooks:
         print(done.stdout)
         if done.returncode:
             raise InfrastructureError(
-                f"{submission.name}: spark-submit ended with status {done.returncode}: "
+                f"{program.name}: spark-submit ended with status {done.returncode}: "
                 f"{done.stdout.strip()[-LAST_CHARACTERS:]}"
             )
 

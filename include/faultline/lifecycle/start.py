@@ -31,8 +31,8 @@ from faultline.lifecycle.daemons import (
 from faultline.lifecycle.ending.drain import await_drained, await_last_batch, has_settled
 from faultline.lifecycle.progress import holder_text
 from faultline.lifecycle.teardown import heal_leftovers
+from faultline.lifecycle.window.measured_window import LONGEST_S
 from faultline.lifecycle.window.punctuality import Punctuality
-from faultline.lifecycle.window.quiet_window import LONGEST_S
 from faultline.system.errors import Cancelled, InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.locks import RECORDER
@@ -183,10 +183,16 @@ def submit_workload(run: RunContext) -> Entry:
     write_json(
         attempt.folder / "workload.json",
         {
-            "command": run.hooks.command(submission),
-            "env": dict(submission.environment),
-            "restart_delay_s": submission.restart_delay_s,
-            "max_restarts": submission.max_restarts,
+            "processes": [
+                {
+                    "role": one.program.role,
+                    "command": run.hooks.command(one.program),
+                    "env": dict(one.program.environment),
+                    "restart_delay_s": one.restart_delay_s,
+                    "max_restarts": one.max_restarts,
+                }
+                for one in submission.processes
+            ],
             "ends_itself": submission.ends_itself,
         },
     )

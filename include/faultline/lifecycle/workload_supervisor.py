@@ -1,22 +1,27 @@
 """The workload supervisor: runs what the engine submits, and starts it again when it dies.
 
-It stands for the cluster manager that a production driver has. Each life of the driver is an
+It stands for the cluster manager that a production driver has. Each life of a process is an
 incarnation; all of them are journalled, and belong to the timeline.
 
     python -m faultline.lifecycle.workload_supervisor --attempt-dir DIR faultline-run=ATTEMPT
 
-`workload.json` in the attempt's folder: {"command", "env", "restart_delay_s", "max_restarts",
-"ends_itself"}; one that does not end by itself is ended by a signal once the attempt's stop file is there.
+`workload.json` in the attempt's folder: {"processes": [{"role", "command", "env", "restart_delay_s",
+"max_restarts"}], "ends_itself"}; those that do not end by themselves are ended by a signal once the
+attempt's stop file is there.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,79 +37,138 @@ TERM_GRACE_S = 10.0
 WATCH_EVERY_S = 0.25
 
 
-class WorkloadSupervisor:
-    """Keeps one command running until it ends by itself, is stopped, or has died too often."""
+class _Kept:
+    """One process that is kept running, as the specification has it, and its present life."""
 
-    def __init__(self, run: Run, specification: dict[str, Any]) -> None:
+    def __init__(self, specification: Mapping[str, Any]) -> None:
+        self.role: str = specification["role"]
+        self.command: list[str] = specification["command"]
+        self.environment = {**os.environ, **specification["env"]}
+        self.restart_delay_s = float(specification["restart_delay_s"])
+        self.max_restarts = int(specification["max_restarts"])
+        self.incarnation = -1
+        self.child: subprocess.Popen[bytes] | None = None
+        self.returncode = 0
+        # On the monotonic clock; None while it runs, or is not to be started again.
+        self.restart_at_s: float | None = None
+
+
+class WorkloadSupervisor:
+    """Keeps the processes running until one of them ends by itself, is stopped, or has died too often; that ends the
+    others, too."""
+
+    def __init__(self, run: Run, specification: Mapping[str, Any]) -> None:
         self._attempt = run.attempt
-        self._command: list[str] = specification["command"]
-        self._environment = {**os.environ, **specification["env"]}
-        self._restart_delay_s = float(specification["restart_delay_s"])
-        self._max_restarts = int(specification["max_restarts"])
-        self._ends_itself = bool(specification.get("ends_itself", True))
+        self._kept = [_Kept(one) for one in specification["processes"]]
+        self._ends_itself = bool(specification["ends_itself"])
         self._guardian = engine_at(run.plan).guardian(run)
         self._stop = threading.Event()
-        self._child: subprocess.Popen[bytes] | None = None
+        # Those that have ended; None: stop() was called.
+        self._ended: queue.SimpleQueue[_Kept | None] = queue.SimpleQueue()
 
     def stop(self) -> None:
-        """Ends the driver and with it this supervisor; may be called from a signal handler."""
+        """Ends the processes and with them this supervisor; may be called from a signal handler."""
         self._stop.set()
-        if self._child and self._child.poll() is None:
-            self._child.terminate()
+        for child in [one.child for one in self._kept]:
+            if child is not None and child.poll() is None:
+                child.terminate()
+        self._ended.put(None)
 
     def run(self) -> int:
-        """Returns the exit status of the last incarnation; negative: the signal that ended it."""
+        """Returns the exit status of the last incarnation of the process that ended first, else of the first one;
+        negative: the signal that ended it."""
         with Journal(self._attempt.supervisor_journal) as journal:
-            for incarnation in range(self._max_restarts + 1):
-                code = self._incarnate(journal, incarnation)
-                if code == 0 or self._stop.is_set() or self._attempt.stop_file.exists():
-                    break
-                # No fault comes before the gate: what ends by itself there would end again.
-                if not self._attempt.gate.exists():
-                    break
-                if self._guardian is not None:
-                    self._guardian.driver_died(journal)
-                if incarnation < self._max_restarts:
-                    journal.write("restart", delay_s=self._restart_delay_s)
-                    if self._stop.wait(self._restart_delay_s):
-                        break
-            journal.write("stop", returncode=code, sync=True)
-        return code
+            for one in self._kept:
+                self._start(journal, one)
+            decisive = self._until_one_is_over(journal) or self._kept[0]
+            self._end_all(journal)
+            journal.write("stop", returncode=decisive.returncode, sync=True)
+        return decisive.returncode
 
-    def _incarnate(self, journal: Journal, incarnation: int) -> int:
-        log = self._attempt.engine_logs / f"driver-{incarnation}.log"
+    def _until_one_is_over(self, journal: Journal) -> _Kept | None:
+        """The process that is not started again; None when they were stopped."""
+        while not self._stop.is_set():
+            ended = self._next_end(1.0 if self._guardian is None else WATCH_EVERY_S)
+            if ended is not None:
+                self._note_end(journal, ended)
+                if not self._starts_again(journal, ended):
+                    return ended
+            elif self._stop.is_set():
+                break
+            elif not self._ends_itself and self._attempt.stop_file.exists():
+                self.stop()
+            elif waiting := [one for one in self._kept if one.restart_at_s is not None]:
+                for one in waiting:
+                    if one.restart_at_s is not None and one.restart_at_s <= time.monotonic():
+                        self._start(journal, one)
+            elif self._guardian is not None:
+                self._guardian.watch(journal)
+        return None
+
+    def _next_end(self, longest_s: float) -> _Kept | None:
+        """The next process that ends; None when that takes longer, or longer than until one is to be started again."""
+        due_s = [one.restart_at_s - time.monotonic() for one in self._kept if one.restart_at_s is not None]
+        with contextlib.suppress(queue.Empty):
+            return self._ended.get(timeout=max(0.0, min([longest_s, *due_s])))
+        return None
+
+    def _starts_again(self, journal: Journal, ended: _Kept) -> bool:
+        if ended.returncode == 0 or self._stop.is_set() or self._attempt.stop_file.exists():
+            return False
+        # No fault comes before the gate: what ends by itself there would end again.
+        if not self._attempt.gate.exists():
+            return False
+        if self._guardian is not None:
+            self._guardian.driver_died(journal)
+        if ended.incarnation >= ended.max_restarts:
+            return False
+        journal.write("restart", role=ended.role, delay_s=ended.restart_delay_s)
+        ended.restart_at_s = time.monotonic() + ended.restart_delay_s
+        return True
+
+    def _start(self, journal: Journal, one: _Kept) -> None:
+        one.incarnation, one.restart_at_s = one.incarnation + 1, None
+        log = self._attempt.engine_logs / f"{one.role}-{one.incarnation}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
-            self._child = subprocess.Popen(
-                self._command,
-                env=self._environment,
+            one.child = subprocess.Popen(
+                one.command,
+                env=one.environment,
                 cwd=self._attempt.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-            process = psutil.Process(self._child.pid)
-            journal.write("start", incarnation=incarnation, pid=process.pid, create_time=process.create_time())
-            code = self._wait(journal)
-        journal.write("exit", incarnation=incarnation, returncode=code, signal=-code if code < 0 else None, sync=True)
-        return code
+        process = psutil.Process(one.child.pid)
+        journal.write(
+            "start", role=one.role, incarnation=one.incarnation, pid=process.pid, create_time=process.create_time()
+        )
+        threading.Thread(target=self._await_end, args=(one, one.child), daemon=True).start()
 
-    def _wait(self, journal: Journal) -> int:
-        assert self._child is not None
-        every_s = 1.0 if self._guardian is None else WATCH_EVERY_S
-        while not self._stop.is_set():
+    def _await_end(self, one: _Kept, child: subprocess.Popen[bytes]) -> None:
+        one.returncode = child.wait()
+        self._ended.put(one)
+
+    def _note_end(self, journal: Journal, one: _Kept) -> None:
+        code, one.child = one.returncode, None
+        number = -code if code < 0 else None
+        journal.write("exit", role=one.role, incarnation=one.incarnation, returncode=code, signal=number, sync=True)
+
+    def _end_all(self, journal: Journal) -> None:
+        """Ends whatever runs: asks it to, and does not wait for ever."""
+        if not self._stop.is_set():
+            self.stop()
+        until_s: float | None = time.monotonic() + TERM_GRACE_S
+        while running := [one.child for one in self._kept if one.child is not None]:
             try:
-                return self._child.wait(timeout=every_s)
-            except subprocess.TimeoutExpired:
-                if not self._ends_itself and self._attempt.stop_file.exists():
-                    self.stop()
-                elif self._guardian is not None and not self._stop.is_set():
-                    self._guardian.watch(journal)
-        try:
-            return self._child.wait(timeout=TERM_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            return self._child.wait()
+                ended = self._ended.get(timeout=None if until_s is None else max(0.0, until_s - time.monotonic()))
+            except queue.Empty:
+                for child in running:
+                    child.kill()
+                until_s = None
+                continue
+            if ended is not None:
+                self._note_end(journal, ended)
 
 
 def main() -> int:

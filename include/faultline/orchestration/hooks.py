@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 
-from faultline.engines.running import BatchJob, Submission
-from faultline.engines.spark.submission import SparkSubmission
+from faultline.engines.running import BatchJob, Program
+from faultline.engines.spark.submission import SparkProgram
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.cells import UNFINISHED
 from faultline.orchestration.run_experiment import state_of
@@ -34,30 +34,30 @@ class AirflowHooks:
     def kafka_admin(self) -> Any:
         return KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
 
-    def command(self, submission: Submission) -> list[str]:
+    def command(self, program: Program) -> list[str]:
         """Raises InfrastructureError when the Connection `spark_default` is missing: the provider's hook would fall
         back to YARN without a word."""
-        if not isinstance(submission, SparkSubmission):
-            return list(submission.command)
+        if not isinstance(program, SparkProgram):
+            return list(program.command)
         # Takes seconds to import.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-        program, *arguments = submission.command
+        application, *arguments = program.command
         hook = SparkSubmitHook(
             conn_id="spark_default",
-            conf=dict(submission.settings),
-            name=submission.name,
-            java_class=submission.main_class,
-            properties_file=str(submission.properties),
+            conf=dict(program.settings),
+            name=program.name,
+            java_class=program.main_class,
+            properties_file=str(program.properties),
             application_args=arguments,
         )
         if not hook._connection["master"].startswith("spark://"):
             raise InfrastructureError("Connection spark_default: missing or not a Spark master; run ./faultline up")
-        command: list[str] = hook._build_spark_submit_command(program)
-        if submission.spark_submit is not None:
-            command[0] = submission.spark_submit
-        if submission.master is not None:
-            command[command.index("--master") + 1] = submission.master
+        command: list[str] = hook._build_spark_submit_command(application)
+        if program.spark_submit is not None:
+            command[0] = program.spark_submit
+        if program.master is not None:
+            command[command.index("--master") + 1] = program.master
         return command
 
     def batch(self, job: BatchJob) -> None:

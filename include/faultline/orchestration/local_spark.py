@@ -10,7 +10,7 @@ from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
     from faultline.engines.running import BatchJob
-    from faultline.engines.spark.submission import SparkSubmission
+    from faultline.engines.spark.submission import SparkProgram
 
 
 class LocalSparkJob(SparkSubmitOperator):
@@ -31,10 +31,10 @@ class LocalSparkJob(SparkSubmitOperator):
         from faultline.lifecycle.context import runtime_of
 
         settings = load_settings()
-        run_batch(job, settings, runtime_of(settings), lambda submission: self._submit(submission, context))
+        run_batch(job, settings, runtime_of(settings), lambda program: self._submit(program, context))
 
-    def _submit(self, submission: SparkSubmission, context: Any) -> None:
-        self.name, self.conf = submission.name, dict(submission.settings)
-        self.application_args = list(submission.command[1:])
-        self.properties_file, self.env_vars = str(submission.properties), dict(submission.environment)
+    def _submit(self, program: SparkProgram, context: Any) -> None:
+        self.name, self.conf = program.name, dict(program.settings)
+        self.application_args = list(program.command[1:])
+        self.properties_file, self.env_vars = str(program.properties), dict(program.environment)
         super().execute(context)

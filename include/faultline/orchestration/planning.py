@@ -100,7 +100,7 @@ class SweepRun:
         if params["decide"] is None:
             return matrix.cells(series), None
         # It loads the statistics, which a sweep that asks nothing need not wait for.
-        from faultline.comparison.question import planned_cells
+        from faultline.comparison.decisions import planned_cells
 
         plans = Manifests(self.settings.results).of_matrix(self.matrix)
         return planned_cells(matrix, params["decide"], series, plans, fresh=not params["only_missing"])

@@ -64,9 +64,10 @@ def test_each_block_has_each_neighbour_once_and_names_tell_them_apart() -> None:
 
 
 def test_too_little_tells_nothing_and_says_so() -> None:
-    assert scatter_of([0.1]) is None and bias_of([]) is None and limit_of([(0.1, 0.1)] * 2, 0.1) is None
-    assert limit_of([(0.1, -0.2)] * 5, 0.1) is None, "a change against the loss has no limit"
-    one = bias_of([0.1])
+    assert scatter_of(np.array([0.1])) is None and bias_of(np.array([])) is None
+    assert limit_of(np.array([(0.1, 0.1)] * 2), 0.1) is None
+    assert limit_of(np.array([(0.1, -0.2)] * 5), 0.1) is None, "a change against the loss has no limit"
+    one = bias_of(np.array([0.1]))
     assert one is not None and one.low == one.value == one.high
     with pytest.raises(InfrastructureError):
         figures([{QUIET.name: {"p50": 1.0}}])

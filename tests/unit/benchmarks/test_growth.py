@@ -59,10 +59,9 @@ def test_batches_take_every_record_once(records: int) -> None:
     batches = committed(bounds, 3, 1000, 2000)
     for (_, last), batch in zip(bounds, batches, strict=True):
         numbers = Counter(number % 3 for number in range(last)) if records < 2000 else None
-        ends = batch["end_offsets"]
-        assert sum(ends.values()) == last
-        assert numbers is None or all(ends[str(partition)] == numbers[partition] for partition in range(3))
-        assert batch["planned_wall_ns"] < batch["committed_wall_ns"]
+        assert sum(batch.ends.values()) == last
+        assert numbers is None or all(batch.ends[str(partition)] == numbers[partition] for partition in range(3))
+        assert batch.planned_ns is not None and batch.planned_ns < batch.committed_ns
 
 
 def test_outputs_follow_the_planning_of_their_batch() -> None:

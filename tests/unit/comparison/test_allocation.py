@@ -15,9 +15,8 @@ from faultline.comparison.allocation import Allocation, allocation_of, costs_of
 from faultline.comparison.answer import answer_of
 from faultline.comparison.candidates import choice_of
 from faultline.comparison.cells import Step, axes_of, points_of, values_of
-from faultline.comparison.decisions import Decision
+from faultline.comparison.decisions import BESIDES_S, FIGURES, Decision
 from faultline.comparison.effects import Verdict, effects_along, repetitions_of
-from faultline.comparison.question import BESIDES_S, FIGURES
 from faultline.comparison.statistics.sequential import Outcome
 from faultline.records.catalogue import MACRO
 from faultline.records.record import Record

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.statistics.components import (
+from faultline.comparison.allocation import (
     MOST_INJECTIONS,
     best_injections,
     components,

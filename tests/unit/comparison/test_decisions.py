@@ -18,11 +18,11 @@ from faultline.comparison.decisions import (
     log_ratio,
     margin_of,
     percent,
+    pose,
     settled,
     settled_in,
     tally,
 )
-from faultline.comparison.question import pose
 from faultline.comparison.statistics.sequential import Judged, Outcome
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrix import Matrix

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.comparison.question import FIGURES, method_of, pose
+from faultline.comparison.decisions import FIGURES, method_of, pose
 from faultline.comparison.statistics.sequential import Method, bounds, fewest
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES

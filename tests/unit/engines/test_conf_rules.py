@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from faultline.engines.running import Runtime
 from faultline.engines.spark.conf_rules import CHANGELOG, KNOWN, check_conf, known_settings, megabytes
 from faultline.engines.spark.settings import NEXMARK_SETTINGS, decided_settings, jvms, workload_settings
-from faultline.engines.spark.submission import submit
+from faultline.engines.spark.submission import SparkProgram, submit
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import PlannedEngine
+from faultline.experiment.run import Run
 from faultline.lifecycle.builds import check_build
 from faultline.lifecycle.prepare import check_engine
 from faultline.system.errors import ConfigError
@@ -53,6 +54,13 @@ def test_the_state_store_is_the_one_that_was_chosen() -> None:
     assert told({})[provider].endswith(".state.RocksDBStateStoreProvider")
 
 
+def driver_of(run: Run) -> SparkProgram:
+    """The one process that is submitted."""
+    (kept,) = submit(run, Runtime(Path("/java"), None)).processes
+    assert isinstance(kept.program, SparkProgram) and kept.program.role == "driver"
+    return kept.program
+
+
 class Started:
     """A writer that notes the trigger of the query that it starts."""
 
@@ -72,7 +80,7 @@ def test_commit_mode_unaligned_is_submitted_as_a_real_time_query(
     mode: str, trigger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_in(tmp_path / ATTEMPT, {"fault": "none", "commit_mode": mode, "checkpoint_interval_s": 6})
-    command = submit(run, Runtime(Path("/java"), None)).command
+    command = driver_of(run).command
     program = json.loads(Path(command[command.index("--config") + 1]).read_text())
     spark = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: default))
     started = Started()
@@ -184,11 +192,11 @@ def test_a_record_names_the_options_without_places(archive: Path | None) -> None
 
 
 def test_a_build_under_test_brings_its_programs_and_settings_and_overrides_nothing(tmp_path: Path) -> None:
-    config, runtime = parse_configuration({"fault": "none"}), Runtime(Path("/java"), None)
+    config = parse_configuration({"fault": "none"})
     own = {"spark.sql.adaptive.enabled": "false", "spark.executor.memory": "9g"}
     for extra, programs in (({}, ROOT / "spark_jobs"), (own, Path("/old"))):
         engine = PlannedEngine("spark", ADDRESSES, extra, str(programs))
-        made = submit(run_in(tmp_path / ATTEMPT, config, engine=engine), runtime)
+        made = driver_of(run_in(tmp_path / ATTEMPT, config, engine=engine))
         assert made.command[0] == str(programs / "word_count.py")
         assert made.environment["PYTHONPATH"] == made.settings["spark.executorEnv.PYTHONPATH"] == str(programs)
         assert made.settings.get("spark.sql.adaptive.enabled") == ("false" if extra else None)

@@ -53,7 +53,7 @@ def attempt(tmp_path: Path) -> Attempt:
     words = [word for name, value in ASKED.items() for word in ("--conf", f"{name}={value}") if name != "spark.master"]
     command = ["spark-submit", "--master", ASKED["spark.master"], *words, str(tmp_path / "job" / "program.py")]
     command += ["--conf", "job.ini", "--master", "of its own"]
-    (tmp_path / "workload.json").write_text(json.dumps({"command": command}))
+    (tmp_path / "workload.json").write_text(json.dumps({"processes": [{"command": command}]}))
     return Attempt(tmp_path)
 
 

@@ -104,8 +104,10 @@ except InfrastructureError as error:
     print(error)
 
 submission = engine.submit(run, Runtime(folder))
-specification = {"command": list(submission.command), "env": dict(submission.environment)}
-specification |= {"restart_delay_s": submission.restart_delay_s, "max_restarts": submission.max_restarts}
+(kept,) = submission.processes
+own = {"role": kept.program.role, "command": list(kept.program.command), "env": dict(kept.program.environment)}
+own |= {"restart_delay_s": kept.restart_delay_s, "max_restarts": kept.max_restarts}
+specification = {"processes": [own], "ends_itself": submission.ends_itself}
 attempt.gate.touch()
 print(workload_supervisor.WorkloadSupervisor(run, specification).run())
 print([line["event"] for line in read_journal(attempt.supervisor_journal)])

@@ -15,6 +15,7 @@ import pytest
 
 from fault.plan import Fault, FaultPlan, PlannedFault
 from fault.proxy_control import ProxyControl
+from faultline.engines.supervised import lives_of
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.plan import Places
 from faultline.experiment.preparations import Companion
@@ -108,14 +109,15 @@ def test_a_workload_that_ended_is_told_by_its_own_last_words(
 ) -> None:
     run = run_with(tmp_path, settings(tmp_path, 1))
     attempt = run.attempt
-    write_json(attempt.folder / "workload.json", {"max_restarts": 1})
+    write_json(attempt.folder / "workload.json", {"processes": [{"role": "driver", "max_restarts": 1}]})
     attempt.engine_logs.mkdir()
     log = "Traceback (most recent call last):\nValueError: none\n"
     if measured:
         log = "an Error\n[AN_ERROR.OF_A_CLASS] why\nan Exception\nbye\n"
         attempt.gate.touch()
     (attempt.engine_logs / "driver-0.log").write_text(log)
-    lines = [{"event": "exit", "incarnation": number, "returncode": code} for number, code in enumerate(codes)]
+    own = {"event": "exit", "role": "driver"}
+    lines = [{**own, "incarnation": number, "returncode": code} for number, code in enumerate(codes)]
     write_lines(attempt.supervisor_journal, lines)
     entry = detached(attempt, "supervisor")
     if len(codes) < 2 and measured:
@@ -159,8 +161,8 @@ while True:
 
 
 def supervisor_of(folder: Path, command: list[str], **more: object) -> WorkloadSupervisor:
-    specification = {"command": command, "env": {}, "restart_delay_s": 0, "max_restarts": 2, **more}
-    return WorkloadSupervisor(run_in(folder), specification)
+    own = {"role": "driver", "command": command, "env": {}, "restart_delay_s": 0, "max_restarts": 2}
+    return WorkloadSupervisor(run_in(folder), {"processes": [own], "ends_itself": True, **more})
 
 
 @pytest.mark.parametrize(("takes_s", "grace_s", "hooks", "code"), [(1.3, 30.0, True, 0), (60.0, 0.3, False, -9)])
@@ -194,6 +196,33 @@ def test_what_ends_before_the_gate_is_broken_and_not_started_again(tmp_path: Pat
     Attempt(tmp_path).gate.touch()
     Attempt(tmp_path).supervisor_journal.unlink()
     assert supervised(tmp_path, failing) == ["start", "exit", *["restart", "start", "exit"] * 2, "stop"]
+
+
+def test_several_processes_are_kept_each_by_its_own_rules_and_end_together(tmp_path: Path) -> None:
+    """One dies twice and is started again once; with its last end the other is ended, which nobody else asked to."""
+    Attempt(tmp_path).gate.touch()
+    usual = {"env": {}, "restart_delay_s": 0}
+    dying, staying = [sys.executable, "-c", "raise SystemExit(3)"], [sys.executable, "-c", PROGRAM, "0"]
+    specification = {
+        "processes": [
+            {"role": "keeper", "command": staying, "max_restarts": 0, **usual},
+            {"role": "hand", "command": dying, "max_restarts": 1, **usual},
+        ],
+        "ends_itself": True,
+    }
+    assert WorkloadSupervisor(run_in(tmp_path), specification).run() == 3
+    lines = read_journal(Attempt(tmp_path).supervisor_journal)
+    told = [(line["event"], line["role"], line.get("incarnation")) for line in lines if line["event"] != "stop"]
+    hand = [one for one in told if one[1] == "hand"]
+    assert hand == [
+        ("start", "hand", 0), ("exit", "hand", 0), ("restart", "hand", None), ("start", "hand", 1), ("exit", "hand", 1),
+    ]  # fmt: skip
+    assert [one for one in told if one[1] == "keeper"] == [("start", "keeper", 0), ("exit", "keeper", 0)]
+    assert told[-1] == ("exit", "keeper", 0) and lines[-1]["event"] == "stop"
+    assert {path.name for path in Attempt(tmp_path).engine_logs.iterdir()} == {
+        "keeper-0.log", "hand-0.log", "hand-1.log",
+    }  # fmt: skip
+    assert [life.incarnation for life in lives_of(lines, "hand")] == [0, 1] and not lives_of(lines)
 
 
 def test_a_program_that_does_not_look_for_the_stop_file_is_ended_by_a_signal(tmp_path: Path) -> None:

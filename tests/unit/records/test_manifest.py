@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from faultline.comparison import coverage as missing_cells
 from faultline.comparison.coverage import Gap, as_json, cell_text, gaps_of, missed_nights, print_gaps
-from faultline.comparison.question import pose
+from faultline.comparison.decisions import pose
 from faultline.experiment.cell import Cell
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES

@@ -13,12 +13,11 @@ import pytest
 from rich.console import Console
 
 from faultline.experiment.config import parse_configuration
-from faultline.records.event_names import EDGES, LABELS, WORDS, split_name
+from faultline.records.format import EDGES, LABELS, WORDS, split_name
 from faultline.records.judge.timeline import CHAIN
 from faultline.records.record import Record
-from faultline.reports.explain import explain, explain_json
 from faultline.reports.figures.attempt import MARKS
-from faultline.reports.terminal import BAR_WIDTH, bar_text, render_run
+from faultline.reports.terminal import BAR_WIDTH, bar_text, explain, explain_json, render_run
 from faultline.reports.views.run import run_view
 from faultline.reports.views.runs import again
 from faultline.reports.views.story import Span, recovery_lines, repeated_parts

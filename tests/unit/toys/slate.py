@@ -12,7 +12,7 @@ from typing import Any
 
 from faultline.engines.base import Batch, Capabilities, Commit, Epoch, Life, Seen, Totals, Traces
 from faultline.engines.batches import write_batches
-from faultline.engines.running import NoSampler, Submission, write_program_configuration
+from faultline.engines.running import NoSampler, Program, Submission, Supervised, write_program_configuration
 from faultline.engines.supervised import FILE, driver_exited, lives_of
 from faultline.system.journal import read_ended
 
@@ -103,9 +103,12 @@ class Slate:
     def submit(self, run: Any, runtime: Any) -> Submission:
         told = write_program_configuration(run, {"slate": str(run.attempt.folder / SLATE)})
         program = "import json, sys; open(json.load(open(sys.argv[1]))['slate'] + '.began', 'w'); sys.exit(3)"
-        return Submission((sys.executable, "-c", program, str(told)), {"CHALK": "white"}, 0.0, max_restarts=1)
+        command = (sys.executable, "-c", program, str(told))
+        return Submission(
+            (Supervised(Program("driver", command, {"CHALK": "white"}), max_restarts=1, restart_delay_s=0),)
+        )
 
-    def generator(self, *_: Any) -> Submission:
+    def generator(self, *_: Any) -> Program:
         raise NotImplementedError
 
     def starting(self, run: Any) -> Callable[[], None]:

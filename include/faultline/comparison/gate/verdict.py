@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -98,21 +98,6 @@ DOUBTS = frozenset({Finding.WORSE, Finding.SUSPECTED})
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one night says of one configuration by itself, with its p and its share of false discoveries."""
-
-    cell: Pairs
-    finding: Finding
-    p: float
-    q: float
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """By what it is found in another night."""
-        return self.cell.config_id, self.cell.metric.key if self.cell.config_id else ""
-
-
-@dataclass(frozen=True)
 class CellVerdict:
     """What a night says of one configuration, or of all together.
 
@@ -134,6 +119,11 @@ class CellVerdict:
     visible: float | None
     since: str | None = None
     nights: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """By what it is found in another night."""
+        return self.config_id, self.metric.key if self.metric else ""
 
     @property
     def certain(self) -> bool:
@@ -170,7 +160,7 @@ def judge_gate(nights: Sequence[Paired]) -> GateVerdict:
     doubtful = any(one.finding in DOUBTS for one in found)
     earlier = [one for one in reversed(nights[:-1]) if one.baseline == night.baseline] if doubtful else []
     before = {other.date: {one.key: one.finding for one in looks(other.cells)} for other in earlier}
-    cells = tuple(_told(one, before, night.date, len(found)) for one in found)
+    cells = tuple(_since(one, before, night.date) for one in found)
     return GateVerdict(night, cells, tuple(_problems(night, cells)))
 
 
@@ -239,43 +229,40 @@ def share_of(logarithm: float, metric: Metric | None) -> float:
     return share_of_ratio(signed)
 
 
-def looks(cells: Sequence[Pairs]) -> list[Look]:
+def looks(cells: Sequence[Pairs]) -> list[CellVerdict]:
     """What a night says by itself of each configuration, and then of all together; worse is only what is certain."""
-    need = least_pairs(len(cells)) if cells else 1
+    need, every = least_pairs(len(cells)) if cells else 1, _with_together(cells)
     found = []
-    for cell, (p, q, p_better, q_better) in zip(_with_together(cells), suspected(cells), strict=True):
+    for cell, (p, q, p_better, q_better) in zip(every, suspected(cells), strict=True):
         if len(cell) < need:
             finding = Finding.CANNOT_TELL
         elif q <= SUSPECTED:
             finding = Finding.WORSE if q <= CERTAIN else Finding.SUSPECTED
         else:
             finding = Finding.BETTER if q_better <= SUSPECTED else Finding.NOTHING
-        good = finding is Finding.BETTER
-        found.append(Look(cell, finding, p_better if good else p, q_better if good else q))
+        metric, good = cell.metric if cell.config_id else None, finding is Finding.BETTER
+        found.append(CellVerdict(
+            cell.name, metric, cell.config_id, finding, len(cell), cell.planned, _change(cell, metric),
+            p_better if good else p, q_better if good else q, _visible(cell, metric, len(every)),
+        ))  # fmt: skip
     return found
 
 
-def _told(look: Look, before: Mapping[str, Mapping[tuple[str, str], Finding]], night: str, tests: int) -> CellVerdict:
-    """With size, since when, and what would have been seen. `before`: findings of earlier nights, the newest first.
+def _since(one: CellVerdict, before: Mapping[str, Mapping[tuple[str, str], Finding]], night: str) -> CellVerdict:
+    """With since when. `before`: findings of earlier nights, the newest first.
 
     A suspicion that the night before shares is a regression. Nights that could not tell neither share nor end it.
     """
-    cell, metric = look.cell, look.cell.metric if look.cell.config_id else None
-    since, nights = None, 0
-    if look.finding in DOUBTS:
-        since, nights = night, 1
-        for date, findings in before.items():
-            finding = findings.get(look.key, Finding.CANNOT_TELL)
-            if finding in DOUBTS:
-                since, nights = date, nights + 1
-            elif finding is not Finding.CANNOT_TELL:
-                break
-    return CellVerdict(
-        name=cell.name, metric=metric, config_id=cell.config_id,
-        finding=Finding.WORSE if nights > 1 else look.finding, pairs=len(cell), planned=cell.planned,
-        change=_change(cell, metric), p=look.p, q=look.q, visible=_visible(cell, metric, tests), since=since,
-        nights=nights,
-    )  # fmt: skip
+    if one.finding not in DOUBTS:
+        return one
+    since, nights = night, 1
+    for date, findings in before.items():
+        finding = findings.get(one.key, Finding.CANNOT_TELL)
+        if finding in DOUBTS:
+            since, nights = date, nights + 1
+        elif finding is not Finding.CANNOT_TELL:
+            break
+    return replace(one, finding=Finding.WORSE if nights > 1 else one.finding, since=since, nights=nights)
 
 
 def _with_together(cells: Sequence[Pairs]) -> list[Pairs]:

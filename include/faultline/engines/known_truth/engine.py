@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 from faultline.engines.base import Capabilities, Commit, Engine, Hit, Offsets, Progress, Seen, Traces
 from faultline.engines.batches import write_batches
 from faultline.engines.known_truth import traces as own
-from faultline.engines.running import Guardian, NoSampler, Runtime, Sampler, Submission, write_program_configuration
+from faultline.engines.running import (
+    Guardian,
+    NoSampler,
+    Program,
+    Runtime,
+    Sampler,
+    Submission,
+    Supervised,
+    write_program_configuration,
+)
 from faultline.engines.spark.traces import read_traces as read_from_spark
 from faultline.engines.supervised import driver_exited
 from faultline.experiment.run import Run
@@ -140,10 +149,11 @@ class KnownTruth:
 
         attempt, plan = run.attempt, run.plan
         told = write_program_configuration(run, {"schedule_s": plan.window_s, "load_end": str(attempt.load_end)})
-        program = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
-        return Submission(program, {}, plan.restart_delay_s, max(MAX_RESTARTS, len(plan.faults)))
+        command = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
+        program = Program("driver", command, {})
+        return Submission((Supervised(program, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s),))
 
-    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Submission:
+    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
         raise NotImplementedError("generator_on: was refused with the configuration")
 
     def starting(self, run: Run) -> Callable[[], None]:

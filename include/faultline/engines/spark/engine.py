@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
-from faultline.engines.running import Guardian, Runtime, Sampler, Submission
+from faultline.engines.running import Guardian, Program, Runtime, Sampler, Submission
 from faultline.engines.spark import collect, standalone
 from faultline.engines.spark.compilers import to_usual
 from faultline.engines.spark.lineages import LineageKeeper
@@ -139,8 +139,8 @@ class Spark:
 
         return submit(run, runtime)
 
-    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Submission:
-        from faultline.engines.spark.generator_job import generator_job
+    def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
+        from faultline.engines.spark.submission import generator_job
 
         return generator_job(run, runtime, tuple(arguments))
 

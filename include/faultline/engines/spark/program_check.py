@@ -109,7 +109,7 @@ class ProgramCheck:
 
 def asked_for(attempt: Attempt) -> dict[str, str]:
     """The settings on the command line of an attempt's workload."""
-    whole = [str(word) for word in read_document(attempt.folder / "workload.json")["command"]]
+    whole = [str(word) for word in read_document(attempt.folder / "workload.json")["processes"][0]["command"]]
     # What follows the program is its own.
     command = [*itertools.takewhile(lambda word: not word.startswith(str(attempt.job)), whole)]
     asked = dict(value.split("=", 1) for option, value in zip(command, command[1:], strict=False) if option == "--conf")

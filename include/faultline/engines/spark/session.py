@@ -20,7 +20,7 @@ from faultline.engines.spark.settings import (
     properties_file,
     spark_environment,
 )
-from faultline.engines.spark.submission import SparkSubmission, job_jars
+from faultline.engines.spark.submission import SparkProgram, job_jars
 from faultline.system.errors import FaultlineError
 from faultline.system.locks import beside_windows
 from faultline.system.marks import INSTANCE_MARK, RUN_MARK
@@ -113,7 +113,7 @@ def _end(greeting: dict[str, Any], settings: Settings) -> None:
 # Short batch jobs on Spark, harvest and aggregate: in the persistent session, or handed to spark-submit.
 
 
-def run_batch(job: BatchJob, settings: Settings, runtime: Runtime, submit: Callable[[SparkSubmission], None]) -> None:
+def run_batch(job: BatchJob, settings: Settings, runtime: Runtime, submit: Callable[[SparkProgram], None]) -> None:
     """Runs a job and waits for its end, not beside a window that is measured.
 
     Starting a JVM takes longer than most jobs, so a small job goes to the persistent session first. `submit`: hands
@@ -129,10 +129,10 @@ def run_batch(job: BatchJob, settings: Settings, runtime: Runtime, submit: Calla
                 return
             except NoSession as reason:
                 print(f"{reason}; started anew instead")
-        submit(batch_submission(job, settings, runtime))
+        submit(batch_program(job, settings, runtime))
 
 
-def batch_submission(job: BatchJob, settings: Settings, runtime: Runtime) -> SparkSubmission:
+def batch_program(job: BatchJob, settings: Settings, runtime: Runtime) -> SparkProgram:
     """What is handed to spark-submit for a job: one JVM, with the harness's login."""
     there, run = settings if job.run is None else job.run.there, job.run
     conf = batch_settings(
@@ -141,11 +141,10 @@ def batch_submission(job: BatchJob, settings: Settings, runtime: Runtime) -> Spa
     if job.of_user and run is not None:
         conf = {**(run.config.spark_conf or {}), **job_jars(run.attempt, run.config), **conf}
     marked = {} if run is None else {RUN_MARK: run.attempt.id}
-    return SparkSubmission(
+    return SparkProgram(
+        role="batch",
         command=(str(program(settings, job.program)), *job.arguments),
         environment={**spark_environment(settings, runtime.java_home), **marked},
-        restart_delay_s=0.0,
-        max_restarts=0,
         name=job.name,
         settings=conf,
         properties=properties_file(settings),

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faultline.engines.running import Runtime, Submission, write_program_configuration
+import generators
+from faultline.engines.running import Program, Runtime, Submission, Supervised, write_program_configuration
 from faultline.engines.spark.collect import APPLICATION, WARM_UP_CHECKPOINT
 from faultline.engines.spark.compilers import to_spark
 from faultline.engines.spark.conf_rules import own_settings
 from faultline.engines.spark.distributions import distribution
 from faultline.engines.spark.lineages import lineage_files
 from faultline.engines.spark.settings import (
+    driver_settings,
+    logging_option,
+    program,
     properties_file,
     spark_environment,
     workload_program,
     workload_settings,
 )
 from faultline.engines.spark.shared import CHECKPOINT, make_on_disk, make_shared, make_throwaway, place_of
+from faultline.engines.spark.standalone import GENERATOR_MEMORY_MB
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
 from faultline.experiment.run import Run
 from faultline.system.kafka import kafka_options
-from faultline.system.marks import RUN_MARK, run_token
+from faultline.system.marks import RUN_MARK, load_option, run_token
+from faultline.system.secrets import HARNESS, login_file
+from generators.login import LOGIN
 
 
 @dataclass(frozen=True)
-class SparkSubmission(Submission):
+class SparkProgram(Program):
     """`command` is handed to spark-submit, with these options; the Spark provider's hook writes them out."""
 
     name: str
@@ -42,18 +50,18 @@ class SparkSubmission(Submission):
     master: str | None = None
 
 
-def spark_submit_command(submission: SparkSubmission, master: str) -> list[str]:
+def spark_submit_command(program: SparkProgram, master: str) -> list[str]:
     """The command of spark-submit, as the Spark provider's hook builds it. `master`: where none is given."""
-    conf = [part for key, value in submission.settings.items() for part in ("--conf", f"{key}={value}")]
-    main_class = [] if submission.main_class is None else ["--class", submission.main_class]
+    conf = [part for key, value in program.settings.items() for part in ("--conf", f"{key}={value}")]
+    main_class = [] if program.main_class is None else ["--class", program.main_class]
     return [
-        *(submission.spark_submit or "spark-submit", "--master", submission.master or master, *conf),
-        *("--properties-file", str(submission.properties), "--name", submission.name, *main_class),
-        *("--deploy-mode", "client", *submission.command),
+        *(program.spark_submit or "spark-submit", "--master", program.master or master, *conf),
+        *("--properties-file", str(program.properties), "--name", program.name, *main_class),
+        *("--deploy-mode", "client", *program.command),
     ]
 
 
-def submit(run: Run, runtime: Runtime) -> SparkSubmission:
+def submit(run: Run, runtime: Runtime) -> Submission:
     """Writes what the program reads. See `faultline.engines.base.Engine`."""
     attempt, plan, config, settings = run.attempt, run.plan, run.config, run.there
     shared = make_shared(attempt, plan.endpoints) if plan.endpoints.elsewhere else None
@@ -68,11 +76,10 @@ def submit(run: Run, runtime: Runtime) -> SparkSubmission:
     )
     own = config.kind.application(attempt, config.own, config, {**by_spark, **plan.program})
     environment = spark_environment(settings, runtime.java_home, programs, build)
-    submission = SparkSubmission(
+    driver = SparkProgram(
+        role="driver",
         command=(),
         environment=environment,
-        restart_delay_s=plan.restart_delay_s,
-        max_restarts=max(MAX_RESTARTS, len(plan.faults)),
         name=f"{plan.workload} {attempt.id}",
         properties=properties_file(settings),
         settings={
@@ -87,14 +94,16 @@ def submit(run: Run, runtime: Runtime) -> SparkSubmission:
     )
     if own is None:
         program = workload_program(programs, config)
-        return replace(submission, command=(str(program), "--config", str(told), run_token(attempt.id)))
-    return replace(
-        submission,
-        command=(str(own.path), *own.arguments),
-        environment={**environment, **own.environment},
-        main_class=own.main_class,
-        ends_itself=False,
-    )
+        driver = replace(driver, command=(str(program), "--config", str(told), run_token(attempt.id)))
+    else:
+        driver = replace(
+            driver,
+            command=(str(own.path), *own.arguments),
+            environment={**environment, **own.environment},
+            main_class=own.main_class,
+        )
+    kept = Supervised(driver, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s)
+    return Submission((kept,), ends_itself=own is None)
 
 
 def job_jars(attempt: Attempt, config: Configuration) -> dict[str, str]:
@@ -137,3 +146,51 @@ def _usual(run: Run) -> dict[str, Any]:
             "records_per_batch": -(-config.primer_records // config.kind.warm_up_batches),
         },
     }
+
+
+# ---- The generator as a job on Spark's cluster, whose executors are told from the workload's ----
+
+
+# As `spark_jobs/generate.py` names it.
+CODE = "faultline_code"
+
+
+def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> SparkProgram:
+    """A job of an executor of one core for each process of the generator; packs the code that they run. `arguments`:
+    the generator's."""
+    attempt, settings = run.attempt, run.there
+    return SparkProgram(
+        role="generator",
+        command=(str(program(settings, "generate")), "--errors", str(attempt.logs / "generator.err"), *arguments),
+        environment={
+            **spark_environment(settings, runtime.java_home),
+            "PYTHONPATH": str(settings.root),
+            LOGIN: str(login_file(settings.logins, HARNESS)),
+        },
+        name=f"generator {attempt.id}",
+        master=settings.endpoints.engine if settings.endpoints.elsewhere else None,
+        properties=properties_file(settings),
+        settings={
+            **driver_settings(settings.endpoints.here),
+            "spark.archives": f"{_packed(attempt)}#{CODE}",
+            "spark.cores.max": str(run.config.generator_processes),
+            "spark.executor.cores": "1",
+            "spark.executor.memory": f"{GENERATOR_MEMORY_MB}m",
+            # A member that failed has sent records: another one that sent them again would be no help.
+            "spark.task.maxFailures": "1",
+            "spark.stage.maxConsecutiveAttempts": "1",
+            f"spark.executorEnv.{LOGIN}": str(login_file(settings.logins, HARNESS)),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.extraJavaOptions": logging_option(settings),
+            f"spark.executorEnv.{RUN_MARK}": attempt.id,
+            "spark.executor.extraJavaOptions": f"{load_option(attempt.id)} {logging_option(settings)}",
+        },
+    )
+
+
+def _packed(attempt: Attempt) -> Path:
+    """The package `generators` with its data, as an archive in the attempt's scratch folder."""
+    attempt.scratch.mkdir(exist_ok=True)
+    package = Path(generators.__file__).parent
+    return Path(shutil.make_archive(str(attempt.scratch / CODE), "zip", package.parent, package.name))

@@ -5,8 +5,11 @@ Each step is journalled; where its journal says nothing, the window is the plann
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from faultline.records.judge.steady import Limits
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Instant, Journal, read_journal
 from faultline.system.journal import last as newest
+from faultline.system.locks import LONGEST_WORK_S, window
 
 # T0 lies this far ahead when the gate opens, so that the generator reads the gate in time; so does the load's end.
 GATE_LEAD_S = 0.3
@@ -250,3 +254,42 @@ def sleep_until(at: Instant) -> None:
 
 def _mono(instant: Instant) -> int:
     return instant.mono_ns
+
+
+# ---- When the gate may open: no other work of ours is going on here, and none begins before the window ends ----
+
+
+# The longest wait for the end of what follows on the recording before.
+CLOSE_S = 120.0
+# The longest that a gate is held shut.
+LONGEST_S = CLOSE_S + LONGEST_WORK_S
+
+
+@contextlib.contextmanager
+def quiet_window(attempt: Attempt, lock: Path | None) -> Iterator[float]:
+    """Waits for the end of other work, and keeps it away inside; gives the seconds waited.
+
+    `lock`: the window's; None where nothing else works. Raises InfrastructureError when it takes too long.
+    """
+    waited_s = _await_close(_before(attempt))
+    with window(lock) if lock else contextlib.nullcontext(0.0) as more_s:
+        yield waited_s + more_s
+
+
+def _before(attempt: Attempt) -> Attempt | None:
+    """The attempt that had the machine before this one, where its files can be read: not those of another user."""
+    start = newest(read_journal(attempt.recorder_journal), kind="start") or {}
+    before = Attempt(attempt.folder.parent / str(start.get("after")))
+    return before if os.access(before.folder / "attempt.json", os.R_OK) else None
+
+
+def _await_close(before: Attempt | None) -> float:
+    """Waits until it is harvested, judged and closed; gives the seconds that it took.
+
+    This may go on while the next one starts, and not while that one is measured. One whose run died is left, after a
+    while, to whoever cleans up.
+    """
+    began = time.monotonic()
+    while before is not None and not before.over and time.monotonic() - began < CLOSE_S:
+        time.sleep(POLL_S)
+    return time.monotonic() - began

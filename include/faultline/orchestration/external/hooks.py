@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from faultline.engines.running import Submission
-from faultline.engines.spark.submission import SparkSubmission, spark_submit_command
+from faultline.engines.running import Program
+from faultline.engines.spark.submission import SparkProgram, spark_submit_command
 from faultline.installation.targets.said import Said
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -41,19 +41,19 @@ class ExternalHooks(PlainHooks):
 
         return AdminClient(dict(self._connection("kafka_default").extra))
 
-    def command(self, submission: Submission) -> list[str]:
-        if not isinstance(submission, SparkSubmission):
-            return list(submission.command)
-        if submission.master is not None:
-            return spark_submit_command(submission, submission.master)
+    def command(self, program: Program) -> list[str]:
+        if not isinstance(program, SparkProgram):
+            return list(program.command)
+        if program.master is not None:
+            return spark_submit_command(program, program.master)
         said = self._connection("spark_default")
         master = f"{said.host}:{said.port}" if said.port else str(said.host)
         if not master.startswith("spark://"):
             raise InfrastructureError(f"Connection {said.id}: not a Spark master; run ./faultline install again")
-        return spark_submit_command(submission, master)
+        return spark_submit_command(program, master)
 
-    def _submit(self, submission: SparkSubmission) -> None:
-        super()._submit(replace(submission, master=self._connection("spark_local").host))
+    def _submit(self, program: SparkProgram) -> None:
+        super()._submit(replace(program, master=self._connection("spark_local").host))
 
     def hosts(self) -> Mapping[str, Mapping[str, Any]]:
         found = {}

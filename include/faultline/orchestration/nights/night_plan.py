@@ -125,8 +125,8 @@ def pairs_of(params: Mapping[str, Any], configurations: int) -> int:
 
 def primary_of(configs: Sequence[Configuration], given: Sequence[str] | None) -> dict[str, str]:
     """The figure that each configuration is judged by, by its id. Raises ConfigError for one that is not known."""
+    from faultline.comparison.decisions import FIGURES
     from faultline.comparison.gate.nights import usual_primary
-    from faultline.comparison.question import FIGURES
 
     names = list(given or [])
     if len(names) not in (0, 1, len(configs)):

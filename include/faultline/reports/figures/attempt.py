@@ -8,8 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.records.event_names import LABELS, split_name
-from faultline.records.format import signed
+from faultline.records.format import LABELS, signed, split_name
 from faultline.reports.figures.style import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS, STRONG_COLOUR, finish
 from faultline.reports.views.series import Bounds, lag_out, latency_out
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from faultline.comparison.allocation import Allocation, allocation_of
+from faultline.comparison.allocation import Allocation, Slope, allocation_of
 from faultline.comparison.cells import points_of
 from faultline.comparison.decisions import Decision, counted
-from faultline.comparison.statistics.components import Slope
 from faultline.comparison.statistics.estimate import Interval
 from faultline.records.catalogue import MACRO
 from faultline.records.format import signed

@@ -12,11 +12,11 @@ from typing import Any
 
 from fault.plan import Fault, PlannedFault
 from faultline.engines.registry import ENGINES
+from faultline.engines.supervised import DRIVER
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.progress import victim_name
-from faultline.records.event_names import EDGES, WORDS, split_name
-from faultline.records.format import fault_of, recovered_since, seconds
+from faultline.records.format import EDGES, WORDS, fault_of, recovered_since, seconds, split_name
 from faultline.records.record import Record, RecoveryPart
 from faultline.reports.views.series import last_out_text, plateau_text
 from faultline.reports.views.story import PARTS, Deed, Event, FaultView, Restart, Span, Story, part_lengths
@@ -253,14 +253,15 @@ _Started = tuple[int, str, str, str]
 
 
 def _by_supervisor(lines: Sequence[Line]) -> Iterable[_Started]:
-    """Incarnations of the driver but the first, and state lineages: instant, who, what, source."""
+    """Incarnations of each process but the first, and state lineages: instant, who, what, source."""
     who, source, after = "the workload supervisor", "supervisor.jsonl", ""
     for line in lines:
         event, wall_ns = line.get("event"), int(line.get("wall_ns") or 0)
         if event == "restart":
             after = f", {line.get('delay_s')} s after the last one ended"
         elif event == "start" and line.get("incarnation"):
-            yield wall_ns, who, f"the driver, incarnation {line['incarnation']} (pid {line.get('pid')}){after}", source
+            what = f"the {line.get('role', DRIVER)}, incarnation {line['incarnation']} (pid {line.get('pid')})"
+            yield wall_ns, who, f"{what}{after}", source
         elif event == "lineage":
             yield wall_ns, who, f"state lineage {line.get('lineage')}, because {line.get('reason')}", source
 

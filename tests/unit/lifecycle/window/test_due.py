@@ -18,9 +18,9 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.common import baseline_commits, earliest_fault_s, phase_of
 from faultline.experiment.plan import Aim
 from faultline.lifecycle.assignment import Assignment
-from faultline.lifecycle.window import quiet_window as subject
+from faultline.lifecycle.window import measured_window as subject
 from faultline.lifecycle.window.due import Due, due_of
-from faultline.lifecycle.window.quiet_window import quiet_window
+from faultline.lifecycle.window.measured_window import quiet_window
 from faultline.system.journal import Instant
 from faultline.system.kafka import OFFSETS_LEAD_S
 from faultline.system.locks import beside_windows, is_measured
