@@ -21,7 +21,7 @@ class Decide:
     """A form's field `decide`.
 
     Attributes:
-        figure: Path of a figure in the record with a better direction. Of a recovery only `recovery.macro_s`.
+        figure: Path of a figure with a better direction; for recoveries, only `recovery.macro_s`.
         along: Axis with at least two values; neighbouring values are compared.
         smallest: Smallest difference that matters, as a share: 0.1 is 10 %.
         error: Accepted probability that any statement about the sweep is wrong.
