@@ -1,4 +1,4 @@
-"""What keeping strangers out costs: the same experiment with and without passwords and encryption, in pairs.
+"""Cost of passwords and encryption: ten pairs of runs with and without (45 minutes).
 
 Each experiment has services of its own, started for it and ended after it, which let everybody in or nobody; the order
 within a pair is drawn by lot. Pairs are judged as a night's are.

@@ -1,4 +1,4 @@
-"""Sweeps whose every part is killed: what Faultline promises of them, compared with real processes.
+"""Survival of a sweep when its processes are killed at every step boundary and at random times (hours).
 
 A sweep of short experiments with known truth runs under the real scheduler, and while it runs SIGKILL hits the
 scheduler, a running task, the API server, Kafka, the recorder, the generator or the workload's supervisor, at each

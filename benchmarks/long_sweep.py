@@ -1,4 +1,4 @@
-"""Two hundred experiments in one sweep: whether anything grows with their number, and what each costs in all.
+"""Growth of time, memory and descriptors over 200 experiments in one sweep.
 
 The sweep runs under Airflow and SQLite of its own. When it is interrupted, the next call resumes it.
 """

@@ -1,4 +1,4 @@
-"""Every matrix from its trigger to its pages: the preset `smoke` of each, through Airflow's API, as a person would."""
+"""Preset `smoke` of every matrix, from the trigger through Airflow's API to the pages."""
 
 from __future__ import annotations
 

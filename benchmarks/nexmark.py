@@ -1,4 +1,4 @@
-"""How many events a second Nexmark's queries handle, per core and of the whole machine, and what making them costs."""
+"""Events per second of each Nexmark query, per core and per machine, and the cost of creating events."""
 
 from __future__ import annotations
 

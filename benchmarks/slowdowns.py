@@ -1,4 +1,4 @@
-"""What the nightly gate says of slowdowns that are real: work that is planted in the query, beside the same without it.
+"""Regression gate on real slowdowns: 5, 10 and 20 % of CPU time added to a query (1 hour).
 
 Measured in blocks, each of which has every build once, in an order drawn by lot: the plain one, and one for each share
 of work that is planted. A pair is the plain one and another of the same block; pairs are judged as a night's are.

@@ -1,4 +1,4 @@
-"""How often the verdicts are wrong, and how often they see what is there: on scatter that was really measured."""
+"""False-alarm rate and power of `compare` and of change points, on measured variation (simulation)."""
 
 from __future__ import annotations
 

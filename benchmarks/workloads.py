@@ -1,4 +1,4 @@
-"""Tuples per second and core of each workload at the highest rate that it sustains here."""
+"""Tuples per second and core of each workload at its highest sustained rate on this machine."""
 
 from __future__ import annotations
 

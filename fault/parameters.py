@@ -22,13 +22,27 @@ WAYS = ("both", "in", "out")
 
 @dataclass(frozen=True)
 class Asked:
-    """One act, or several alike: `action` on `count` victims at once, at an instant counted from T0.
+    """One fault of a plan: one action at one time, or several alike. `fault.plan.Fault` checks the values.
 
-    Exactly one of `at_s` (seconds) and `at_record` (the instant at which that input record, counted
-    from 1, is due) is given. With `cycle` the act waits for `phase` (0 to below 1) of the first such
-    cycle that begins at or after that instant. The keys of RULES are given only where the action takes them. `times`
-    > 1 repeats the act `every_s` seconds. `fault.plan.Fault` checks all that; it knows the actions, so they cannot know
-    it.
+    Attributes:
+        victim: Kind of process to hit.
+        action: Fault action.
+        at_s: Time in seconds after T0; exactly one of `at_s` and `at_record` is given.
+        at_record: Intended send time of the n-th input record, counted from 1.
+        cycle: Wait for the first `checkpoint` or `snapshot` cycle that starts at or after that time.
+        phase: Position in that cycle, in [0, 1).
+        duration_s: Duration, for actions that are undone.
+        delay_ms: Delay per direction, at most 600,000 ms.
+        count: Number of victims at once, 1 to 64; 1 for `driver` and `kafka`.
+        every_s: Seconds between occurrences, if `times` > 1.
+        times: Number of occurrences, 1 to 1,000.
+        peer: Other side of a partition: `all` (default), `kafka`, `driver` or `workers`.
+        way: Blocked direction: `both` (default), `in` or `out`.
+        mbit_s: Remaining rate, 0.1 to 100,000 Mbit/s.
+        cores: Busy cores, 1 to 256.
+        memory_mb: Allocated memory in MiB, 1 to 1,000,000.
+        jitter_ms: Random variation of the delay, at most `delay_ms`.
+        loss_percent: Share of lost packets, 0.01 to 90 %.
     """
 
     victim: str

@@ -90,7 +90,7 @@ def in_words() -> str:
     for name, action in ACTIONS.items():
         only = "" if action.targets == VICTIMS else f" ({', '.join(f'`{one}`' for one in action.targets)} only)"
         said.append(f"`{name}` {action.does}{only}")
-    return f"How: {'; '.join(said)}. In this short form {' and '.join(_short_forms())}."
+    return f"Fault action: {'; '.join(said)}. Defaults of the short form: {', '.join(_short_forms())}."
 
 
 def _short_forms() -> list[str]:

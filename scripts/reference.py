@@ -1,94 +1,344 @@
-"""The tables of docs/reference, generated from the fields of the models and from the registries.
+"""Generated parts of the documentation: tables from the models, registries and command-line definitions.
 
-.faultline/venv/bin/python scripts/reference.py    writes the tables anew
+.faultline/venv/bin/python scripts/reference.py    rewrites the parts in place
+
+A part stands in one document, between two comment lines with its name. Its texts are the descriptions in the code.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
 import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import get_args, get_origin
+from typing import Any, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "include"), str(ROOT)]
 
+import typer
 from pydantic import BaseModel
 
-from fault.identity import VICTIMS
+from benchmarks.catalogue import BENCHMARKS
+from fault.identity import VICTIM_WORDS, VICTIMS
+from fault.parameters import Asked
 from fault.registry import ACTIONS
+from faultline.cli.main import app
 from faultline.experiment.axes import axis_text
-from faultline.experiment.common import limits
-from faultline.experiment.config import Configuration
+from faultline.experiment.common import CommitMode, limits
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
+from faultline.experiment.workloads.known_truth_script import Script
+from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owners
 from faultline.experiment.workloads.topology_rules import Rules
-from faultline.records.catalogue import KNOWN
+from faultline.records.catalogue import METRICS
+from faultline.records.definitions import DEFINITIONS, definition_of
+from faultline.records.judge import validity
+from faultline.system.errors import ConfigError
 from faultline.system.text import counted
 
-# Which tables stand in which document, each between two lines that name it.
-DOCUMENTS = {
-    "parameters": "parameters.md",
-    "topology": "workloads.md",
-    "actions": "faults.md",
-    "presets": "matrices.md",
-    "figures": "metrics.md",
+# Names that issue 47 changes and the code still has. An entry goes once the code has the new name.
+RENAMED = {
+    r"\bcpu_besides\.others\b": "background_cpu.processes",
+    r"\bcpu_besides\.stolen\b": "background_cpu.steal",
+    r"\bcpu_besides\b": "background_cpu",
+    r"\bcpu_nodes\b": "cpu_by_host",
+    r"\bkeys(?=\.(requested|measured|low|high|hottest_share|distinct)\b)": "key_skew",
+    r"\blate(?=\.(sent|dropped_rows)\b)": "late_records",
+    r"\baudit\.wrong\b": "audit.unexpected",
+    r"\baudit\.sums_differ\b": "audit.checksum_mismatches",
+    r"\bclocks-apart\b": "clock-skew",
+    r"`disturbed`": "`background-load`",
+    r"\bconductor-died\b": "scheduler-died",
+    r"\bstore-unread\b": "store-unverified",
+    r"\btimeline-broken\b": "timeline-incomplete",
+    r"\bfault-unknown\b": "fault-outcome-unknown",
+    r"\bunsound\b": "invalid",
+    r"\bcannot tell\b": "inconclusive",
+    r"\bworse, same or\b": "worse, equivalent or",
+    r"--again\b": "--rerun",
+    r"--own\b(?!-)": "--own-connections",
+    r"--kafka-of\b": "--share-kafka",
+    r"\./faultline (?=(un)?install\b)": "./faultline airflow ",
+    r"\./faultline record\b": "./faultline export-topic",
 }
-MODELS: dict[str, type[BaseModel]] = {"parameters": Configuration, "topology": Rules}
 
 
-def table(model: type[BaseModel]) -> str:
-    """Markdown: name, default, limits, meaning of every field."""
-    lines = ["| parameter | default | values | meaning |", "| --- | --- | --- | --- |"]
+def renamed(text: str) -> str:
+    """Return the text with the new public names."""
+    for old, new in RENAMED.items():
+        text = re.sub(old, new, text)
+    return text
+
+
+def table(head: str, rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
+    """Markdown table; `head` holds the column names, separated by `|`."""
+    names = [name.strip() for name in head.split("|")]
+    lines = [tuple(names), ("---",) * len(names), *rows]
+    return "\n".join(f"| {' | '.join(_cell(one) for one in row)} |" for row in lines)
+
+
+def parameter_table(model: type[BaseModel]) -> str:
+    """Name, default, limits and meaning of every field of a model."""
+    rows = []
     for name, field in model.model_fields.items():
         default = "(derived)" if name == "fault_at_s" else "(empty)" if field.default is None else _text(field.default)
-        lines.append(f"| `{name}` | {default} | {_values(name, model)} | {field.description} |")
-    return "\n".join(lines)
+        rows.append((f"`{name}`", default, _values(name, model), _meaning(name, str(field.description))))
+    return table("parameter | default | values | meaning", rows)
+
+
+def default_table() -> str:
+    """Defaults that a workload changes."""
+    rows = []
+    for name, workload in WORKLOADS.items():
+        plain = workload.defaults({})
+        if "preloaded_state" not in workload.capabilities:
+            plain = {**plain, "state_mb": 0}
+        rows.append((f"`{name}`", _settings(plain)))
+        if "source" in workload.parameters.model_fields:
+            through_kafka = {**workload.defaults({"source": "kafka"}), "state_mb": 0}
+            rows.append((f"`{name}` with `source=kafka`", _settings(through_kafka)))
+    return table("workload | changed defaults", [row for row in rows if row[1]])
+
+
+def workload_table() -> str:
+    """Every workload: purpose, latency method and parameters of its own."""
+    own = own_fields()
+    rows = []
+    for name, one in WORKLOADS.items():
+        mine = ", ".join(f"`{key}`" for key in own if name in owners(key)) or "-"
+        rows.append((f"`{name}`", _first(one), f"`{one.latency_method}`", _commit_modes(one), mine))
+    return table("workload | purpose | latency method | commit modes | own parameters", rows)
+
+
+def victim_table() -> str:
+    """Victims and the actions that apply to each."""
+    rows = []
+    for name, text in VICTIM_WORDS.items():
+        actions = ", ".join(f"`{key}`" for key, action in ACTIONS.items() if name in action.targets)
+        rows.append((f"`{name}`", text, actions))
+    return table("victim | process | actions", rows)
 
 
 def action_table() -> str:
-    """Markdown: name, victims, lengths and deed of every fault action."""
-    lines = ["| action | victims | takes | what it does |", "| --- | --- | --- | --- |"]
+    """Every fault action: victims, parameters with the values of the short form, effect."""
+    rows = []
     for name, action in ACTIONS.items():
         targets = "all" if action.targets == VICTIMS else ", ".join(f"`{target}`" for target in action.targets)
-        taken = ", ".join(f"`{one.name}`{'' if one.required else ' (optional)'}" for one in action.parameters)
-        lines.append(f"| `{name}` | {targets} | {taken or 'nothing'} | {action.does} |")
-    return "\n".join(lines)
+        taken = ", ".join(
+            f"`{one.name}`{'' if one.short is None else f' ({one.short:g})' if not isinstance(one.short, str) else ''}"
+            f"{'' if one.required else ' (optional)'}"
+            for one in action.parameters
+        )
+        rows.append((f"`{name}`", targets, taken or "-", action.does))
+    return table("action | victims | parameters (short form) | effect", rows)
+
+
+def attribute_table(kind: type[Any], head: str) -> str:
+    """Fields of a dataclass with defaults, and the meanings from the section Attributes of its docstring."""
+    meanings = _attributes(kind)
+    rows = []
+    for one in fields(kind):
+        default = "" if repr(one.default).startswith("<") else "-" if one.default is None else _text(one.default)
+        rows.append((f"`{one.name}`", default or "-", meanings[one.name]))
+    return table(f"{head} | default | meaning", rows)
+
+
+def matrix_table() -> str:
+    """Axes and purpose of every matrix."""
+    rows = [
+        (f"`{name}`", ", ".join(f"`{axis}`" for axis in spec.axes) or "named in `axes`", spec.text)
+        for name, spec in MATRICES.items()
+    ]
+    return table("matrix | axes | purpose", rows)
 
 
 def preset_table() -> str:
-    """Markdown: axes and size of every preset of every matrix."""
-    lines = ["| matrix | preset | axes | cells |", "| --- | --- | --- | --- |"]
+    """Axes and size of every preset of every matrix."""
+    rows = []
     for name, spec in MATRICES.items():
         for preset in spec.presets:
             matrix = spec.preset_matrix(preset)
-            points = matrix.configurations()
             varied = [f"`{axis}` {axis_text(values)}" for axis, values in matrix.axes.items() if len(values) > 1]
-            what = "; ".join(varied) or "one configuration"
             size = counted(len(matrix.cells("s")), "experiment")
-            lines.append(f"| `{name}` | `{preset}` | {what} | {len(points)}, {size} |")
-    return "\n".join(lines)
+            what = "; ".join(varied) or "one configuration"
+            rows.append((f"`{name}`", f"`{preset}`", what, f"{len(matrix.configurations())}, {size}"))
+    return table("matrix | preset | axes | configurations, size", rows)
 
 
 def figure_table() -> str:
-    """Markdown: path, name, unit and better direction of every figure that pages and comparisons know."""
-    lines = ["| path | name | unit | better |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{one.key}` | {one.name} | {one.unit or '-'} | {one.better or '-'} |" for one in KNOWN]
-    return "\n".join(lines)
+    """Every figure of a record: path, unit, better direction and definition."""
+    rows, seen = [], set()
+    for one in METRICS:
+        key, text = definition_of(renamed(one.key))
+        if key not in seen:
+            rows.append((f"`{key}`", one.unit or "-", one.better or "-", text))
+        seen.add(key)
+    rows += [(f"`{key}`", "-", "-", text) for key, text in DEFINITIONS.items() if key not in seen]
+    return table("path | unit | better | definition", rows)
+
+
+def rule_table() -> str:
+    """Every validity rule: reason code, status, condition."""
+    rows = []
+    for code, rule in validity.RULES.items():
+        text = _constants(_paragraphs(rule), vars(validity))
+        rows.append((f"`{code}`", "`unmet`" if code in validity.UNMET else "`unsound`", text))
+    return table("reason code | status | condition", rows)
+
+
+def benchmark_table() -> str:
+    """Every benchmark of Faultline itself."""
+    return table("benchmark | measures", [(f"`{name}`", _module_text(module)) for name, module in BENCHMARKS.items()])
+
+
+def command_sections() -> str:
+    """Every visible command with its help text, arguments and options."""
+    parts = []
+    for path, command in _commands(typer.main.get_command(app), "./faultline"):
+        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        usage = " ".join([path, *(_argument(one) for one in arguments)])
+        rows = []
+        for one in command.params:
+            if getattr(one, "hidden", False):
+                continue
+            name = _argument(one) if one in arguments else "/".join((*one.opts, *_negations(one)))
+            required = " Required." if one.required and one not in arguments else ""
+            rows.append((f"`{name}`", f"{one.help or ''}{required}"))
+        body = [f"### `{path}`", "", *([f"`{usage}`", ""] if arguments else []), *_help(command.help or "")]
+        if rows:
+            body += ["", table("argument or option | meaning", rows)]
+        text = "\n".join(body)
+        parts.append(text.replace("--again", "--write") if path.endswith("judge") else text)
+    return "\n\n".join(parts)
+
+
+# Each part: its document under docs/, and what generates it.
+PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
+    "commands": ("reference/commands.md", command_sections),
+    "benchmarks": ("reference/commands.md", benchmark_table),
+    "parameters": ("reference/parameters.md", lambda: parameter_table(Configuration)),
+    "defaults": ("reference/parameters.md", default_table),
+    "workloads": ("reference/workloads.md", workload_table),
+    "topology": ("reference/workloads.md", lambda: parameter_table(Rules)),
+    "truth": ("reference/workloads.md", lambda: attribute_table(Script, "key")),
+    "victims": ("reference/faults.md", victim_table),
+    "actions": ("reference/faults.md", action_table),
+    "fault": ("reference/faults.md", lambda: attribute_table(Asked, "key")),
+    "matrices": ("reference/matrices.md", matrix_table),
+    "presets": ("reference/matrices.md", preset_table),
+    "decide": ("reference/matrices.md", lambda: attribute_table(Decide, "key")),
+    "figures": ("reference/metrics.md", figure_table),
+    "rules": ("explanation/validity.md", rule_table),
+}
 
 
 def made() -> dict[str, str]:
-    """Every table by its name."""
-    tables = {name: table(model) for name, model in MODELS.items()}
-    return {**tables, "actions": action_table(), "presets": preset_table(), "figures": figure_table()}
+    """Return every part by its name."""
+    return {name: renamed(make()) for name, (_, make) in PARTS.items()}
 
 
-def replace_table(text: str, name: str, table: str) -> str:
-    """A document with one table made anew. Raises ValueError when it has no place for it."""
+def replace_part(text: str, name: str, part: str) -> str:
+    """Return a document with one part replaced. Raises ValueError if the document has no place for it."""
     begin, end = f"<!-- {name}: generated by scripts/reference.py -->", f"<!-- end of {name} -->"
     head, found, rest = text.partition(begin)
     _, ended, tail = rest.partition(end)
     if not (found and ended):
-        raise ValueError(f"no place for {name}: write {begin} and {end} around it")
-    return f"{head}{begin}\n{table}\n{end}{tail}"
+        raise ValueError(f"{name}: no place in the document; fix: write {begin} and {end} around it")
+    return f"{head}{begin}\n\n{part}\n\n{end}{tail}"
+
+
+def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Visible commands by their full name, those of groups included."""
+    for name, one in getattr(command, "commands", {}).items():
+        if not one.hidden:
+            yield from _commands(one, f"{path} {name}")
+    if not hasattr(command, "commands"):
+        yield path, command
+
+
+def _argument(one: Any) -> str:
+    name = one.metavar or one.name.upper()
+    if one.nargs == -1 and "…" not in name:
+        name = f"{name}…"
+    return name if one.required or name.startswith("[") else f"[{name}]"
+
+
+def _negations(one: Any) -> list[str]:
+    """The `--no-…` form, where it is not the default."""
+    return list(one.secondary_opts) if one.default is True else []
+
+
+def _help(text: str) -> list[str]:
+    """Paragraphs of a help text; an example becomes a code block."""
+    lines: list[str] = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        text = " ".join(paragraph.split())
+        before, found, example = text.partition(": ./faultline ")
+        if found and "`" not in example:
+            lines += [f"{before}:", "", f"    ./faultline {example}", ""]
+        else:
+            lines += [*textwrap.wrap(text, 100, break_on_hyphens=False), ""]
+    return lines[:-1]
+
+
+def _paragraphs(item: object) -> str:
+    return " ".join((inspect.getdoc(item) or "").split())
+
+
+def _first(item: object) -> str:
+    return " ".join((inspect.getdoc(item) or "").split("\n\n")[0].split())
+
+
+def _constants(text: str, names: Mapping[str, Any]) -> str:
+    """Values in place of the names of numeric constants."""
+    return re.sub(
+        r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", lambda one: f"{names[one[0]]:g}" if one[0] in names else one[0], text
+    )
+
+
+def _attributes(kind: type[Any]) -> dict[str, str]:
+    _, _, section = (inspect.getdoc(kind) or "").partition("Attributes:\n")
+    found = re.findall(r"(?ms)^    (\w+): (.*?)(?=^    \w+: |^\S|\Z)", section)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def _module_text(module: str) -> str:
+    """The first line of the module of a benchmark."""
+    path = ROOT / "benchmarks" / f"{module.replace('.', '/')}.py"
+    return str(ast.get_docstring(ast.parse(path.read_text()))).splitlines()[0]
+
+
+def _commit_modes(workload: Any) -> str:
+    """Commit modes that a configuration of the workload accepts."""
+    usual = {"fault": "none", "checkpoint_interval_s": 10.0}
+    own = {"late": 0.0, "job": "/job.py", "application": "/program.py", "truth": {}}
+    mine = {key: value for key, value in own.items() if key in workload.parameters.model_fields}
+    accepted = []
+    for mode in get_args(CommitMode):
+        try:
+            parse_configuration({"workload": workload.name, **usual, **mine, "commit_mode": mode})
+        except ConfigError as error:
+            if not str(error).startswith("commit_mode"):
+                raise
+        else:
+            accepted.append(f"`{mode}`")
+    return "all" if len(accepted) == len(get_args(CommitMode)) else ", ".join(accepted)
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"`{key}={value:g}`" if isinstance(value, float) else f"`{key}={value}`" for key, value in values.items()
+    )
+
+
+def _meaning(name: str, description: str) -> str:
+    return "Fault action; see [actions](faults.md#actions)." if name == "fault_action" else description
 
 
 def _values(name: str, model: type[BaseModel]) -> str:
@@ -110,7 +360,11 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else f"`{value}`" if isinstance(value, str) else str(value)
 
 
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 if __name__ == "__main__":
-    for name, table_made in made().items():
-        document = ROOT / "docs" / "reference" / DOCUMENTS[name]
-        document.write_text(replace_table(document.read_text(), name, table_made))
+    for part_name, part in made().items():
+        document = ROOT / "docs" / PARTS[part_name][0]
+        document.write_text(replace_part(document.read_text(), part_name, part))

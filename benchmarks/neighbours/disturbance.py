@@ -1,4 +1,4 @@
-"""How much a neighbour changes what an experiment measures, by the cores that the measured processes lost to it.
+"""Bias of figures caused by background CPU, by the cores lost to it (4 hours).
 
 Measured in blocks, each of which has every neighbour once, in random order: none, none again, and one for each kind and
 share. A pair is the first one without a neighbour and another one of the same block. The limit of the rule `disturbed`

@@ -1,4 +1,4 @@
-"""Sweeps amid which the power fails: what an installation keeps, held against a disk that forgets all else.
+"""Survival of a sweep through power failures, on a disk that drops unsynced writes (root, 45 minutes).
 
 An installation of its own lies on a disk of its own. While a sweep of short experiments with known truth runs on it,
 the disk is shut down at a random instant, so that nothing more reaches it, and all processes are killed. Then the disk

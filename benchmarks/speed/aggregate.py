@@ -1,4 +1,4 @@
-"""How the time of `aggregate` grows with the tuples in the store.
+"""Growth of the time of `aggregate` with the number of tuples in the store.
 
 The store grows as a real one does: by attempts, each with a record, a course by second and its tuples, where those
 that are alike share a row (four rows for ten tuples of a line, as attempts of word count have them). What the program

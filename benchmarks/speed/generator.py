@@ -1,4 +1,4 @@
-"""How fast one generator process is, beside the JVM's own `ProducerPerformance` on the same broker.
+"""Throughput of one generator process, compared with the JVM's `ProducerPerformance` on the same broker.
 
 Both send in turn (ours, JVM, ours, JVM, …) to fresh topics of the same shape with the same settings
 (idempotent, acks=all, linger 5 ms, batches of 128 KiB, no compression), the same number of records of the same

@@ -1,4 +1,4 @@
-"""How the time of `harvest` grows with the tuples of an experiment.
+"""Growth of the time of `harvest` with the number of tuples of an experiment.
 
 The real program over a real broker's topics. A longer experiment has more of everything: records, batches, outputs;
 so the schedule gets longer, at the default rate. Each harvest's tables are held against what was put into the topics,

@@ -1,4 +1,4 @@
-"""The fixed cost of an experiment: what it takes beside its warm-up and its measured window, and by which step.
+"""Fixed cost of an experiment, by step: time outside its warm-up and measured window.
 
 Measured over a sweep, since the start of an experiment goes on beside the harvest of the one before it.
 """

@@ -1,4 +1,4 @@
-"""How fast the results pages answer with many records in the store: each address, through the app that serves it."""
+"""Response times of the results pages with many records in the store."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What watches an experiment, and what else of Faultline runs next to it: the cores that both take from what is
-measured, in the measured windows of a real sweep."""
+"""Cores that the recorder and other parts of Faultline use during the measured windows of a sweep."""
 
 from __future__ import annotations
 

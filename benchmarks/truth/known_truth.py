@@ -1,4 +1,4 @@
-"""Whether the whole chain gives back what the engine with known truth planted, through real Kafka.
+"""Correctness of the measuring chain: 20 experiments with planted times and counts.
 
 Each scenario is one experiment like any other. Its times are compared in bins, its counts exactly. Its topics are
 harvested once more by Spark, as those of every other workload are, and the tables must be the same. What was measured

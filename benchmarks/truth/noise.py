@@ -1,4 +1,4 @@
-"""How often the rule of a recovery's end is wrong when batches take now longer and now shorter.
+"""Error rates of the recovery rule when batch times vary (simulation, 15 minutes).
 
 Simulated runs (`noisy_engine`), each judged as a real one is. `known_truth` shows that the rule is exact without noise,
 and this what noise adds: a run is held against itself, seen as if each batch had taken as long as such a one takes on

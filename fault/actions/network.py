@@ -124,8 +124,8 @@ DELAY = Action(
     name="delay",
     order=40,
     targets=("executor", "worker", "kafka"),
-    does="holds the bytes of both directions between workload and Kafka, or what passes between the victim's host and "
-    "others",
+    does="delays traffic by `delay_ms` in each direction: for `kafka`, between workload and broker; otherwise, of the "
+    "victim's host",
     past="delayed the connections to Kafka",
     when="with the connections to Kafka delayed by {delay_ms:g} ms for {duration_s:g} s",
     past_of_host="delayed the network of the host of",
@@ -156,8 +156,8 @@ LOSS = Action(
     name="loss",
     order=75,
     targets=("executor", "worker", "kafka"),
-    does="loses packets between the victim's host and others, by chance, or holds the bytes between workload and Kafka "
-    "as if so many were lost",
+    does="loses packets at random: for `kafka`, emulated on the workload's connections; otherwise, dropped on the "
+    "victim's host",
     past="lost packets of the connections to Kafka",
     when="with {loss_percent:g} % of the packets of the connections to Kafka lost for {duration_s:g} s",
     past_of_host="lost packets of the host of",

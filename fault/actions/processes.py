@@ -247,7 +247,7 @@ PAUSE = Action(
     name="pause",
     order=30,
     targets=VICTIMS,
-    does="sends SIGSTOP, and SIGCONT at its end",
+    does="sends SIGSTOP, then SIGCONT after `duration_s`",
     past="paused",
     when="with {victim} paused for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0),),

@@ -21,34 +21,33 @@ def compare(
         str,
         typer.Argument(
             metavar="A",
-            help="A sweep, a day (2026-11-21), a git revision or a file of records; NAME@BUILD for one build of it.",
+            help="Sweep, day (2026-11-21), git revision or file of records; NAME@BUILD selects one build.",
         ),
     ],
     after: Annotated[
-        str | None, typer.Argument(metavar="[B]", help="What it is held against, named likewise; not with --along.")
+        str | None, typer.Argument(metavar="[B]", help="Other side, in the same form; not with --along.")
     ] = None,
     cell: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]…", help="With --measure: the experiment, as for `run`, and its axes."),
+        typer.Argument(metavar="[KEY=VALUE]…", help="With --measure: parameters of the experiment, and axes."),
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="A and B are builds of Spark (or `installed`): measure both, in pairs.")
+        bool, typer.Option("--measure", help="A and B are Spark builds (or `installed`): measure both in pairs.")
     ] = False,
     along: Annotated[
-        str | None, typer.Option(help="Hold the values of this axis of A against each other: checkpoint_interval_s.")
+        str | None, typer.Option(help="Compare the values of this axis within A, such as checkpoint_interval_s.")
     ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="A figure's path in the record, such as latency_ms.p99. Repeatable.")
+        list[str] | None, typer.Option(help="Figure, by its path in the record, such as latency_ms.p99. Repeatable.")
     ] = None,
     matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="An array of comparisons.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 when a figure of B is worse.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an array of comparisons as JSON.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a figure of B is worse.")] = False,
 ) -> None:
-    """Compare two sides: for each configuration that both have measured, better, worse, same or cannot tell.
+    """Compare two sides for each configuration that both measured: better, worse, same or cannot tell.
 
-    With --along, the values of one axis within A: what each step does, how sure that is, and what would tell.
-    With --measure, two builds of Spark are measured against each other until that can be told.
-    Needs five repetitions a side. What the verdicts rest on stands in docs/explanation/comparing.md.
+    Verdicts need five repetitions per side; see docs/explanation/comparing.md. With --along, estimate the effect of
+    each step on one axis of A. With --measure, measure two Spark builds in pairs until the difference is decided.
     """
     if measure:
         if after is None or along is not None or matrix is not None or strict or as_json or len(metric or []) > 1:
@@ -103,20 +102,20 @@ def _compare_along(sweep: str, axis: str, as_json: bool) -> None:
 
 
 def advise(
-    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep; NAME@BUILD for one build of it.")],
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="Sweep; NAME@BUILD selects one build.")],
     minimise: Annotated[
-        str | None, typer.Option(help="What to have least of: cpu, recovery, latency or latency_p50 (default: cpu).")
+        str | None, typer.Option(help="Cost to minimise: cpu, recovery, latency or latency_p50 (default: cpu).")
     ] = None,
     recovery_under: Annotated[float | None, typer.Option(help="Longest macro recovery, in seconds.")] = None,
     latency_p99_under: Annotated[float | None, typer.Option(help="Highest latency p99, in milliseconds.")] = None,
     latency_p50_under: Annotated[float | None, typer.Option(help="Highest latency p50, in milliseconds.")] = None,
-    cpu_under: Annotated[float | None, typer.Option(help="Most CPU of all roles, in cores.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    cpu_under: Annotated[float | None, typer.Option(help="Highest CPU of all roles, in cores.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say which configuration of a sweep to choose, how sure that is, and what comes second.
+    """Recommend the cheapest configuration of a sweep that meets all limits, with its confidence.
 
-    Or that nobody can tell, with the number of experiments that would tell. Without options: the least CPU among
-    those that recover. What it rests on stands in docs/explanation/comparing.md.
+    If the data cannot decide, print how many experiments would. Without options: the least CPU among the
+    configurations that recover. See docs/explanation/comparing.md.
     """
     from faultline.comparison.answer import answer_named, wish_of
     from faultline.reports.answers import answer_json, print_advice

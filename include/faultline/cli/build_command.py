@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from faultline.engines.spark.distributions import Distribution
     from faultline.system.settings import Settings
 
-app = typer.Typer(help="Other builds of Spark to measure on; spark_build=NAME is an axis.", no_args_is_help=True)
+app = typer.Typer(help="Register other Spark builds; the parameter spark_build=NAME selects one.", no_args_is_help=True)
 
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="What experiments call it, such as snapshot.")],
-    spark_home: Annotated[Path, typer.Option(help="Its folder, which has bin/spark-submit; or a wheel's pyspark/.")],
-    java: Annotated[Path | None, typer.Option(help="The Java that runs it. Empty: that of everything else.")] = None,
-    conf: Annotated[Path | None, typer.Option(help="Settings that belong to it, as a spark-defaults.conf.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of the build, such as snapshot.")],
+    spark_home: Annotated[Path, typer.Option(help="Spark folder with bin/spark-submit, or pyspark/ of a wheel.")],
+    java: Annotated[Path | None, typer.Option(help="Java home for this build (default: the common one).")] = None,
+    conf: Annotated[Path | None, typer.Option(help="Settings of this build, as a spark-defaults.conf file.")] = None,
 ) -> None:
-    """Register a Spark: its version, its connector to Kafka and its Python are looked at, and its jars hashed."""
+    """Register a Spark build: check its version, Kafka connector and Python, and hash its jars."""
     from importlib.metadata import version
 
     from faultline.engines.spark.conf_rules import check_settings
@@ -55,7 +55,7 @@ def add(
 
 @app.command("list")
 def show() -> None:
-    """Show the registered builds, and whether they are still what they were."""
+    """List the registered builds and whether their files are unchanged."""
     from faultline.engines.spark.distributions import distributions, require_unchanged
     from faultline.system.errors import ConfigError
     from faultline.system.settings import load_settings
@@ -73,8 +73,8 @@ def show() -> None:
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="The build to forget; its folder stays.")]) -> None:
-    """Forget a build and end its master and workers. Records that were measured on it stay."""
+def remove(name: Annotated[str, typer.Argument(help="Build to unregister; its folder is kept.")]) -> None:
+    """Unregister a build and stop its master and workers. Records are kept."""
     from faultline.engines.spark.distributions import forget
     from faultline.installation.supervisord import Supervisor
     from faultline.system.errors import ConfigError

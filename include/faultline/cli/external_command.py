@@ -15,10 +15,10 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
 from faultline.system.text import say
 
-Into = Annotated[Path, typer.Option("--into", help="The folder of DAGs of that Airflow.")]
-Prefix = Annotated[str, typer.Option(help="What the ids of DAGs, pool and Connections begin with.")]
-Command = Annotated[str | None, typer.Option(help="The `airflow` command of that Airflow. Empty: the one in PATH.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; do nothing.")]
+Into = Annotated[Path, typer.Option("--into", help="DAG folder of the external Airflow.")]
+Prefix = Annotated[str, typer.Option(help="Prefix of the ids of DAGs, pool and Connections.")]
+Command = Annotated[str | None, typer.Option(help="Its `airflow` command (default: the one in PATH).")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes; make none.")]
 DEFAULT_PREFIX, DEFAULT_QUEUE = "faultline_", "faultline"
 
 
@@ -26,15 +26,15 @@ def install(
     into: Into,
     prefix: Prefix = DEFAULT_PREFIX,
     queue: Annotated[
-        str, typer.Option(help="The queue of its tasks, which only this host's worker takes.")
+        str, typer.Option(help="Queue of its tasks, served only by the worker on this host.")
     ] = DEFAULT_QUEUE,
     airflow: Command = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Write a folder of DAGs for an Airflow that others use, and make its pool and Connections when missing.
+    """Install Faultline's DAGs in an external Airflow, and create its pool and Connections if missing.
 
-    Their tasks need `./faultline up --no-airflow --foreground` on the host that runs them. Nothing else of
-    that Airflow is changed.
+    The tasks need `./faultline up --no-airflow --foreground` on the host that runs them. Nothing else in that Airflow
+    changes.
     """
     from faultline.installation.airflow import connections
     from faultline.orchestration.external import folder
@@ -51,7 +51,7 @@ def install(
 
 
 def uninstall(into: Into, prefix: Prefix = DEFAULT_PREFIX, airflow: Command = None, dry_run: DryRun = False) -> None:
-    """Remove from an Airflow that others use exactly what `install` made there. Records stay."""
+    """Remove from an external Airflow exactly what was installed. Records are kept."""
     from faultline.orchestration.external import folder
 
     guest = folder.Guest(into.absolute(), prefix, DEFAULT_QUEUE)

@@ -13,19 +13,19 @@ import typer
 from faultline.system.errors import ConfigError
 from faultline.system.text import say
 
-app = typer.Typer(help="Your own job: docs/your-own.md.", no_args_is_help=True)
+app = typer.Typer(help="Check and create user jobs.", no_args_is_help=True)
 
 
 @app.command(context_settings={"ignore_unknown_options": False})
 def check(
-    file: Annotated[str, typer.Argument(help="A Python file with a function `query`, or a program: Python or jar.")],
+    file: Annotated[str, typer.Argument(help="Python file with a function `query`, or a program (Python or jar).")],
     parameters: Annotated[
-        list[str] | None, typer.Argument(help="KEY=VALUE …, as for `run`, such as rate=100 or arguments.window_s=5.")
+        list[str] | None, typer.Argument(help="Parameters as for `run`, such as rate=100 or arguments.window_s=5.")
     ] = None,
 ) -> None:
-    """Run a job for 20 s on the embedded services, and say in words what of it is measured, what is not, and why.
+    """Run a user job for 20 s on the embedded services and report which figures can be measured, and why not others.
 
-    Exit code 0 when it ran soundly, 1 when it did not, 2 when it cannot be run.
+    Exit code 0: the run is usable; 1: it is not; 2: the job cannot run.
     """
     from faultline.cli.job_check import check_job
 
@@ -36,9 +36,9 @@ def check(
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Name of the job; the file NAME.py is made here.")],
+    name: Annotated[str, typer.Argument(help="Name of the job; creates NAME.py in the current folder.")],
 ) -> None:
-    """Write a job that runs: a word count, with what there is to declare."""
+    """Create a template job: a runnable word count with all declarations."""
     from faultline.cli.job_check import TEMPLATE
 
     path = Path(name if name.endswith(".py") else f"{name}.py")

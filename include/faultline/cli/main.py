@@ -29,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Benchmark stream processing under faults: Airflow runs it, Kafka feeds it, Spark is measured.",
+    help="Benchmark stream processing under faults, with Airflow, Kafka and Spark.",
 )
 
 
@@ -66,14 +66,13 @@ def _interrupt(number: int, frame: object) -> None:
 
 @app.command()
 def demo(
-    again: Annotated[bool, typer.Option("--again", help="Measure all experiments again.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Where the HTML report goes (default: results/reports/).")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Re-run all experiments.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Path of the HTML report (default: in results/reports/).")] = None,
 ) -> None:
-    """Main job: word count at two checkpoint intervals while executors are killed, measured through Airflow.
+    """Run the demo: word count at two checkpoint intervals with executor kills, through Airflow.
 
-    Brings the services up, reports each recovery as it happens, and ends with the answer, a table, an HTML report and
-    the address of the UI. A second call resumes: what has a usable record is not measured again. Exit code 0: all of
-    it was measured and judged; 1: something failed; 2: refused.
+    Starts the services, reports each recovery, and ends with the sweep summary, a table, an HTML report and the
+    address of the UI. A second call resumes. Exit code 0: all cells measured and judged; 1: a failure; 2: refused.
     """
     from faultline.cli.demo import run_demo
 
@@ -82,10 +81,10 @@ def demo(
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def test(context: typer.Context) -> None:
-    """Run all tests, or some layers of them: static, unit, contract, component, system.
+    """Run all tests, or the named layers: static, unit, contract, component, system.
 
-    Other arguments go to pytest, such as `unit -k store`, `--thorough` for the long ones as well, or the path of a
-    file. First adds what only the tests need: Python packages, and Debian packages where it may.
+    Other arguments go to pytest, such as `unit -k store` or a path; `--thorough` adds the long tests. Installs missing
+    test packages first: Python packages, and Debian packages if permitted.
     """
     from tests.run import main as run_tests
 
@@ -96,21 +95,21 @@ def test(context: typer.Context) -> None:
 @app.command()
 def up(
     port: Annotated[
-        list[str] | None, typer.Option(help="NAME=NUMBER, such as airflow=18090; refused when it is busy. Repeatable.")
+        list[str] | None, typer.Option(help="Port as NAME=NUMBER, such as airflow=18090. Repeatable.")
     ] = None,
-    airflow: Annotated[bool, typer.Option(help="Also start Airflow.")] = True,
+    airflow: Annotated[bool, typer.Option(help="Start Airflow.")] = True,
     hosts: Annotated[
         int | None,
-        typer.Option(help="So many hosts in network namespaces: the broker's, and one for each Spark worker; 0: none."),
+        typer.Option(
+            help="Number of namespace hosts: one for the broker, the others for one Spark worker each; 0: none."
+        ),
     ] = None,
     foreground: Annotated[
         bool,
-        typer.Option(
-            "--foreground", help="With --no-airflow: stay, for an external Airflow; end the services at its end."
-        ),
+        typer.Option("--foreground", help="With --no-airflow: stay in the foreground and stop the services on exit."),
     ] = False,
 ) -> None:
-    """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
+    """Start Kafka, Spark and Airflow on loopback and wait until they are ready. Running services are kept."""
     from faultline.cli.operations import bring_up, close_what_ended, ports_named
 
     if foreground:
@@ -132,7 +131,7 @@ def up(
 
 @app.command()
 def password() -> None:
-    """Print the password of the one user of Airflow's page."""
+    """Print the password of the Airflow user `admin`."""
     from faultline.installation.airflow import password as known
     from faultline.system.settings import load_settings
 
@@ -141,7 +140,7 @@ def password() -> None:
 
 @app.command()
 def down() -> None:
-    """End every process of this installation, also after a crash. Data, logs and results stay."""
+    """Stop every process of this installation, also after a crash. Data, logs and results are kept."""
     from faultline.installation.supervision import down as stop
     from faultline.system.settings import load_settings
 
@@ -151,22 +150,22 @@ def down() -> None:
 
 @app.command(context_settings={"ignore_unknown_options": False})
 def run(
-    workload: Annotated[str, typer.Argument(help="The workload, such as word_count.")],
+    workload: Annotated[str, typer.Argument(help="Workload, such as word_count.")],
     parameters: Annotated[
-        list[str] | None, typer.Argument(help="KEY=VALUE …; see docs/reference/parameters.md.")
+        list[str] | None, typer.Argument(help="Parameters as KEY=VALUE; see docs/reference/parameters.md.")
     ] = None,
-    keep_topics: Annotated[bool, typer.Option(help="Keep the Kafka topics afterwards.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole record, on a terminal, too.")] = False,
+    keep_topics: Annotated[bool, typer.Option(help="Keep the Kafka topics.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole record as JSON.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be broken and when; start nothing.")
+        bool, typer.Option("--dry-run", help="Print the planned faults and their times; start nothing.")
     ] = False,
 ) -> None:
-    """Run one experiment and print its figures; in a pipe or a file, the whole record as JSON.
+    """Run one experiment and print its figures; if stdout is not a terminal, print the record as JSON.
 
     Example: ./faultline run word_count state_mb=8 checkpoint_interval_s=2 fault=executor
 
-    `run nexmark` without a query=, or with preset= or repetitions=, goes through the matrix and prints a line for each
-    query; a second call resumes.
+    `run nexmark` without `query=`, or with `preset=` or `repetitions=`, runs the matrix `nexmark` and prints one line
+    per query. A second call resumes.
     """
     from faultline.cli.run_one import describe_faults, page_of, run_single
     from faultline.experiment.workloads.registry import workload_of
@@ -202,28 +201,28 @@ def run(
 
 @app.command()
 def results(
-    as_json: Annotated[bool, typer.Option("--json", help="An array of records.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an array of records as JSON.")] = False,
     matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
-    sweep: Annotated[
-        list[str] | None, typer.Option(help="Only records of this sweep. Repeatable: a resumed sweep has two.")
+    sweep: Annotated[list[str] | None, typer.Option(help="Only records of this sweep. Repeatable.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only records with this status: valid, unmet, unsound, failed or cancelled.")
     ] = None,
-    status: Annotated[str | None, typer.Option(help="valid, unmet, unsound, failed or cancelled.")] = None,
     saved: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", help="Read this bundle (.tar.xz), or what --json wrote (.gz too), not the store. Repeatable."
+            "--from", help="Read this bundle (.tar.xz) or JSON file (also .gz) instead of the store. Repeatable."
         ),
     ] = None,
     bundle: Annotated[
         Path | None,
-        typer.Option(help="Write records and the raw files that they were made of to this file, such as x.tar.xz."),
+        typer.Option(help="Write the records and their raw files to this bundle, such as x.tar.xz."),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report of these records to this file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report to this file.")] = None,
     page: Annotated[
-        Path | None, typer.Option(help="Write a matrix, with plots and the papers' findings, as Markdown to this file.")
+        Path | None, typer.Option(help="Write a Markdown page of one matrix, with plots and the claims of the papers.")
     ] = None,
 ) -> None:
-    """Show the records in the store, as a table or as JSON."""
+    """List the stored records as a table or as JSON."""
     from faultline.cli.operations import select_records
     from faultline.system.files import check_target
 
@@ -271,18 +270,16 @@ app.command(hidden=True)(step)
 
 @app.command()
 def judge(
-    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep, the id of one attempt, or a bundle.")],
-    again: Annotated[
-        bool, typer.Option("--again", help="Let today's records take the place of those that stand.")
-    ] = False,
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="Sweep, attempt id, or bundle.")],
+    again: Annotated[bool, typer.Option("--again", help="Replace the stored records by the new ones.")] = False,
     within: Annotated[
-        list[float] | None, typer.Option(help="A `recovered_within` to try, such as 0.5. Repeatable.")
+        list[float] | None, typer.Option(help="Value of `recovered_within` to try, such as 0.5. Repeatable.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="An array of attempts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an array of attempts as JSON.")] = False,
 ) -> None:
-    """Judge the raw files of a sweep once more, and show what today's definitions make of its recoveries.
+    """Judge the raw files of a sweep again by the current definitions and compare its recoveries.
 
-    Nothing is written without --again; with it, a record that changes is moved to results/superseded/ first.
+    Without --again, nothing is written. With it, each changed record is first moved to results/superseded/.
     """
     from faultline.cli.judging import judge_sweep
 
@@ -295,9 +292,9 @@ def judge(
 
 @app.command()
 def publish(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An empty folder, or a site that this command made.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Empty folder, or a site written by this command.")],
 ) -> None:
-    """Write the results as a static site: sweeps, nights and experiments with their plots, without a server."""
+    """Write the results as a static site: sweeps, nightly runs and experiments with their plots."""
     from faultline.cli.publishing import publish as write_site
     from faultline.system.settings import load_settings
 
@@ -306,11 +303,11 @@ def publish(
 
 @app.command()
 def record(
-    topic: Annotated[str, typer.Argument(help="The topic, such as orders.")],
-    to: Annotated[Path, typer.Option(help="The file to write, such as orders.parquet.")],
-    bootstrap: Annotated[str | None, typer.Option(help="HOST:PORT of its broker. Empty: the embedded one.")] = None,
+    topic: Annotated[str, typer.Argument(help="Topic, such as orders.")],
+    to: Annotated[Path, typer.Option(help="Output file, such as orders.parquet.")],
+    bootstrap: Annotated[str | None, typer.Option(help="Broker as HOST:PORT (default: the embedded broker).")] = None,
 ) -> None:
-    """Copy a topic into a file, once, with keys, headers and times; data=FILE replays it."""
+    """Copy a topic to a file, with keys, headers and times. The parameter `data=FILE` replays it."""
     from faultline.cli.recording import record_topic
     from faultline.system.settings import load_settings
 
@@ -319,11 +316,11 @@ def record(
 
 @app.command()
 def explain(
-    record: Annotated[str, typer.Argument(help="A record's file, an attempt's id or the start of it, or `last`.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Where the HTML page goes (default: results/reports/).")] = None,
+    record: Annotated[str, typer.Argument(help="Record file, attempt id or a unique prefix of it, or `last`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Path of the HTML page (default: in results/reports/).")] = None,
 ) -> None:
-    """Tell one experiment: what happened, when, and by whose evidence; as text and as a plot."""
+    """Explain one experiment: events, times and evidence, as text and as a plot."""
     from faultline.records.find import LAST, still_running
     from faultline.reports import terminal
     from faultline.system.settings import load_settings
@@ -339,14 +336,16 @@ def explain(
 
 @app.command()
 def bench(
-    name: Annotated[str | None, typer.Argument(help="One of them. Empty: all of Faultline's own speed.")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the benchmarks.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
+    name: Annotated[
+        str | None, typer.Argument(help="Benchmark name (default: all benchmarks of Faultline's own speed).")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the benchmark names.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run fewer repetitions.")] = False,
 ) -> None:
     """Run a benchmark of Faultline itself and print its figures.
 
-    Without a name: those of its speed; they are written to docs/results/performance.md.
+    Without a name, runs the speed benchmarks and writes docs/results/performance.md.
     """
     from benchmarks.catalogue import BENCHMARKS, print_figures, run_benchmark
 
@@ -382,8 +381,8 @@ def _bench_all(as_json: bool, quick: bool) -> None:
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
-    """Say what is installed, reachable and missing. Exit code 1 when something is missing."""
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Check the installation: installed, reachable and missing components. Exit code 1 if one is missing."""
     from faultline.installation.doctor import examine, print_examination
 
     findings = examine()

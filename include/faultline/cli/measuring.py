@@ -19,18 +19,18 @@ def sweep(
         list[str] | None,
         typer.Argument(metavar="[MATRIX] [KEY=VALUE | KEY=[A,B]]…", help="See docs/reference/matrices.md."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured; start nothing.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Measure also what has a valid record.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print cells and minutes; start nothing.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Re-run cells that already have a valid record.")] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Show a sweep that runs: the one named, or the newest.")
+        bool, typer.Option("--follow", help="Show the progress of a running sweep: the named or the newest one.")
     ] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="End a sweep that runs: the one named, or the newest.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop a running sweep: the named or the newest one.")] = False,
 ) -> None:
-    """Measure a matrix through Airflow, show its progress and its answer. A second call resumes.
+    """Run a matrix through Airflow; show its progress and its summary. A second call resumes.
 
     Example: ./faultline sweep recovery preset=findings checkpoint_interval_s=2,10
 
-    Any parameter may be an axis: ./faultline sweep workload=pi fault=none iterations=[100,1000]
+    Any parameter can be an axis: ./faultline sweep workload=pi fault=none iterations=[100,1000]
     """
     from faultline.cli import sweeping
 
@@ -47,17 +47,17 @@ def sweep(
 
 
 def missing(
-    matrix: Annotated[str, typer.Argument(help="A matrix, such as recovery, or nightly_regression.")],
-    sweep: Annotated[str | None, typer.Option(help="This sweep's plan, instead of the newest one's.")] = None,
-    preset: Annotated[str | None, typer.Option(help="What a preset would measure, whether triggered or not.")] = None,
-    series: Annotated[str | None, typer.Option(help="With --preset: the series (default: the build at hand).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="An array of plans, each with what it lacks.")] = False,
-    measure: Annotated[bool, typer.Option("--measure", help="Measure them, and show what they came to.")] = False,
+    matrix: Annotated[str, typer.Argument(help="Matrix, such as recovery, or nightly_regression.")],
+    sweep: Annotated[str | None, typer.Option(help="Use the plan of this sweep (default: the newest sweep).")] = None,
+    preset: Annotated[str | None, typer.Option(help="Use the cells of this preset, even if never started.")] = None,
+    series: Annotated[str | None, typer.Option(help="With --preset: the series (default: the current build).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an array of plans with their missing cells.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure the missing cells and show the results.")] = False,
 ) -> None:
-    """List the cells of a matrix that have no valid record yet, and what became of them.
+    """List the cells of a matrix without a valid record, with the outcome of their attempts.
 
-    With --measure they are measured: those of a sweep by a sweep of their own, those of a night as that night, as
-    Airflow's backfill would.
+    With --measure, missing cells of a sweep are measured by a new sweep in the same series. Those of a nightly run are
+    measured under its logical date, as Airflow's backfill does.
     """
     from faultline.comparison import coverage as missing_cells
     from faultline.records.manifest import Manifests

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 MADE_UP = "this is no night's outcome, its figures are made up; it shows that alerts arrive, and how they look"
 
-app = typer.Typer(help="Nights as files: nightly.yaml, and nights/NAME.yaml for more.", no_args_is_help=True)
+app = typer.Typer(help="Check nightly runs, which nightly.yaml and nights/NAME.yaml define.", no_args_is_help=True)
 
 
 @app.command()
-def check(name: Annotated[str | None, typer.Argument(help="One night, such as weekly. Empty: all.")] = None) -> None:
-    """Say what each night measures, when, how long it takes, what it is judged by and who is told; starts nothing.
+def check(name: Annotated[str | None, typer.Argument(help="One file, such as weekly (default: all).")] = None) -> None:
+    """Print what each nightly run measures: configurations, schedule, duration, baseline and alerts.
 
-    Exit code 2 when a file cannot be used.
+    Starts nothing. Exit code 2 if a file is invalid.
     """
     files = _chosen(name)
     problems = []
@@ -45,12 +45,12 @@ def check(name: Annotated[str | None, typer.Argument(help="One night, such as we
 
 @app.command("test-alert")
 def test_alert(
-    name: Annotated[str | None, typer.Argument(help="One night, such as weekly. Empty: nightly.yaml's.")] = None,
+    name: Annotated[str | None, typer.Argument(help="One file, such as weekly (default: nightly.yaml).")] = None,
     kind: Annotated[
-        str, typer.Option(help="test, or one of worse, better and broken: then only who asked for it.")
+        str, typer.Option(help="test, worse, better or broken; all but test reach only their subscribers.")
     ] = "test",
 ) -> None:
-    """Send an alert that is marked as a try-out to everybody whom a night's file names."""
+    """Send a test alert to all recipients of a nightly file."""
     from faultline.experiment.alert_plan import KINDS
     from faultline.orchestration.nights.alerts import TEST, send
     from faultline.reports.notes import Alert, results_link

@@ -14,7 +14,7 @@ from faultline.system.files import write_private
 from faultline.system.settings import Settings, load_settings
 from faultline.system.text import say
 
-app = typer.Typer(help="Bring the services up after a reboot, by systemd.", no_args_is_help=True)
+app = typer.Typer(help="Start the services after a reboot, with systemd.", no_args_is_help=True)
 
 UNIT = "faultline.service"
 # Beside the units: links to those that systemd starts by itself, as the unit's own [Install] has it.
@@ -62,12 +62,12 @@ _FOREGROUND = {
 @app.command()
 def install(
     external_airflow: Annotated[
-        bool, typer.Option("--external-airflow", help="Without Airflow and in the foreground, for an external Airflow.")
+        bool, typer.Option("--external-airflow", help="Run in the foreground without Airflow.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit file; write nothing.")] = False,
     conductor: Annotated[bool, typer.Option("--conductor", hidden=True)] = False,  # as it was called before
 ) -> None:
-    """Write a unit for systemd that runs `up` when the machine starts. Nothing is enabled: it says how."""
+    """Write a systemd unit that runs `up` at boot. It is not enabled; the command prints how to enable it."""
     settings, path, external_airflow = load_settings(), unit_path(), external_airflow or conductor
     if dry_run:
         print(unit_text(settings, path, external_airflow=external_airflow, shown=True), end="")
@@ -82,7 +82,7 @@ def install(
 
 @app.command()
 def remove() -> None:
-    """Remove the unit of this installation, after systemd was told to disable it."""
+    """Disable and remove the systemd unit of this installation."""
     settings, path = load_settings(), unit_path()
     _require_ours(settings, path)
     if os.path.lexists(path.parent / _ENABLED / UNIT):

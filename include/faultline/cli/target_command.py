@@ -21,43 +21,40 @@ if TYPE_CHECKING:
     from faultline.system.settings import Settings
     from faultline.system.target import Target
 
-app = typer.Typer(help="Clusters that exist, to measure on; target=NAME is a parameter.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="The target.")]
+app = typer.Typer(help="Register existing clusters; the parameter target=NAME selects one.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="Target name.")]
 
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="What experiments call it, such as lab.")],
+    name: Annotated[str, typer.Argument(help="Name of the target, such as lab.")],
     kafka: Annotated[
-        Path | None, typer.Option(help="A JSON file of librdkafka's settings, such as bootstrap.servers.")
+        Path | None, typer.Option(help="JSON file with librdkafka settings, such as bootstrap.servers.")
     ] = None,
-    kafka_of: Annotated[
-        str | None, typer.Option(help="A target with the same Kafka, whose Connection this one shares.")
-    ] = None,
-    spark: Annotated[str | None, typer.Option(help="The master, such as spark://HOST:7077.")] = None,
+    kafka_of: Annotated[str | None, typer.Option(help="Share the Kafka Connection of this target.")] = None,
+    spark: Annotated[str | None, typer.Option(help="Spark master, such as spark://HOST:7077.")] = None,
     spark_file: Annotated[
-        Path | None, typer.Option(help='More on it, as JSON: {"secret", "ui", "conf", "driver-host"}.')
+        Path | None,
+        typer.Option(help='JSON file with further Spark settings: {"secret", "ui", "conf", "driver-host"}.'),
     ] = None,
-    storage: Annotated[
-        str | None, typer.Option(help="A folder that all hosts share, or hdfs://HOST:PORT/PATH.")
-    ] = None,
+    storage: Annotated[str | None, typer.Option(help="Shared folder of all hosts, or hdfs://HOST:PORT/PATH.")] = None,
     storage_web: Annotated[
-        str | None, typer.Option(help="Where WebHDFS answers for it, http://HOST:PORT; by default port 9870 there.")
+        str | None, typer.Option(help="WebHDFS address as http://HOST:PORT (default: port 9870 of that host).")
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A host that is reached over SSH by a Connection that is there. Repeatable."),
+        typer.Option(help="Host with an existing SSH Connection. Repeatable."),
     ] = None,
     host_file: Annotated[
-        Path | None, typer.Option(help='Such hosts by name, as JSON: {"host", "user", "key_file", "known_hosts"} each.')
+        Path | None,
+        typer.Option(help='JSON file with SSH hosts by name: {"host", "user", "key_file", "known_hosts"} each.'),
     ] = None,
-    own: Annotated[bool, typer.Option("--own", help="Connections of its own, which end with its name.")] = False,
+    own: Annotated[bool, typer.Option("--own", help="Create separate Connections, named after the target.")] = False,
 ) -> None:
-    """Register a target, and make those of its Connections that are missing; one that is there is never changed.
+    """Register a target and create its missing Connections. Existing Connections are never changed.
 
-    Secrets are told by files of mode 0600, since everybody can read command lines; they then stand in the Connections
-    only. What is wrong, and what says something else than a Connection that is there, is refused before anything is
-    made. `target remove` takes back what was made.
+    Pass secrets in files with mode 0600; they are stored in the Connections only. Invalid options, and options that
+    contradict an existing Connection, are refused before anything is created.
     """
     from faultline.installation.targets.given import Given
     from faultline.orchestration.connections import ask
@@ -97,7 +94,7 @@ def add(
 
 @app.command("list")
 def show() -> None:
-    """Show the registered targets, where they were reached when they were last looked at, and their Connections."""
+    """List the registered targets with their last known addresses and Connections."""
     from faultline.system.settings import load_settings
     from faultline.system.target import targets, where
 
@@ -111,9 +108,9 @@ def show() -> None:
 
 @app.command()
 def check(name: Name) -> None:
-    """Look at a target, a line for each look: reached, login, rights, clock, topics, Spark's versions, the storage.
+    """Check a target, one line per check: reachability, login, permissions, clock, topics, Spark versions, storage.
 
-    Makes a topic and a folder of its own, and removes them. Exit code 2 for what is to be mended, 1 for what is away.
+    Creates and removes a temporary topic and folder. Exit code 2 if the setup is wrong, 1 if a part is unreachable.
     """
     from faultline.cli.operations import require
     from faultline.installation.targets.look import look
@@ -140,9 +137,9 @@ def check(name: Name) -> None:
 
 @app.command()
 def remove(name: Name) -> None:
-    """Forget a target: remove the Connections that `target add` made for it, and the files with its logins.
+    """Unregister a target: remove the Connections that `target add` created for it, and its credential files.
 
-    A Connection that another target uses goes with that one; those of others stay, as does what was measured.
+    Connections that another target uses, and all results, are kept.
     """
     from faultline.orchestration.connections import ask
     from faultline.system.settings import load_settings

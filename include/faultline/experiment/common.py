@@ -118,140 +118,140 @@ class Common(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    workload: str = Field("word_count", description="The streaming program under test.")
+    workload: str = Field("word_count", description="Streaming program under test.")
     rate: float = Field(
-        500.0, gt=0, le=HIGHEST_RATE, description="Kafka records (lines of text) per s; source=engine: of event time."
+        500.0,
+        gt=0,
+        le=HIGHEST_RATE,
+        description="Kafka records per second. With `source=engine`: events per second of event time.",
     )
-    warmup_s: float = Field(20.0, ge=5, le=3600, description="Seconds after the gate that are not measured.")
+    warmup_s: float = Field(20.0, ge=5, le=3600, description="Shortest warm-up after T0, in seconds; not measured.")
     duration_s: float = Field(
         SHORTEST_DURATION_S,
         ge=5,
         le=86_400,
-        description="Seconds measured after the warm-up. Empty: what the checkpoint interval needs, 55 or more.",
+        description="Measured seconds after the warm-up. Empty: derived from the checkpoint interval, at least 55.",
         json_schema_extra={"empty": True},
     )
     corpus: str = Field(
-        BUILT_IN_CORPUS, description="`moby-dick`, or a directory of .txt files; unused when `skew` is set."
+        BUILT_IN_CORPUS, description="Input text: `moby-dick`, or a directory of .txt files. Unused if `skew` is set."
     )
     skew: float | None = Field(
-        None, ge=0, le=5, description="Zipf exponent of a synthetic vocabulary; empty: real text."
+        None, ge=0, le=5, description="Zipf exponent of a synthetic vocabulary. Empty: real text."
     )
-    vocabulary: int = Field(10_000, ge=1, le=10_000_000, description="Distinct words when `skew` is set.")
+    vocabulary: int = Field(10_000, ge=1, le=10_000_000, description="Number of distinct words if `skew` is set.")
     data: str | None = Field(
         None,
-        description="Your data in place of a text: a file or folder of JSON lines, CSV, Parquet or text, or what "
-        "./faultline record made of a topic.",
+        description="User data instead of a text: a file or folder of JSON lines, CSV, Parquet or text, or a topic "
+        "export.",
     )
-    data_key: str | None = Field(None, description="The column of `data` that holds each record's key.")
-    data_time: str | None = Field(None, description="The column of `data` that holds each record's time.")
+    data_key: str | None = Field(None, description="Column of `data` with the record key.")
+    data_time: str | None = Field(None, description="Column of `data` with the record time.")
     data_time_unit: Unit | None = Field(
-        None, description="Unit of times that are numbers since 1970: s, ms, us or ns. Empty: by their magnitude."
+        None, description="Unit of numeric times since 1970: s, ms, us or ns. Empty: inferred from their magnitude."
     )
     data_pace: DataPace = Field(
-        "rate", description="Whether `data` comes at the rate, or when its records were made (`recorded`)."
+        "rate", description="Send `data` at `rate`, or with the `recorded` spacing of its times."
     )
-    data_speed: float = Field(1.0, gt=0, le=1e6, description="How much faster than recorded, as 10.")
+    data_speed: float = Field(1.0, gt=0, le=1e6, description="Speed-up of the recorded spacing, such as 10.")
     rate_curve: dict[str, Any] | None = Field(
-        None, description='How the rate moves: {"kind": "step", "at_s", "to"}, ramp, sine, burst, recorded.'
+        None, description='Rate over time: {"kind": "step", "at_s", "to"}, or ramp, sine, burst, recorded.'
     )
     skew_curve: dict[str, Any] | None = Field(
-        None, description="How `skew` moves, in the words of rate_curve; empty: it stays."
+        None, description="Skew over time, in the form of `rate_curve`. Empty: constant."
     )
-    accept_overload: bool = Field(
-        False, description="Take a rate that the engine cannot keep up with as a result, not as a failed measurement."
-    )
-    generator_processes: int = Field(1, ge=1, le=64, description="Processes that share the schedule of the load.")
+    accept_overload: bool = Field(False, description="Accept a rate that the engine cannot sustain as a valid result.")
+    generator_processes: int = Field(1, ge=1, le=64, description="Generator processes that share the send schedule.")
     generator_on: GeneratorPlace = Field(
         "host",
-        description="Where they run: `host`, beside the broker, or `executors`, tasks of Spark executors of their own.",
+        description="Where generators run: `host` (this machine), or `executors` (separate Spark executors).",
     )
-    state_mb: float = Field(1.0, ge=0, le=100_000, description="Logical state preloaded before the gate, in MB.")
-    state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
+    state_mb: float = Field(1.0, ge=0, le=100_000, description="Logical state preloaded before T0, in MB.")
+    state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that update preloaded state.")
     checkpoint_interval_s: float = Field(
-        2.0, ge=0.1, le=3600, description="Seconds between checkpoints: the trigger interval."
+        2.0, ge=0.1, le=3600, description="Seconds between checkpoints; Spark's trigger interval."
     )
     snapshot_interval_s: float = Field(
-        10.0, ge=1, le=3600, description="Seconds between state snapshots (`aligned-changelog` only)."
+        10.0, ge=1, le=3600, description="Seconds between state snapshots; `aligned-changelog` only."
     )
     state_store: StateStore = Field(
         "rocksdb",
-        description="Where executors keep state: `rocksdb`, or `memory` (Spark's HDFS-backed store; not for Nexmark's "
-        "queries 4, 6, 15 and 16).",
+        description="State store: `rocksdb`, or `memory` (Spark's HDFS-backed provider; not for Nexmark queries 4, 6, "
+        "15 and 16).",
     )
     spark_build: str | None = Field(
         None,
         json_schema_extra={"nothing": INSTALLED},
-        description="The Spark that runs it: a name that `./faultline build add` registered. Empty: the installed.",
+        description="Spark build registered with `./faultline build add`. Empty: the installed one.",
     )
     spark_conf: dict[str, Any] | None = Field(
-        None, description='Settings of Spark by name, such as {"spark.sql.adaptive.enabled": "false"}.'
+        None, description='Spark settings by name, such as {"spark.sql.adaptive.enabled": "false"}.'
     )
     topic_conf: dict[str, Any] | None = Field(
-        None, description='Settings of the experiment\'s Kafka topics by name, such as {"compression.type": "lz4"}.'
+        None, description='Settings of the Kafka topics by name, such as {"compression.type": "lz4"}.'
     )
     jvm_options: dict[str, Any] | None = Field(
-        None, description='Options of the JVMs of `driver` and `executors`, such as {"executors": "-XX:+UseZGC"}.'
+        None, description='JVM options for `driver` and `executors`, such as {"executors": "-XX:+UseZGC"}.'
     )
     commit_mode: CommitMode = Field(
-        "aligned", description="How state is committed; see docs/explanation/commit-modes.md."
+        "aligned", description="How the query commits state; see docs/explanation/commit-modes.md."
     )
-    executors: int = Field(2, ge=1, le=64, description="Spark executors.")
-    executor_cores: int = Field(1, ge=1, le=64, description="Cores of each executor.")
-    executor_memory_mb: int = Field(1024, ge=512, le=262_144, description="Heap of each executor, in MiB.")
+    executors: int = Field(2, ge=1, le=64, description="Number of Spark executors.")
+    executor_cores: int = Field(1, ge=1, le=64, description="Cores per executor.")
+    executor_memory_mb: int = Field(1024, ge=512, le=262_144, description="Heap per executor, in MiB.")
     target: str = Field(
-        EMBEDDED, description="Where it runs: `embedded`, or a cluster that `./faultline target add` registered."
+        EMBEDDED, description="Cluster to run on: `embedded`, or one registered with `./faultline target add`."
     )
-    partitions: int = Field(2, ge=1, le=1024, description="Partitions of the input and the output topic.")
-    shuffle_partitions: int = Field(2, ge=1, le=1024, description="State partitions of the counting operator.")
+    partitions: int = Field(2, ge=1, le=1024, description="Partitions of the input topic and of the output topic.")
+    shuffle_partitions: int = Field(2, ge=1, le=1024, description="State partitions (Spark's shuffle partitions).")
     fault: Victim = Field(
         "executor",
-        description="What is broken: `none` for a control, `any` for a random process on a random node.",
+        description="Victim of the fault: `none` for a control run, `any` for a random process on a random node.",
     )
     fault_action: Action = Field("kill", description=in_words())
     fault_at_s: float | None = Field(
         None,
-        description="Seconds after T0, warm-up included. Empty: as early as the baseline allows. The fault comes in "
-        "the checkpoint cycle from then on, each repetition's at another phase of it. A control has none.",
+        description="Earliest time of the fault, in seconds after T0. Empty: as soon as the baseline is complete. The "
+        "phase within the checkpoint cycle varies by repetition. Leave it empty for a control run.",
     )
     fault_plan: dict[str, Any] | None = Field(
         None,
-        description='The full form: {"faults": [{"victim", "action", "at_s", …}]}. When given it decides, and the '
-        "three fields above show its first fault.",
+        description='Full fault plan: {"faults": [{"victim", "action", "at_s", …}]}. It overrides `fault`, '
+        "`fault_action` and `fault_at_s`, which then show its first fault.",
     )
     recovered_within: float = Field(
         RECOVERED_WITHIN,
         gt=0,
         le=10,
-        description="What counts as recovered: latency and lag at most so much above what they were, as a share.",
+        description="Recovery threshold: share by which latency and lag may exceed their baseline.",
     )
     injections: int = Field(
         1,
         ge=1,
         le=MAX_INJECTIONS,
-        description="How often the fault of the short form is injected in one run: each time the engine is back to "
-        "normal and a new baseline has passed.",
+        description="Injections of the fault in one run; each waits for recovery and a new baseline.",
     )
     max_wait_s: float = Field(
         MAX_WAIT_S,
         gt=0,
         le=86_400,
-        description="Longest wait from one injection to the next; the run ends with the recoveries it has.",
+        description="Longest wait for the next injection, in seconds; then the run ends.",
     )
     warmup_max_s: float = Field(
         WARMUP_MAX_S,
         ge=0,
         le=86_400,
-        description="Latest start of the measured window, in seconds after T0; it starts after `warmup_s`, as soon as "
-        "the engine is steady. At most `warmup_s`: the warm-up has a fixed length.",
+        description="Latest start of the measured window, in seconds after T0. The window starts after `warmup_s`, as "
+        "soon as the engine is steady. At or below `warmup_s`: fixed warm-up.",
     )
     restart_delay_s: float = Field(
         2.0,
         ge=0,
         le=60,
-        description="Pause before a supervisor restarts the driver (from its end), a Spark worker or Kafka (from the "
-        "signal); the Master replaces executors at once.",
+        description="Delay before a killed driver (after its exit), Spark worker or broker (after the injection) "
+        "restarts. The Spark master replaces executors at once.",
     )
-    seed: int = Field(1, ge=0, le=2**31 - 1, description="Seed of every random choice, together with the repetition.")
+    seed: int = Field(1, ge=0, le=2**31 - 1, description="Seed of all random choices, combined with the repetition.")
 
     @field_validator("corpus")
     @classmethod

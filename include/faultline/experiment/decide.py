@@ -20,9 +20,13 @@ EXAMPLE = '{"figure": "cpu_cores.total", "along": "checkpoint_interval_s", "smal
 class Decide:
     """A form's field `decide`.
 
-    `figure`: path of a figure in the record. `along`: the axis whose neighbouring values are compared. `smallest`: the
-    smallest difference that matters, as a share. `error`: accepted chance that anything said of the sweep is wrong.
-    `experiments`, `hours`: the budget, of which one may be missing.
+    Attributes:
+        figure: Path of a figure with a better direction; for recoveries, only `recovery.macro_s`.
+        along: Axis with at least two values; neighbouring values are compared.
+        smallest: Smallest difference that matters, as a share: 0.1 is 10 %.
+        error: Accepted probability that any statement about the sweep is wrong.
+        experiments: Budget as a number of experiments; invalid attempts are not counted.
+        hours: Budget in hours from the start of the run; may replace or supplement `experiments`.
     """
 
     figure: str

@@ -97,9 +97,9 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             "state_size_x_checkpoint_interval",
             "State size × checkpoint interval",
-            "Word count with a preloaded state, and an executor killed in half of the experiments: what a larger state "
-            "and a longer interval cost, and what a kill costs then. The preset `paper` has no fault, as the paper's "
-            "test; `demo` is short, and breaks each run several times.",
+            "Cost of a larger state and a longer interval, and recovery after an executor kill. Half of the runs are "
+            "controls. The preset `paper` has no fault, as in the paper; `demo` is short and injects several faults "
+            "per run.",
             ("state_mb", "checkpoint_interval_s", "fault"),
             {
                 "smoke": {"state_mb": [0.1], "checkpoint_interval_s": [2.0], **SHORT, "fault": ["none"]},
@@ -128,8 +128,8 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             "skew_x_alignment_mode",
             "Skew × alignment mode",
-            "Word count over keys that are the more unequal the larger `skew` is, in the commit modes that stand for "
-            "the paper's alignment modes. All at one interval, since only then modes can be compared.",
+            "Cost of checkpoint alignment under skewed keys: word count in the commit modes that correspond to the "
+            "paper's alignment modes, all at one interval.",
             ("skew", "commit_mode"),
             {
                 "smoke": {"skew": [1.0], "commit_mode": ["aligned"], "checkpoint_interval_s": 2.0, **SHORT},
@@ -158,8 +158,7 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             "compute_x_checkpoint_interval",
             "Compute × checkpoint interval",
-            "The Gregory–Leibniz series for each record: does a shorter checkpoint interval cost more when the work "
-            "between two checkpoints is heavier?",
+            "Effect of the checkpoint interval on light and heavy computation: `pi` with few and with many terms.",
             ("iterations", "checkpoint_interval_s"),
             {
                 "smoke": {
@@ -198,8 +197,8 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             "input_rate",
             "Input rate",
-            "The stock group-by at growing input rates: what becomes of latency, GC and CPU, and which rate is still "
-            "sustained? `search` looks for the highest sustained rate by bisection afterwards.",
+            "Latency, GC and CPU of the stock group-by as the input rate grows, and the highest sustained rate. "
+            "`search` then finds that rate by bisection.",
             ("rate",),
             {
                 "smoke": {**SHORT, "rate": [100.0], "workload": "stock_group_by", "state_mb": 0.0},
@@ -234,8 +233,8 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             "executor_cores",
             "Executor cores",
-            "The stock join on executors with more and more cores, with as many partitions as there are cores at most. "
-            "A record says when the machine has fewer cores than that.",
+            "Latency of the stock join as executors get more cores, with one partition per core at the largest value. "
+            "A record reports oversubscription of the machine.",
             ("executor_cores",),
             {
                 "smoke": {
@@ -288,8 +287,8 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             "recovery",
             "Recovery: what is killed × checkpoint interval",
-            "Word count in Python, so that one workload has every victim, with one kill in each experiment. `none` on "
-            "the axis `fault` is a control at every interval, measured among the others.",
+            "Recovery time by kind of victim and by interval. All runs use `word_count_python`, which has every kind "
+            "of victim. `none` on the axis `fault` gives a control run at every interval.",
             ("fault", "checkpoint_interval_s"),
             {
                 "smoke": {
@@ -324,9 +323,8 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             "network_faults",
             "Faults of hosts: what is broken × whose host",
-            "Word count while the host of a Spark worker, or the broker's, is cut off, slowed, narrowed, filled or "
-            "crowded for ten seconds, or loses packets. It needs hosts: ./faultline up --hosts 3. `none` on the axis "
-            "`fault` is the control.",
+            "Word count while the network, disk, CPU or memory of a worker's host or of the broker's host is disturbed "
+            "for ten seconds. Needs `./faultline up --hosts 3`. `none` on the axis `fault` gives a control run.",
             ("fault", "fault_action"),
             {
                 "smoke": {
@@ -354,19 +352,17 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             "topology_optimisation",
             "Dynamic topology: what each mechanism is worth",
-            "A chain of stages with back-pressure, replay, replacement and delayed persistence, each alone and all "
-            "together. `default` is the fast word count; `latency`, `slow_store` and `overload` are the paper's other "
-            "tests, and `latency` also shows what each mechanism costs when nothing is overloaded. Throughput counts "
-            "words; the rate, and what is at the source, are lines.",
+            "Benefit and cost of back-pressure, replay, replacement and delayed persistence in a chain of stages, each "
+            "alone and all together. `latency`, `slow_store` and `overload` are further tests of the paper. Throughput "
+            "counts words; `rate` and the source rate count lines.",
             ("mechanisms", "parallelism"),
             TOPOLOGY_PRESETS,
         ),
         MatrixSpec(
             "nexmark",
             "Nexmark: what each query costs",
-            "The queries of Nexmark over events that the engine makes itself, as fast as it can: events a second, and "
-            "a second and core, latency and state; or through Kafka on a schedule, with latency and recovery. A query "
-            "that was measured is not measured again.",
+            "Events per second and per core of each Nexmark query over events that the engine creates as fast as it "
+            "can; or, through Kafka at a rate, latency and recovery.",
             ("query", "rate", "source", "state_store"),
             NEXMARK_PRESETS,
             # Each source has a rate of its own, and through Kafka the schedule makes the batches.
@@ -375,8 +371,8 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             OWN,
             "A sweep of your own",
-            "Any workload, along any parameters: name them in `axes`. What is left empty is as in a single experiment. "
-            "Records, answer and page are those of every other sweep.",
+            "Any workload along any parameters, named in `axes`. Empty fields have the defaults of a single "
+            "experiment.",
             (),
             {"smoke": {**SHORT, "checkpoint_interval_s": 2.0, "state_mb": 0.1}, DEFAULT: {**REPEATED}},
         ),

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -240,20 +240,23 @@ def test_every_key_is_required_and_no_other_is_allowed() -> None:
     assert len(Record.model_fields) == len(TOP)
 
 
-def _keys(model: type[BaseModel]) -> list[str]:
-    keys = []
+def _paths(model: type[BaseModel], above: str = "") -> list[str]:
+    paths = []
     for name, field in model.model_fields.items():
-        keys.append(name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            keys += _keys(field.annotation)
-    return keys
+        inner = [one for one in (field.annotation, *get_args(field.annotation)) if isinstance(one, type)]
+        parts = [one for one in inner if issubclass(one, BaseModel)]
+        paths += _paths(parts[0], f"{above}{name}.") if parts else [f"{above}{name}"]
+    return paths
 
 
 def test_the_documentation_names_every_metric_and_every_rule() -> None:
+    from scripts.reference import renamed
+
     text = "".join((DOCS / name).read_text(encoding="utf-8") for name in DEFINITIONS)
-    named = set(re.findall(r"`([^`\n]+)`", text))
-    missing = [key for key in [*_keys(Metrics), *RULES] if key not in named]
+    named = {part for path in re.findall(r"`([^`\n]+)`", text) for part in path.split(".")}
+    missing = [path for path in _paths(Metrics) if not set(renamed(path).split(".")) <= named]
     assert missing == []
+    assert [code for code in RULES if renamed(f"`{code}`").strip("`") not in named] == []
 
 
 def test_a_record_from_before_the_newer_figures_still_reads() -> None:

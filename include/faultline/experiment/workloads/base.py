@@ -192,7 +192,7 @@ def primer_records(workload: Workload[Any], own: Any, common: Common) -> int:
 class EventTime(Parameters):
     """How far event time may lag, and how many records come out of order."""
 
-    watermark_s: float = Field(5.0, ge=0, le=3600, description="How far event time may lag before a record is late.")
+    watermark_s: float = Field(5.0, ge=0, le=3600, description="Watermark delay in seconds: older records are late.")
     disorder: float = Field(
-        0.1, ge=0, le=1, description="Share of records (stock, Nexmark) out of order, by at most half of watermark_s."
+        0.1, ge=0, le=1, description="Share of records out of order (stock, Nexmark), by at most half of `watermark_s`."
     )

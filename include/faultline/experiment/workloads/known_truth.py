@@ -17,11 +17,11 @@ from faultline.experiment.workloads.known_truth_script import parse_script, requ
 class TruthParameters(Parameters):
     """What is planted."""
 
-    truth: dict[str, Any] | None = Field(None, description="What `known_truth` plants; other workloads have none.")
+    truth: dict[str, Any] | None = Field(None, description="Script of `known_truth`: the values it plants.")
 
 
 class KnownTruth(Workload[TruthParameters]):
-    """It has an engine of its own, and no Spark program."""
+    """Answer each record by a script (`truth`), without Spark, to check the measuring chain."""
 
     name = "known_truth"
     order = 90

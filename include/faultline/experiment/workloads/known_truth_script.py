@@ -46,17 +46,21 @@ _LONGEST_S = 3600.0
 class Script:
     """The truth of one run. Times that end in `_s` follow each other from t0, the delivery of the kill.
 
-    style: `batch` plans, emits and commits on a fixed grid; `record` emits each record on its own.
-    latency_ms: from the planning of a batch (style batch) or the production of a record (style record)
-    to the emission; spread_ms: the step by which it differs from bin to bin (see WOBBLE).
-    redeploy_s: t0 to the launch of the task, including the supervisor's restart_delay_s.
-    load_s, replay_s: that launch to the loaded state, and the loaded state to the commit of all that the
-    broker held at t0. nothing_to_load: an engine without state; load_s is 0 then.
-    catchup_bins: bins after that commit in which the lag is still out of band.
-    slow_bins: bins after the lag is back in which only the latency is out of band.
-    recovers: False keeps the lag at what the outage cost until the end.
-    lost, overcounted, reemitted: how many records are never emitted, emitted as counted twice, and
-    emitted twice; different records, chosen by seed (see faultline.engines.known_truth.course).
+    Attributes:
+        style: `batch` commits on a grid of `checkpoint_interval_s`; `record` emits each record by itself.
+        latency_ms: Latency of an output after its batch was planned (`batch`) or its record was due (`record`).
+        spread_ms: Step by which the latency varies between time bins.
+        redeploy_s: t0 to the task launch; at least `restart_delay_s` + 1 s.
+        load_s: Task launch to loaded state.
+        replay_s: Loaded state to the commit of all input that the broker held at t0.
+        nothing_to_load: Emulate a stateless engine; `load_s` is 0.
+        catchup_bins: Time bins after that commit with the consumer lag above its threshold.
+        slow_bins: Further time bins with only the latency above its threshold.
+        recovers: False keeps the consumer lag of the outage until the end.
+        lost: Records never emitted, after the fault.
+        overcounted: Records counted twice, after the fault.
+        reemitted: Records emitted twice, after the fault.
+        seed: Seed that selects the lost, overcounted and re-emitted records.
     """
 
     style: Style = "batch"

@@ -88,22 +88,25 @@ Query = Literal[
 class NexmarkParameters(EventTime):
     """Which query, and over which events."""
 
-    query: Query = Field("q0", description="Which query of Nexmark runs.")
+    query: Query = Field("q0", description="Nexmark query.")
     source: Literal["engine", "kafka"] = Field(
         "engine",
-        description="Where Nexmark's events come from: the engine makes them itself, or a generator sends them.",
+        description="Source of Nexmark events: the engine creates them, or a generator sends them through Kafka.",
     )
     events: dict[str, Any] | None = Field(
         None,
-        description='How events differ from the suite\'s, such as {"shares": [2, 6, 92]}; see '
+        description='Changes to the event model of the suite, such as {"shares": [2, 6, 92]}; see '
         "docs/reference/workloads.md.",
     )
     batch_events: int | None = Field(
-        None, ge=1000, le=100_000_000, description="Events of a batch with source=engine. Empty: what suits the query."
+        None,
+        ge=1000,
+        le=100_000_000,
+        description="Events per micro-batch with `source=engine`. Empty: chosen by query.",
     )
     preload_events: int = Field(
         0, ge=0, le=10_000_000_000,
-        description="Events that fill the state before the query is started again from its checkpoint and measured.",
+        description="Events that fill the state first; then the query restarts from its checkpoint.",
     )  # fmt: skip
 
 

@@ -16,13 +16,11 @@ PRIMER_TERMS = 10_000_000
 class PiParameters(Parameters):
     """How heavy a record is."""
 
-    iterations: int = Field(
-        1000, ge=1, le=10_000_000, description="Terms of the series that `pi` sums for each record."
-    )
+    iterations: int = Field(1000, ge=1, le=10_000_000, description="Terms of the series that `pi` sums per record.")
 
 
 class Pi(Workload[PiParameters]):
-    """Records carry a number, and so do results."""
+    """Sum `iterations` terms of the Gregory–Leibniz series per record; outputs carry the id of their input."""
 
     name = "pi"
     order = 20

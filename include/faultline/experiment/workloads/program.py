@@ -34,24 +34,24 @@ PYTHON, JAR = ".py", ".jar"
 class ProgramParameters(Parameters):
     """What is handed to spark-submit, and what its results are held against."""
 
-    application: str | None = Field(None, description="Your program: a Python file or a jar, as spark-submit takes it.")
-    main_class: str | None = Field(None, description="The class to run in your jar, where its manifest names none.")
+    application: str | None = Field(None, description="User program: a Python file or a jar for spark-submit.")
+    main_class: str | None = Field(None, description="Main class of the jar, if its manifest names none.")
     application_arguments: str | None = Field(
         None,
-        description="Its arguments; {bootstrap}, {input}, {output}, {checkpoint}, {interval_ms} and {partitions} stand "
-        "for what Faultline decides.",
+        description="Program arguments. Placeholders: {bootstrap}, {input}, {output}, {checkpoint}, {interval_ms}, "
+        "{partitions}.",
     )
     jars: str | None = Field(None, description=JARS)
     reference: str | None = Field(
-        None, description="A job's file whose `query` over all of the input in one batch gives what should have come."
+        None, description="Job file whose `query` computes the expected output from the whole input in one batch."
     )
     pass_header: bool = Field(
-        False, description="Records carry a header `faultline`; an output with the same one tells of which it is."
+        False, description="Send a header `faultline` with each record; outputs that copy it are matched exactly."
     )
 
 
 class Program(Workload[ProgramParameters]):
-    """It makes nothing warm before the gate, and is ended by a signal; what it commits is read from its checkpoint."""
+    """Run a user program through spark-submit; commits are read from its checkpoint."""
 
     name = "program"
     order = 61

@@ -20,23 +20,21 @@ METHODS = {COUNT: "batch", ID: "id", NEWEST: "newest", HEADER: "id", NOTHING: "n
 
 # How far ahead by their timestamps the records lie that close windows. Kafka takes none that are an hour ahead.
 CLOSING_AHEAD_S = 3300.0
-JARS = "Jars that it needs, absolute paths with commas between them."
+JARS = "Jars that the job or program needs: absolute paths, separated by commas."
 
 
 class QueryParameters(Parameters):
     """Which file, and what it is told."""
 
-    job: str | None = Field(
-        None, description="Your Python file with `def query(records, config)`; see docs/your-own.md."
-    )
+    job: str | None = Field(None, description="User job: a Python file with `def query(records, config)`.")
     arguments: dict[str, Any] | None = Field(
-        None, description='What your job declares as "arguments", by name, such as {"window_s": 10}.'
+        None, description='Arguments that the job declares, by name, such as {"window_s": 10}.'
     )
     jars: str | None = Field(None, description=JARS)
 
 
 class Query(Workload[QueryParameters]):
-    """What the file declares is asked for when an experiment is prepared: a record of it is read without its file."""
+    """Run a user query from a Python file (`job`) like a built-in workload."""
 
     name = "query"
     order = 60

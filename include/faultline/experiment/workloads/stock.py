@@ -25,14 +25,20 @@ PRIMER_TRADES = 10_000
 class StockParameters(EventTime):
     """Windows, late records, and the exchange itself."""
 
-    window_s: float = Field(10.0, ge=1, le=3600, description="Length of the stock queries' windows (the paper: Range).")
-    slide_s: float = Field(5.0, ge=1, le=3600, description="Time between windows (the paper: Slide), ≤ window_s.")
-    late: float = Field(0.01, ge=0, le=1, description="Share of stock records an hour too old, to be left out.")
-    prices: str = Field(
-        BUILT_IN_PRICES, description="`five-companies`, or a CSV file of daily closes (szcode,date,close) to follow."
+    window_s: float = Field(
+        10.0, ge=1, le=3600, description="Window length of the stock queries, in seconds (the paper's Range)."
     )
-    stocks: int = Field(100, ge=1, le=10_000, description="Listed stocks; `skew` makes some more traded than others.")
-    users: int = Field(1000, ge=1, le=10_000_000, description="Users who trade and hold stocks.")
+    slide_s: float = Field(
+        5.0, ge=1, le=3600, description="Window slide in seconds (the paper's Slide); at most `window_s`."
+    )
+    late: float = Field(0.01, ge=0, le=1, description="Share of stock records sent one hour too old, to be dropped.")
+    prices: str = Field(
+        BUILT_IN_PRICES, description="`five-companies`, or a CSV file of daily closes (szcode,date,close)."
+    )
+    stocks: int = Field(
+        100, ge=1, le=10_000, description="Number of listed stocks; `skew` makes their trade volume unequal."
+    )
+    users: int = Field(1000, ge=1, le=10_000_000, description="Number of users who trade and hold stocks.")
 
     @field_validator("prices")
     @classmethod
@@ -41,7 +47,7 @@ class StockParameters(EventTime):
 
 
 class StockGroupBy(Workload[StockParameters]):
-    """Trades of each stock, by window."""
+    """Sum Price × Turnover per `szcode` over sliding windows; one state row per stock and window."""
 
     name = "stock_group_by"
     order = 30
@@ -108,7 +114,7 @@ class StockGroupBy(Workload[StockParameters]):
 
 
 class StockJoin(StockGroupBy):
-    """Stocks joined with what users hold of them, by window."""
+    """Join POSITION with STOCK on `szcode` within sliding windows and sum lastPrice × openInterest per user."""
 
     name = "stock_join"
     order = 31

@@ -32,7 +32,7 @@ from faultline.system.settings import load_settings
 
 
 class Topology(Workload[TopologyParameters]):
-    """The primer goes through the measured chain itself; results come without batches that could be told apart."""
+    """Count words in a chain of streaming queries linked by Kafka topics; one state row per distinct word."""
 
     name = "topology"
     order = 50

@@ -45,16 +45,16 @@ class TopologyParameters(Parameters):
     mechanisms: str = Field(
         "none",
         pattern=MECHANISMS_PATTERN,
-        description="What keeps `topology` responsive: `none`, `all`, or names joined by +; see "
-        "docs/reference/workloads.md.",
+        description="Mechanisms of `topology`: `none`, `all`, or names joined by +; see docs/reference/workloads.md.",
     )
     parallelism: str = Field(
         "1-1-1",
         pattern=PARALLELISM_PATTERN,
-        description="Tasks of `topology`'s source-split-count, or with a fourth persist.",
+        description="Tasks per stage of `topology`: source-split-count, or source-split-count-persist.",
     )
     topology: dict[str, Any] | None = Field(
-        None, description='How its rules differ, such as {"queue_capacity": 20000}; see docs/reference/workloads.md.'
+        None,
+        description='Changed rules of the stages, such as {"queue_capacity": 20000}; see docs/reference/workloads.md.',
     )
 
 
@@ -63,25 +63,31 @@ class Rules(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    queue_capacity: int = Field(50_000, ge=1, le=10**9, description="Tuples that a stage's queue may hold (QML).")
-    load_factor: float = Field(0.8, gt=0.5, lt=1, description="Share of the capacity above which a stage signals.")
-    divisor: float = Field(2.0, gt=1, le=64, description="By which a signal divides the rate above (v').")
-    tuple_timeout_s: float | None = Field(
-        30.0, gt=0, le=3600, description="A tuple that waited longer in a stage's queue fails; empty: none does."
+    queue_capacity: int = Field(50_000, ge=1, le=10**9, description="Queue capacity of a stage, in tuples (QML).")
+    load_factor: float = Field(
+        0.8, gt=0.5, lt=1, description="Share of the capacity above which a stage signals back-pressure."
     )
-    fail_share: float = Field(0.0, ge=0, lt=1, description="Share of tuples that fail by chance at split and count.")
-    poison: str = Field("", max_length=100, description="Tuples that begin with it always fail.")
+    divisor: float = Field(2.0, gt=1, le=64, description="Divisor of the upstream rate per signal (v').")
+    tuple_timeout_s: float | None = Field(
+        30.0, gt=0, le=3600, description="Seconds in a queue after which a tuple fails. Empty: never."
+    )
+    fail_share: float = Field(0.0, ge=0, lt=1, description="Share of tuples that fail at random in split and count.")
+    poison: str = Field("", max_length=100, description="Prefix of tuples that always fail.")
     max_attempts: int = Field(10, ge=1, le=1000, description="Attempts after which a tuple is set aside.")
-    window_s: float = Field(5.0, gt=0, le=600, description="Length of the windows in which failures are counted.")
-    windows: int = Field(5, ge=2, le=1000, description="Windows that the ring holds (A).")
-    decay: float = Field(0.8, gt=0, le=1, description="By which a window weighs less than the next newer one.")
-    threshold: float = Field(100.0, ge=0, description="Weighted dispersion above which a stage is replaced (C).")
-    store: Literal["sqlite", "postgresql"] = Field("sqlite", description="Where persist keeps results.")
-    persist_delay_ms: float = Field(0.0, ge=0, le=60_000, description="By which each call to the store is slowed.")
-    persist_by: Literal["tuple", "batch"] = Field("tuple", description="A call for each result, or for each batch.")
-    queue: Literal["memory", "memcached"] = Field("memory", description="Where the delayed queue lies.")
-    flush_every_s: float = Field(1.0, gt=0, le=600, description="Time after which the delayed queue is flushed.")
-    flush_length: int = Field(10_000, ge=1, le=10**8, description="Results at which it is flushed at once.")
+    window_s: float = Field(5.0, gt=0, le=600, description="Length of a failure-counting window, in seconds.")
+    windows: int = Field(5, ge=2, le=1000, description="Number of windows in the ring (A).")
+    decay: float = Field(0.8, gt=0, le=1, description="Weight of a window relative to the next newer one.")
+    threshold: float = Field(
+        100.0, ge=0, description="Weighted dispersion of failures above which a stage is replaced (C)."
+    )
+    store: Literal["sqlite", "postgresql"] = Field("sqlite", description="Result store of persist.")
+    persist_delay_ms: float = Field(0.0, ge=0, le=60_000, description="Delay added to each call to the store.")
+    persist_by: Literal["tuple", "batch"] = Field("tuple", description="One call per result, or one per batch.")
+    queue: Literal["memory", "memcached"] = Field("memory", description="Location of the delayed queue.")
+    flush_every_s: float = Field(
+        1.0, gt=0, le=600, description="Interval between flushes of the delayed queue, in seconds."
+    )
+    flush_length: int = Field(10_000, ge=1, le=10**8, description="Queue length that triggers a flush.")
 
 
 def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from faultline.experiment.workloads.base import Parameters, Workload
 
 
 class WordCount(Workload[Parameters]):
-    """Lines are split by Spark itself."""
+    """Count words over the whole input; one state row per distinct word, split by Spark columns."""
 
     name = "word_count"
     order = 10
@@ -30,7 +30,7 @@ class WordCount(Workload[Parameters]):
 
 
 class WordCountInPython(WordCount):
-    """Lines are split in Python, so that there are Python workers to be killed."""
+    """Count words as `word_count` does, with lines split in Python workers, which can then be victims."""
 
     name = "word_count_python"
     order = 11

@@ -66,7 +66,7 @@ A night that was missed is made up for by Airflow's own backfill (menu of the DA
 records carry the night as `logical_date`, and `measured_at` says when they were really measured.
 
 Paused at first: it would take the machine for some hours each night. What it measures, when, beside what, and who is
-told stands in `nightly.yaml` (docs/reference/nights.md), which is read again by itself; `./faultline nightly check`
+told stands in `nightly.yaml` (docs/reference/nightly.md), which is read again by itself; `./faultline nightly check`
 explains it.
 """
 

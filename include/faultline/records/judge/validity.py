@@ -164,7 +164,7 @@ def reasons(findings: Findings) -> list[str]:
 
 
 def schedule_lag(findings: Findings) -> str | None:
-    """The generator itself was late: its lateness would be read as the engine's."""
+    """p99 of the schedule lag > SCHEDULE_LAG_MS ms, or > LATENESS_MS ms at any time during a recovery."""
     lag, largest = findings.schedule_lag_p99_ms, findings.recovery_lateness_ms
     late = []
     if lag is not None and lag > SCHEDULE_LAG_MS:
@@ -181,7 +181,7 @@ def schedule_lag(findings: Findings) -> str | None:
 
 
 def clock_jumped(findings: Findings) -> str | None:
-    """The wall clock was set during the run: latencies across that instant are wrong by as much."""
+    """The wall clock moved by more than CLOCK_JUMP_MS ms against the monotonic clock during the run."""
     moved = findings.clock_jump_ms
     if moved is None or abs(moved) <= CLOCK_JUMP_MS:
         return None
@@ -189,7 +189,7 @@ def clock_jumped(findings: Findings) -> str | None:
 
 
 def clocks_apart(findings: Findings) -> str | None:
-    """Instants of another host cannot be told on this host's clock: parts of a recovery would be wrong by as much."""
+    """The clock offset of another host is known to worse than CLOCKS_APART_MS ms, or was not measured at the end."""
     if findings.clock_uncertain is None or findings.clock_uncertain[1] <= CLOCKS_APART_MS:
         return None
     host, uncertain_ms = findings.clock_uncertain
@@ -199,7 +199,10 @@ def clocks_apart(findings: Findings) -> str | None:
 
 
 def disturbed(findings: Findings) -> str | None:
-    """Others on the machine, or its host, took what the engine should have had: its figures are theirs, too."""
+    """The measured processes lost > LOST_CORES cores on average, or > LOST_BRIEFLY over any WORST_S s, to other work.
+
+    Without run-delay data, the background CPU itself must not exceed these limits.
+    """
     lost, found = findings.lost, findings.taken
     if lost is not None and lost.mean > LOST_CORES:
         return f"{lost.mean:.2f} cores lost to others and the host > {LOST_CORES:g}"
@@ -213,22 +216,22 @@ def disturbed(findings: Findings) -> str | None:
 
 
 def generator_died(findings: Findings) -> str | None:
-    """The load ended early."""
+    """The generator failed or did not report its end."""
     return findings.generator_died
 
 
 def recorder_died(findings: Findings) -> str | None:
-    """Samples are missing."""
+    """The recorder ended without its stop line, so samples are missing."""
     return findings.recorder_died
 
 
 def conductor_died(findings: Findings) -> str | None:
-    """The instants of the fault were not kept to the end."""
+    """The fault scheduler failed or did not report its end."""
     return findings.conductor_died
 
 
 def baseline_too_short(findings: Findings) -> str | None:
-    """Too few bins before the fault to say what is normal, though the engine kept its interval."""
+    """Fewer than 10 time bins before the fault (4 at intervals ≥ 5 s), although the interval was held."""
     if interval_not_held(findings):
         return None
     needed = baseline_bins(findings.configuration.checkpoint_interval_s)
@@ -237,7 +240,7 @@ def baseline_too_short(findings: Findings) -> str | None:
 
 
 def not_steady(findings: Findings) -> str | None:
-    """Latency or lag was not shown to stay where it was before the fault: what is normal then is anybody's guess."""
+    """Latency or consumer lag is not shown to drift by less than 25 % over the baseline window; faulted runs only."""
     # An engine that is too slow has no steady baseline; that it is too slow is what there is to say, and a result.
     if findings.control or overloaded(findings) or interval_not_held(findings):
         return None
@@ -245,7 +248,7 @@ def not_steady(findings: Findings) -> str | None:
 
 
 def overloaded(findings: Findings) -> str | None:
-    """The engine was given more than it can do: what waits for it grew all the while."""
+    """Consumer lag grew (95 %) by more than 1 % of the rate; controls with `accept_overload` are exempt."""
     growth, rate = findings.growth, findings.offered_rps
     if growth is None or findings.overload_asked_for or sustained(growth, rate) is not False:
         return None
@@ -254,12 +257,15 @@ def overloaded(findings: Findings) -> str | None:
 
 
 def backlog_at_t0(findings: Findings) -> str | None:
-    """The primer was not committed when the gate opened."""
+    """Part of the preload was not committed at T0."""
     return f"{findings.t0_backlog} offsets of the primer not committed at T0" if findings.t0_backlog else None
 
 
 def interval_not_held(findings: Findings) -> str | None:
-    """Commits came more slowly than the configuration says, so its interval is not what was measured."""
+    """Time between commits: median > MEDIAN_INTERVAL_EXCESS × or p90 > INTERVAL_EXCESS × the interval, or no commit.
+
+    Controls with `accept_overload` and workloads without a send schedule are exempt from both limits.
+    """
     nominal = findings.configuration.checkpoint_interval_s
     if not len(findings.spans_s):
         return "no commit in the measured window"
@@ -276,41 +282,43 @@ def interval_not_held(findings: Findings) -> str | None:
 
 
 def no_effect(findings: Findings) -> str | None:
-    """The signal was sent, and nothing broke."""
+    """A fault changed nothing for its victim or for the run."""
     return _of_faults(findings, {"no-effect"}, "changed nothing")
 
 
 def missed_window(findings: Findings) -> str | None:
-    """The fault came outside the instant planned for it."""
+    """A fault was not injected at its planned time."""
     return _of_faults(findings, {"missed-window"}, "was not delivered at its time")
 
 
 def fault_unknown(findings: Findings) -> str | None:
-    """Nobody can say whether the fault took effect."""
+    """It is unknown whether a fault took effect."""
     others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window", LEFT_OUT}
     return _of_faults(findings, others, "was not settled: nobody can say whether it took effect")
 
 
 def fault_in_control(findings: Findings) -> str | None:
-    """A control must see no fault at all."""
+    """A control run received a signal, or lost an executor or the driver, before the end of the window."""
     return "; ".join(findings.losses) if findings.control and findings.losses else None
 
 
 def drain_incomplete(findings: Findings) -> str | None:
-    """The engine did not reach the end of the input, so the audit would count what was merely late; or its last batch
-    used CPU in the window, and counted for nothing."""
+    """Input remained uncommitted when the drain limit passed.
+
+    For events created by the engine: the last batch of the window was not committed.
+    """
     if findings.last_batch_lost:
         return "nothing was committed after the window: the query had ended, or its last batch was too long"
     return f"{findings.undrained} offsets not committed after the drain" if findings.undrained else None
 
 
 def store_unread(findings: Findings) -> str | None:
-    """A topology acknowledged results that may still have waited, and nobody knows what its store holds."""
+    """A topology with `persist` ended before its store was written and read back."""
     return "the chain ended before its store was read back" if findings.store_not_read else None
 
 
 def timeline_broken(findings: Findings) -> str | None:
-    """A part of the timeline is missing without censoring, or negative."""
+    """A part of the recovery is negative, or missing without censoring; or the recovery threshold is unknown."""
     return "; ".join(findings.chain_problems) or None
 
 

@@ -60,7 +60,7 @@ EVENTS_A_SECOND = (
     "Thousand events of the generator a second, of all kinds, whatever a query reads of them; rate is how many of them "
     "lie in a second of event time. *Per core*: by the cores that executors and their Python workers used. *With the "
     "driver*: by its cores as well. *Machine*: of the whole machine, cores that stood idle included. They stand beside "
-    "no other engine's: [workloads.md](../reference/workloads.md#beside-flink) says why."
+    "no other engine's: [workloads.md](../reference/workloads.md#comparison-with-flink) says why."
 )
 
 
