@@ -9,8 +9,8 @@ import pytest
 
 from faultline.system.settings import ROOT
 
-DOCUMENTS = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "tests/CAPABILITIES.md")),
-             *sorted((ROOT / "docs").rglob("*.md"))]  # fmt: skip
+NAMES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "tests/CAPABILITIES.md")
+DOCUMENTS = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
