@@ -33,13 +33,13 @@ def test_an_interval_is_planned_before_anything_starts(installation: Installatio
 
 
 def test_what_was_never_measured_is_missing_as_a_whole(installation: Installation) -> None:
-    first, *_ = HowTo.read("fill-gaps").commands
+    first, *_ = HowTo.read("backfill").commands
     said = installation.run(*first)
     assert said.returncode == 0 and "90 of 90 missing" in " ".join(said.stdout.split()), said
 
 
 def test_a_night_is_written_explained_and_its_alert_tried_out(installation: Installation, tmp_path: Path) -> None:
-    page = HowTo.read("watch-the-nights")
+    page = HowTo.read("watch-nightly-runs")
     with webhook() as (address, kept):
         (file,) = page.files
         (tmp_path / "nightly.yaml").write_text(file.replace("http://127.0.0.1:8099/hook", address))

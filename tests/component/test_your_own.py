@@ -1,4 +1,4 @@
-"""docs/your-own.md, command by command, as far as nothing has to be measured; the rest is a test of the system."""
+"""docs/how-to/measure-your-job.md, command by command, as far as nothing has to be measured; the rest is a test of the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.installation import Installation, make_installation
 
 pytestmark = pytest.mark.timeout(900)
 
-PAGE = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "measure-your-job.md").read_text(encoding="utf-8")
 COMMANDS = [
     shlex.split(line.removeprefix("$ ./faultline "))
     for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)

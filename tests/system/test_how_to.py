@@ -51,7 +51,7 @@ def test_a_gap_is_seen_and_filled(chosen: tuple[Installation, str]) -> None:
     gone = next(one for one in valid if one.config["fault"] == "none" and one.config["checkpoint_interval_s"] == 2)
     for path in (installation.results / "records").rglob(f"{gone.attempt}.json"):
         path.unlink()
-    look, fill, again = HowTo.read("fill-gaps").commands
+    look, fill, again = HowTo.read("backfill").commands
     # A busy machine may have had the sweep give up others.
     lacking = {Cell.of(gone)} | ({Cell.of(one) for one in Store(installation.results).query(sweep=sweep)} - {
         Cell.of(one) for one in valid
@@ -69,7 +69,7 @@ def test_a_night_in_pairs_says_in_the_morning_what_it_came_to(
     shared_installation: Installation, tmp_path: Path
 ) -> None:
     """The page's own file, with as few pairs as can tell anything."""
-    (file,) = HowTo.read("watch-the-nights").files
+    (file,) = HowTo.read("watch-nightly-runs").files
     with webhook() as (address, kept):
         text = file.replace("http://127.0.0.1:8099/hook", address).replace(
             "fault: executor}", "fault: none, rate: 100}"
