@@ -71,26 +71,6 @@ def test_a_threshold_has_both_sides() -> None:
     assert verdict(RATE, begins, records(True, False)[::2]) is CANNOT_TELL, "single runs"
 
 
-def test_an_overload_costs_no_executor() -> None:
-    begins = "a rate that is too high"
-    over = [run(number, rate=9000, workload="stock_group_by", sustained=False) for number in range(2)]
-    lost = run(
-        rate=9000, workload="stock_group_by", status="unsound", reasons=["fault-in-control: executor 0 was lost"]
-    )
-    assert verdict(RATE, begins, over) is AGREES
-    assert verdict(RATE, begins, [*over, lost]) is verdict(RATE, begins, [lost]) is DISAGREES
-    assert verdict(RATE, begins, over[:1]) is CANNOT_TELL
-    assert verdict(RATE, begins, [run(rate=10)]) is NOT_ASKED
-
-
-def test_what_is_fully_used() -> None:
-    begins = "at the highest rate the CPU is not"
-    assert verdict(RATE, begins, rates((10, {"cpu": 1.9}), (100, {"cpu": 0.5}))) is AGREES
-    assert verdict(RATE, begins, rates((10, {"cpu": 0.1}), (100, {"cpu": 1.69}))) is DISAGREES
-    assert verdict(RATE, begins, rates((100, {"cpu": 1.5}))) is CANNOT_TELL
-    assert verdict(RATE, "the higher the rate, the more CPU", rates((10, {"cpu": 0.1}), (99, {"cpu": 1.6}))) is AGREES
-
-
 def test_four_repetitions_of_a_rate_are_enough_two_tell_nothing_and_one_is_not_asked() -> None:
     """What the search for the highest rate measured once is not on the axis."""
 
@@ -147,36 +127,55 @@ def test_series_that_differ_about_the_last_step_leave_it_open() -> None:
     assert verdict(RATE, "latency rises little", [*steep, *flat]) is CANNOT_TELL
 
 
-def test_only_an_executor_that_was_lost_without_a_fault_was_lost_to_the_rate() -> None:
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (((100, 1.45),), AGREES), (((100, 1.5),), CANNOT_TELL), (((100, 1.55),), DISAGREES),
+        (((10, 1.9), (100, 0.5)), AGREES), (((10, 0.1), (100, 1.69)), DISAGREES),
+    ],
+)  # fmt: skip
+def test_nine_tenths_of_the_machine_at_the_highest_rate_are_fully_used(
+    rows: tuple[tuple[float, float], ...], expected: Verdict
+) -> None:
+    """Of two cores; driver, broker and generator use 0.1 each, which counts as well."""
+    records = rates(*((rate, {"cpu": cpu}) for rate, cpu in rows))
+    assert verdict(RATE, "at the highest rate the CPU is not", records) is expected
+    rising = len(rows) > 1 and rows[0][1] < rows[1][1]
+    assert not rising or verdict(RATE, "the higher the rate, the more CPU", records) is AGREES
+
+
+OVER: dict[str, Any] = {"rate": 9000, "workload": "stock_group_by"}
+
+
+def lost_to(reason: str = "fault-in-control: executor 0 was lost") -> Record:
+    return run(**OVER, status="unsound", reasons=[reason])
+
+
+def test_an_overload_costs_no_executor() -> None:
     begins = "a rate that is too high"
-    over = [run(number, rate=9000, workload="stock_group_by", sustained=False) for number in range(2)]
 
-    def evidence(records: list[Record]) -> str:
-        return next(one.evidence for text, one in of(RATE, records).items() if text.startswith(begins))
+    def found(*records: Record) -> tuple[Verdict, str]:
+        (one,) = [one for text, one in of(RATE, records).items() if text.startswith(begins)]
+        return one.verdict, one.evidence
 
+    over = [run(number, **OVER, sustained=False) for number in range(2)]
+    assert found(*over)[0] is AGREES
+    assert found(*over, lost_to())[0] is found(lost_to())[0] is DISAGREES
+    assert found(over[0])[0] is CANNOT_TELL
+    assert found(run(rate=10))[0] is NOT_ASKED
     for reason in (
         "fault-in-control: the driver was restarted", "fault-in-control: executor 0 was slow",
         "fault-in-control: worker 1 was lost", "not-steady: executor 0 was lost",
     ):  # fmt: skip
-        other = run(rate=9000, workload="stock_group_by", status="unsound", reasons=[reason])
-        assert verdict(RATE, begins, [*over, other]) is AGREES
-    lost = run(
-        rate=9000, workload="stock_group_by", status="unsound", reasons=["fault-in-control: executor 0 was lost"]
-    )
-    assert evidence([*over, lost]) == "1 of 3 runs at rates that were too high lost an executor"
-    named: dict[str, Any] = {"rate": 9000, "workload": "stock_group_by", "sustained": False}
+        assert found(*over, lost_to(reason))[0] is AGREES, "only an executor that was lost without a fault"
+    assert found(*over, lost_to())[1] == "1 of 3 runs at rates that were too high lost an executor"
     sizes = ByRole(driver=9999.0, executors=1200.0, python_workers=0.0, kafka=9999.0, generator=9999.0)
     held = [
-        run(number, **named, rss_mb=sizes.model_copy(update={"executors": size}))
+        run(number, **OVER, sustained=False, rss_mb=sizes.model_copy(update={"executors": size}))
         for number, size in enumerate((1200.0, None, 3400.0))
     ]
-    assert evidence(held) == "0 of 3 runs at rates that were too high lost an executor; executors held 3,400 MB at most"
-    broken = [run(number, **named, fault="executor", duration_s=100) for number in range(2)]
-    assert verdict(RATE, begins, broken) is NOT_ASKED, "what a fault did is not the rate's doing"
+    said = "0 of 3 runs at rates that were too high lost an executor; executors held 3,400 MB at most"
+    assert found(*held)[1] == said
+    broken = [run(number, **OVER, sustained=False, fault="executor", duration_s=100) for number in range(2)]
+    assert found(*broken)[0] is NOT_ASKED, "what a fault did is not the rate's doing"
     assert verdict(RATE, "performance is stable", broken) is NOT_ASKED
-
-
-@pytest.mark.parametrize(("cpu", "expected"), [(1.45, AGREES), (1.5, CANNOT_TELL), (1.55, DISAGREES)])
-def test_nine_tenths_of_the_machine_are_fully_used(cpu: float, expected: Verdict) -> None:
-    """Of two cores; driver, broker and generator use 0.1 each, which counts as well."""
-    assert verdict(RATE, "at the highest rate the CPU is not", rates((100, {"cpu": cpu}))) is expected

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from faultline.comparison.findings.finding import Verdict
 from faultline.records.record import Record
 from tests.unit.made_up_findings import (
     AGREES,
@@ -15,21 +18,48 @@ from tests.unit.made_up_findings import (
     verdict,
 )
 
+MUCH, LITTLE = "with much skew, aligning", "with even data, aligning"
 
-def test_aligning_is_compared_with_real_time_mode_only_where_that_was_real() -> None:
-    much, little = "with much skew, aligning", "with even data, aligning"
-    as_flink = modes(aligned=(1000, 3000), unaligned=(1000, 1000))
-    assert verdict(SKEW, much, as_flink) is verdict(SKEW, little, as_flink) is AGREES
-    otherwise = modes(aligned=(3000, 1000), unaligned=(1000, 1000))
-    assert verdict(SKEW, much, otherwise) is verdict(SKEW, little, otherwise) is DISAGREES
-    without = modes(aligned=(1000, 3000), none=(1000, 1000))
-    assert verdict(SKEW, much, without) is verdict(SKEW, little, without) is NOT_TESTABLE
-    waited = [
-        record.model_copy(update={"metrics": record.metrics.model_copy(update={"realtime": False})})
-        for record in as_flink
+
+def at(*rows: tuple[float, float, float], aligned: str = "aligned") -> list[Record]:
+    """Runs at (skew, latency of the mode with alignment, latency of that without)."""
+    points = [
+        ({"skew": skew, "commit_mode": mode}, {"latency": latency})
+        for skew, *latencies in rows
+        for mode, latency in zip((aligned, "unaligned"), latencies, strict=True)
     ]
-    assert verdict(SKEW, much, waited) is NOT_TESTABLE
-    assert "real-time mode" in next(iter(of(SKEW, waited).values())).evidence
+    return grid(points, checkpoint_interval_s=5, realtime=True)
+
+
+THREE = at((0.0, 1000, 1000), (1.0, 900, 5000), (2.0, 3000, 1000))
+WAITED = [
+    record.model_copy(update={"metrics": record.metrics.model_copy(update={"realtime": False})}) for record in THREE
+]
+
+
+@pytest.mark.parametrize(
+    ("records", "much", "little"),
+    [
+        (at((0.0, 1000, 1000), (1.5, 3000, 1000)), AGREES, AGREES),
+        (at((0.0, 3000, 1000), (1.5, 1000, 1000)), DISAGREES, DISAGREES),
+        (at((0.0, 1000, 1000)), NOT_ASKED, NOT_ASKED),
+        # It is asked at the largest skew and at the least.
+        (THREE, AGREES, AGREES),
+        # Of two modes with alignment the first is compared.
+        ([*THREE, *at((0.0, 9000, 1000), (2.0, 100, 1000), aligned="aligned-changelog")], AGREES, AGREES),
+        (at((0.0, 9000, 1000), (2.0, 9000, 1000), aligned="aligned-changelog"), AGREES, DISAGREES),
+        # Without real-time mode, or where that waited as well, nobody can tell.
+        (modes(aligned=(1000, 3000), none=(1000, 1000)), NOT_TESTABLE, NOT_TESTABLE),
+        (WAITED, NOT_TESTABLE, NOT_TESTABLE),
+    ],
+)
+def test_aligning_is_compared_with_real_time_mode_only_where_that_was_real(
+    records: list[Record], much: Verdict, little: Verdict
+) -> None:
+    found = {text: one for text, one in of(SKEW, records).items() if text.startswith((MUCH, LITTLE))}
+    assert [one.verdict for one in found.values()] == [much, little]
+    said = {NOT_TESTABLE: "barriers", NOT_ASKED: "takes two skews in commit mode unaligned (CP+NA)"}.get(much, "")
+    assert all(said in one.evidence for one in found.values())
 
 
 def test_alignment_under_skew_against_no_checkpoints() -> None:
@@ -60,35 +90,6 @@ def test_heavy_computing_is_disturbed_more() -> None:
     waiting = records((600, 3000), (700, 3200))
     assert verdict(matrix, "the shorter the checkpoint interval", waiting) is DISAGREES
     assert verdict(matrix, more, disturbed[:3]) is NOT_ASKED
-
-
-def test_aligning_takes_two_skews_and_is_asked_at_the_largest_and_at_the_least() -> None:
-    much, little = "with much skew, aligning", "with even data, aligning"
-
-    def at(*rows: tuple[float, float, float], aligned: str = "aligned") -> list[Record]:
-        """Runs at (skew, latency of the mode with alignment, latency of that without)."""
-        points = [
-            ({"skew": skew, "commit_mode": mode}, {"latency": latency})
-            for skew, *latencies in rows
-            for mode, latency in zip((aligned, "unaligned"), latencies, strict=True)
-        ]
-        return grid(points, checkpoint_interval_s=5, realtime=True)
-
-    def evidence(records: list[Record]) -> str:
-        (found,) = {one.evidence for text, one in of(SKEW, records).items() if text.startswith((much, little))}
-        return found
-
-    three = at((0.0, 1000, 1000), (1.0, 900, 5000), (2.0, 3000, 1000))
-    assert verdict(SKEW, much, three) is verdict(SKEW, little, three) is AGREES
-    one = at((0.0, 1000, 1000))
-    assert verdict(SKEW, much, one) is verdict(SKEW, little, one) is NOT_ASKED
-    both = [*three, *at((0.0, 9000, 1000), (2.0, 100, 1000), aligned="aligned-changelog")]
-    assert verdict(SKEW, much, both) is verdict(SKEW, little, both) is AGREES, "of two modes the first is compared"
-    assert evidence(one) == "takes two skews in commit mode unaligned (CP+NA)"
-    without = [record for record in three if record.config["commit_mode"] == "aligned"]
-    assert "barriers" in evidence(without)
-    changelog = at((0.0, 9000, 1000), (2.0, 9000, 1000), aligned="aligned-changelog")
-    assert verdict(SKEW, much, changelog) is AGREES and verdict(SKEW, little, changelog) is DISAGREES
 
 
 def test_what_a_shorter_interval_adds_is_the_shortest_less_the_longest() -> None:

@@ -40,19 +40,6 @@ def test_a_run_with_a_kill_says_nothing_of_runs_without() -> None:
     assert found.verdict is NOT_ASKED and "fault=none" in found.evidence
 
 
-def test_an_interval_of_a_second_is_too_short_when_the_largest_state_cannot_hold_it() -> None:
-    begins = "checkpoints every 1 s"
-    held = [run(number, checkpoint_interval_s=1, state_mb=8) for number in range(2)]
-    late = ["interval-not-held: 1.9 s between commits > 1.20 s"]
-    failed = [run(number, checkpoint_interval_s=1, state_mb=8, status="unsound", reasons=late) for number in range(2)]
-    other = run(checkpoint_interval_s=1, state_mb=8, status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"])
-    small = run(checkpoint_interval_s=1, state_mb=1)
-    assert verdict(STATE, begins, [*held, small]) is DISAGREES
-    assert verdict(STATE, begins, [*failed, small, other]) is AGREES
-    assert verdict(STATE, begins, [*held, *failed]) is verdict(STATE, begins, failed[:1]) is CANNOT_TELL
-    assert verdict(STATE, begins, [small, other]) is NOT_ASKED
-
-
 def test_which_axis_moves_the_latency_more() -> None:
     small, large = "up to 5 MB the interval moves the latency", "from 5 to 15 MB the state moves the latency"
     records = states(
@@ -120,20 +107,38 @@ def test_one_axis_moves_more_when_it_does_by_more_than_repetitions_differ(
     assert verdict(STATE, "up to 5 MB the interval moves the latency", few) is CANNOT_TELL
 
 
-def test_only_intervals_of_a_second_with_a_state_and_no_fault_are_too_short() -> None:
-    begins = "checkpoints every 1 s"
+def second(times: int = 2, **named: Any) -> list[Record]:
+    """Runs at an interval of a second with 8 MB; `late`: that did not hold it."""
+    reasons = ["interval-not-held: 1.9 s between commits > 1.20 s"] if named.pop("late", False) else []
+    status = {"status": "unsound", "reasons": reasons} if reasons else {}
+    return [run(number, **{"checkpoint_interval_s": 1, "state_mb": 8, **status, **named}) for number in range(times)]
 
-    def twice(**named: Any) -> list[Record]:
-        return [run(number, **{"checkpoint_interval_s": 1, "state_mb": 8, **named}) for number in range(2)]
 
-    late: dict[str, Any] = {"status": "unsound", "reasons": ["interval-not-held: 1.9 s between commits > 1.20 s"]}
-    assert verdict(STATE, begins, twice(**late)) is AGREES
-    assert verdict(STATE, begins, twice(**late, checkpoint_interval_s=0.5)) is AGREES
-    assert verdict(STATE, begins, twice(**late, checkpoint_interval_s=2)) is NOT_ASKED
-    assert verdict(STATE, begins, twice(**late, fault="executor", duration_s=100)) is NOT_ASKED
-    assert verdict(STATE, begins, twice(**late, state_mb=0)) is NOT_ASKED
-    assert verdict(STATE, begins, [*twice(), *twice(**late, state_mb=2)]) is DISAGREES, "a smaller state says nothing"
-    assert verdict(STATE, begins, [*twice(**late), *twice(state_mb=2)]) is AGREES
+LATE, OTHER = second(late=True), second(1, status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"])
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (LATE, AGREES),
+        (second(), DISAGREES),
+        ([*second(), *LATE], CANNOT_TELL),
+        (LATE[:1], CANNOT_TELL),
+        # A smaller state, or what is invalid for another reason, says nothing.
+        ([*LATE, *second(state_mb=2), *OTHER], AGREES),
+        ([*second(), *second(late=True, state_mb=2)], DISAGREES),
+        ([*second(1, state_mb=1), *OTHER], NOT_ASKED),
+        # Only intervals of a second with a state and no fault are too short.
+        (second(late=True, checkpoint_interval_s=0.5), AGREES),
+        (second(late=True, checkpoint_interval_s=2), NOT_ASKED),
+        (second(late=True, fault="executor", duration_s=100), NOT_ASKED),
+        (second(late=True, state_mb=0), NOT_ASKED),
+    ],
+)
+def test_an_interval_of_a_second_is_too_short_when_the_largest_state_cannot_hold_it(
+    records: list[Record], expected: Verdict
+) -> None:
+    assert verdict(STATE, "checkpoints every 1 s", records) is expected
 
 
 def test_a_level_line_is_straight_but_does_not_rise() -> None:
