@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import pytest
-
 from faultline.comparison.cells import axes_of, points_of
-from faultline.comparison.effects import Effect, Verdict, effects_along, interval_of
+from faultline.comparison.effects import Effect, Verdict, effects_along
 from faultline.records.catalogue import CPU_TOTAL, MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from tests.unit.pages_store import record
-from tests.unit.sample_records import CENSORED, RECOVERED
 from tests.unit.swept_records import swept
 
 
@@ -104,15 +101,3 @@ def test_rows_that_go_both_ways_are_not_called_alike() -> None:
 
 def test_a_load_that_was_asked_for_is_no_effect() -> None:
     assert not any(key == "throughput_rps" for _, key in effects(swept()))
-
-
-def test_a_recovery_lies_between_the_last_late_and_the_first_on_time() -> None:
-    kept = record("a", recovery=RECOVERED)
-    assert interval_of(Entry.of(kept), MACRO) is not None
-    one = interval_of(Entry.of(kept), MACRO)
-    assert one is not None
-    assert (one.low, one.high) == pytest.approx((11.84, 13.84))
-    lasting = interval_of(Entry.of(record("b", recovery=CENSORED)), MACRO)
-    assert lasting is not None
-    assert (lasting.low, lasting.high) == (33.94, math.inf)
-    assert interval_of(Entry.of(record("c", fault="none")), MACRO) is None

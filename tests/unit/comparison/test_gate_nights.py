@@ -12,12 +12,13 @@ from faultline.comparison.gate.verdict import Finding, judge_gate
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.night_file import NIGHTLY
-from faultline.records.manifest import Baseline, Manifest, cells_of
+from faultline.records.manifest import Baseline, Manifest
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.notes import MAX_NOTE, night_headline
 from tests.unit.night_records import night_of
 from tests.unit.pages_store import record
+from tests.unit.sample_records import made_plan
 
 CONFIG = parse_configuration({"fault": "none"})
 PAIRS = 10
@@ -28,11 +29,9 @@ def plan(number: int, *, primary: str = "latency_ms.p50", spec: dict[str, Any] |
     beside = Baseline(
         series=f"{date}.baseline", build="b0", spec=spec or {"revision": "v1.3"}, primary={CONFIG.config_id: primary}
     )
-    cells = cells_of(PlannedCell(CONFIG, repetition, date) for repetition in range(PAIRS))
-    return Manifest(
-        sweep_id=f"s{number}", matrix=NIGHTLY, run_id=f"r{number}", series=date, build="b1", logical_date=date,
-        planned_at=date, baseline=beside, cells=cells,
-    )  # fmt: skip
+    cells = [PlannedCell(CONFIG, repetition, date) for repetition in range(PAIRS)]
+    night = {"matrix": NIGHTLY, "series": date, "logical_date": date, "planned_at": date}
+    return made_plan(cells, sweep_id=f"s{number}", baseline=beside, **night)
 
 
 def both(number: int, slower: float, **other: Any) -> list[Record]:
