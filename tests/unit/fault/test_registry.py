@@ -22,7 +22,7 @@ from fault.parameters import DURATION
 from fault.plan import Fault
 from fault.registry import ACTIONS, ALLOWED, discover, in_words
 from faultline.experiment.config import Configuration
-from faultline.lifecycle.healing import as_line, undo_of
+from faultline.lifecycle.ending.healing import as_line, undo_of
 from faultline.system.settings import ROOT
 
 ON_HOSTS = ["partition", "loss", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure"]
