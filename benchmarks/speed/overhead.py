@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import await_run
-from benchmarks.leftovers import attempts_of, sweep_of
+from benchmarks.leftovers import attempts_of
 from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import await_dags
 from faultline.experiment.attempt import Attempt
@@ -62,8 +62,7 @@ def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: flo
     await_dags(api, MATRIX)
     run_id = api.trigger(MATRIX, form, run_id=series)
     await_run(api, run_id, MATRIX, timeout_s=TIMEOUT_S)
-    attempts = [one for one in attempts_of(settings) if sweep_of(one) == sweep_id_of(run_id)]
-    measured = [one for one in attempts if gate_s(one) is not None]
+    measured = [one for one in attempts_of(settings, sweep_id_of(run_id)) if gate_s(one) is not None]
     for one in measured:
         say(f"{one.id}: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in steps_of(one).items()) + " s")
     return sorted(measured, key=lambda one: gate_s(one) or 0.0)
