@@ -371,12 +371,6 @@ class Record(Part):
         return json.dumps(self.as_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def generate_schema() -> dict[str, Any]:
-    """The JSON Schema of Record, as committed under `schemas/`."""
-    schema = Record.model_json_schema(by_alias=True, mode="serialization")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
 def content_problem(error: ValidationError) -> str:
     """The first thing that is wrong with what should be a record: its key, `file` for the whole, and why."""
     first = error.errors(include_url=False)[0]

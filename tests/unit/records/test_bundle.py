@@ -61,7 +61,7 @@ def test_it_says_of_what_a_file_was_made_and_how(tmp_path: Path) -> None:
     log, gate = found.listing.files["attempts/a/log"], found.listing.files["attempts/a/gate.json"]
     assert (log.original, log.how) == (sha256(b"two"), "1 of 2")
     assert (gate.sha256, gate.original, gate.how) == (sha256(b"{}"), None, None)
-    assert found.attempts() == ["a"]
+    assert {name.split("/")[1] for name in found.files if name.startswith("attempts/")} == {"a"}
 
 
 def test_unpacked_it_is_a_results_folder(tmp_path: Path) -> None:
