@@ -120,6 +120,7 @@ def paired_verdict(
 
 
 def _cell(cell: CellVerdict) -> dict[str, Any]:
+    change = cell.change
     return {
         "name": cell.name,
         "config_id": cell.config_id or None,
@@ -127,7 +128,7 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
         "finding": str(cell.finding),
         "pairs": cell.pairs,
         "planned": cell.planned,
-        "change": None if cell.change is None else [finite(cell.change.value), *_ends(cell.change)],
+        "change": None if change is None else [finite(one) for one in (change.value, change.low, change.high)],
         "p": cell.p,
         "q": cell.q,
         "visible": None if cell.visible is None else finite(cell.visible),
@@ -154,10 +155,6 @@ def _broken(entries: Sequence[Entry], series: str, whose: str) -> str:
     why = own[-1].reasons[0] if own[-1].reasons else own[-1].status
     verb = "did not run" if all(one.status == "failed" for one in own) else "has no usable record"
     return f"{whose} {verb}: {why[:MAX_REASON]}"
-
-
-def _ends(change: Interval) -> list[float | None]:
-    return [finite(change.low), finite(change.high)]
 
 
 # A night that never was: what an alert on it would say, so that whoever receives alerts can be tried out.
