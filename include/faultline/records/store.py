@@ -10,9 +10,11 @@ import errno
 import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import jsonschema
+from jsonschema.exceptions import best_match
 from pydantic import ValidationError
 
 from faultline.experiment.cell import Cell
@@ -134,12 +136,17 @@ class Store:
         return self.read().matching(matrix, () if sweep is None else (sweep,), status)
 
 
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    """Of records, by the committed schema; `jsonschema.validate` would check the schema itself for each record."""
+    return jsonschema.Draft202012Validator(committed_schema())
+
+
 def _checked(record: Record) -> str:
     """Its text. Raises InfrastructureError when it breaks the JSON Schema."""
-    try:
-        jsonschema.validate(record.as_dict(), committed_schema())
-    except jsonschema.ValidationError as error:
-        raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}") from error
+    error = best_match(validator().iter_errors(record.as_dict()))
+    if error is not None:
+        raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}")
     return record.as_json()
 
 

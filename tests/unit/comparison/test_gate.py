@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -143,7 +143,6 @@ def test_a_figure_that_is_nothing_has_no_ratio() -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.05, 0.1, 0.3]), st.integers(8, 14))
-@settings(max_examples=60, deadline=None)
 def test_a_builds_loss_is_the_others_gain(seed: int, change: float, n: int) -> None:
     cells = [pairs(change, seed, n=n), pairs(change, seed + 1, n=n, name="b")]
     turned = [

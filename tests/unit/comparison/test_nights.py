@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.comparison.compare import Verdict, metrics_named
@@ -253,7 +253,6 @@ def levels(seed: int, *parts: tuple[int, float]) -> list[float]:
 
 
 @given(st.integers(0, 50), st.integers(8, 22))
-@settings(deadline=None, max_examples=15)
 def test_a_planted_change_is_found_within_one_night(seed: int, begins: int) -> None:
     found = change_points(levels(seed, (begins, 100), (30 - begins, 110)))
     assert any(abs(one - begins) <= 1 for one in found) and len(found) <= 3

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from generators.curve import NANOSECONDS, Curve, Piece, PiecewiseLinear, parse_curve, to_ns
@@ -134,7 +134,6 @@ def test_values(mapping: dict[str, Any], values: dict[float, float]) -> None:
 
 
 @given(mappings(), st.sampled_from([1.0, 33.3, 400.0, float(LONG)]), st.integers(0, 10**12))
-@settings(max_examples=150)
 def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], length_s: float, k: int) -> None:
     moving = curve(*given_curve)
     schedule = Schedule.over(given_curve[1], length_s, moving)
@@ -154,7 +153,6 @@ def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], lengt
 
 
 @given(mappings(), st.integers(0, 10**9), st.integers(1, 8), st.integers(1, 300))
-@settings(max_examples=150)
 def test_due_arrays_are_due_times(given_curve: tuple[dict[str, Any], float], first: int, step: int, n: int) -> None:
     schedule = Schedule.over(given_curve[1], 1000.0, curve(*given_curve))
     if schedule.count == 0:
@@ -203,7 +201,6 @@ def test_what_never_comes_is_said() -> None:
 
 
 @given(mappings(), st.integers(1, 3), st.integers(0, 2), st.lists(st.integers(0, 200_000_000), max_size=20))
-@settings(max_examples=50)
 def test_pace_sends_all_in_order_and_never_early(
     given_curve: tuple[dict[str, Any], float], of: int, index: int, stalls: list[int]
 ) -> None:

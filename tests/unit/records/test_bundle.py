@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.records import bundle
@@ -22,7 +22,6 @@ PATHS = st.lists(st.lists(NAME, min_size=1, max_size=3).map("/".join), unique=Tr
 
 
 @given(PATHS, st.data())
-@settings(max_examples=40)
 def test_what_went_in_comes_out_in_whatever_order(
     tmp_path_factory: pytest.TempPathFactory, paths: list[str], data: st.DataObject
 ) -> None:

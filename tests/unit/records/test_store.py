@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from pydantic import BaseModel
 
@@ -221,6 +222,7 @@ reasons environment timeline metrics artifacts""".split()
 
 def test_the_committed_schema_is_the_generated_one() -> None:
     generated = Record.model_json_schema(by_alias=True, mode="serialization")
+    jsonschema.Draft202012Validator.check_schema(committed_schema())
     assert committed_schema() == {"$schema": "https://json-schema.org/draft/2020-12/schema", **generated}
 
 

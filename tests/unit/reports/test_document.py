@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -203,7 +203,6 @@ def test_a_spread_too_small_to_be_written_is_not() -> None:
 MARKS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(MARKS, min_size=1, max_size=9), TEXTS, st.integers(1, 3))
 def test_a_picture_is_whole_and_holds_every_mark(lines: list[list[Any]], name: str, panels: int) -> None:
     drawn = tuple(
