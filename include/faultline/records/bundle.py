@@ -91,7 +91,8 @@ class Bundle:
                 try:
                     record = Record.model_validate_json(self.files[name])
                 except ValidationError as error:
-                    raise ConfigError(f"{self.path}: {name}: {content_problem(error)}; make the bundle again") from None
+                    why = content_problem(error, "make the bundle again")
+                    raise ConfigError(f"{self.path}: {name}: {why}") from None
                 place = PurePosixPath(name)
                 if problem := place_problem(record, place.parent.name, place.stem):
                     raise ConfigError(f"{self.path}: {name}: {problem}; make the bundle again")

@@ -140,11 +140,7 @@ def test_sides_that_cannot_be_compared_are_refused_by_name(settings: Settings) -
     two_sweeps(settings)
     put(settings.results, measured("broken", 1.0, status="unsound"), measured("other", 1.0, state_mb=8.0))
     put(settings.results, measured("mixed", 1.0), measured("mixed", 1.0, build="b2"))
-    old = [measured(name, 1.0).model_copy(update={"schema_": 1}) for name in ("old", "both")]
-    put(settings.results, *old, measured("both", 1.0))
     refused = {
-        ("before", "old"): "old: is of schema 1 and before of schema 2, whose figures do not mean the same; judge",
-        ("before", "both"): "both: its records of the schemas 1 and 2 do not mean the same; judge the old ones again",
         ("before", "afer"): "afer: has no record; give a sweep, a day or a revision; did you mean after",
         ("before", "broken"): "broken: none of its 1 records is valid; choose others",
         ("before", "mixed"): "mixed: records of the builds b1, b2 are never averaged; write mixed@b1, say",

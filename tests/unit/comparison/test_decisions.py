@@ -137,9 +137,9 @@ def test_what_was_spent_on_few_cells_is_spent_for_all() -> None:
     assert settled_in(by_hours, lasting) < plan_cells, "who counts hours counts no experiments"
 
 
-def test_only_sound_records_of_the_series_the_build_and_the_schema_count() -> None:
+def test_only_sound_records_of_the_series_and_the_build_count() -> None:
     plan, measured = plan_of(), entries(14)
-    for changed in ({"series": "b2"}, {"build": "b2"}, {"schema": 1}, {"status": "unsound"}, {"status": "failed"}):
+    for changed in ({"series": "b2"}, {"build": "b2"}, {"status": "unsound"}, {"status": "failed"}):
         assert {one.pairs for one in decisions_of(plan, [replace(one, **changed) for one in measured])} == {0}
     assert {one.pairs for one in decisions_of(plan, [replace(one, sweep_id="s0") for one in measured])} == {14}
     assert plan.decide is not None

@@ -315,7 +315,7 @@ def test_the_command_takes_several_sweeps(tmp_path: Path, monkeypatch: pytest.Mo
     [
         (b"", "file: Invalid JSON"),
         (b"{}", "file: Input should be a valid array"),
-        (b'[{"schema": 1}]', "0.matrix: Field required"),
+        (b'[{"schema": 1}]', "0.schema: got 1; expected 2; fix: run scripts/migrate.py"),
         (gzip.compress(b"[]", mtime=0)[:-4], "cannot be read"),
         (None, "cannot be read"),
     ],

@@ -17,7 +17,6 @@ from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration
 from faultline.records.catalogue import CPU_PER_MILLION, KNOWN
 from faultline.records.manifest import Manifest
-from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
 from faultline.system.text import finite
 
@@ -44,7 +43,7 @@ def paired_of(plan: Manifest, entries: Iterable[Entry]) -> Paired:
     if baseline is None:
         raise ValueError(f"{plan.sweep_id}: has no baseline")
     builds = {plan.series: plan.build, baseline.series: baseline.build}
-    known = [one for one in entries if builds.get(one.series) == one.build and one.schema == SCHEMA]
+    known = [one for one in entries if builds.get(one.series) == one.build]
     found = {(one.series, one.config_id, one.repetition): one for one in known if one.sound}
     named = _names(plan)
     cells = []

@@ -25,6 +25,7 @@ from faultline.records.record import Record
 from faultline.records.store import Store, validator
 from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.settings import Settings
+from tests.support.attempts import add_plan
 from tests.unit.sample_records import sample
 from tests.unit.synthetic import (
     CORES,
@@ -65,6 +66,7 @@ def checked(directory: Path, status: str = "valid", *reasons: str) -> Record:
 
 def configure(directory: Path, **config: Any) -> None:
     edit_json(directory / "attempt.json", config=read_attempt(directory).config.model_dump(mode="json") | config)
+    add_plan(directory)
 
 
 def is_unknown(part: Any) -> bool:
@@ -432,6 +434,7 @@ def test_of_a_job_whose_outputs_tell_nothing_lag_says_when_it_is_over(killed: Pa
 def test_what_is_out_of_sight_on_a_target_is_null_with_its_reason_and_not_0(control: Path) -> None:
     why = {f"{figure}.{role}": "far" for figure in ("cpu_cores", "rss_mb") for role in ("kafka", "executors")}
     edit_json(control / "attempt.json", not_measured=why)
+    add_plan(control)
     metrics = checked(control).metrics
     assert (metrics.cpu_cores.kafka, metrics.cpu_cores.executors, metrics.rss_mb.executors) == (None, None, None)
     assert metrics.cpu_cores.driver == pytest.approx(CORES["driver"], abs=1e-3)
@@ -473,7 +476,7 @@ def test_a_damaged_record_is_named(attempt: Attempt, settings: Settings) -> None
     path = settings.records / "c0ffee000000" / f"{attempt.id}.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    with pytest.raises(InfrastructureError, match=f"{attempt.id}.json: is no whole record; move it away"):
+    with pytest.raises(InfrastructureError, match=f"{attempt.id}.json: file: .*; move it away"):
         judge_attempt(attempt, settings)
 
 
