@@ -319,7 +319,7 @@ def read_ledger(ledger: Path) -> list[Entry]:
 
 def _own_bytes(file: Path) -> bytes:
     try:
-        opened = open(file, "rb", opener=_no_link)  # noqa: SIM115  # closed below
+        opened = open(file, "rb", opener=_no_link)  # closed below
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):
             return b""
