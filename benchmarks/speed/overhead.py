@@ -107,14 +107,14 @@ def steps_of(attempt: Attempt) -> dict[str, float]:
     """
     began_s, gate = attempt.begun_at_ns() / 1e9, gate_s(attempt)
     marks: list[tuple[str, float | None]] = [
-        ("processes", _first(attempt.supervisor_journal, "event", "start")),
-        ("engine", _first(attempt.listener_journal, "event", "started")),
-        ("warm", _first(attempt.listener_journal, "event", "progress")),
+        ("processes", _first(attempt.supervisor_journal, "start")),
+        ("engine", _first(attempt.listener_journal, "started")),
+        ("warm", _first(attempt.listener_journal, "progress")),
         ("gate", gate),
     ]
     found = _spans(began_s, marks)
     files = {"drain": "end.json", "harvest": "harvest/counts.parquet", "judge": "series.json", "close": "closed.json"}
-    done = _first(attempt.conductor_journal, "event", "done")
+    done = _first(attempt.conductor_journal, "done")
     after = [(name, _changed(attempt, file)) for name, file in files.items()]
     return found | (_spans(done, after) if done else {})
 
@@ -127,8 +127,8 @@ def _spans(began_s: float, marks: Sequence[tuple[str, float | None]]) -> dict[st
     return found
 
 
-def _first(journal: Any, key: str, value: str) -> float | None:
-    return next((int(line["wall_ns"]) / 1e9 for line in read_journal(journal) if line.get(key) == value), None)
+def _first(journal: Any, event: str) -> float | None:
+    return next((int(line["wall_ns"]) / 1e9 for line in read_journal(journal) if line.get("event") == event), None)
 
 
 def _changed(attempt: Attempt, name: str) -> float | None:

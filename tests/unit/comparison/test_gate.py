@@ -87,7 +87,7 @@ def test_what_is_certain_beyond_doubt_is_red_at_once() -> None:
     verdict = judge_gate([night(1, pairs(0.5, 1), pairs(0.5, 2, name="b"))])
     assert verdict.red and {one.finding for one in verdict.cells} >= {Finding.WORSE}
     together = verdict.cells[-1]
-    assert together.certain and together.q <= CERTAIN and together.nights == 1
+    assert together.finding is Finding.WORSE and together.q <= CERTAIN and together.nights == 1
     better = judge_gate([night(1, pairs(-0.5, 1), pairs(-0.5, 2, name="b"))])
     assert not better.red and {one.finding for one in better.cells} == {Finding.BETTER}
 
