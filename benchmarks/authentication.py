@@ -7,8 +7,9 @@ within a pair is drawn by lot. Pairs are judged as a night's are.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
-from benchmarks.blocks import in_random_order
+from benchmarks.blocks import measure_blocks
 from benchmarks.figure import Figure
 from benchmarks.installation import own_home
 from benchmarks.slowdowns import (
@@ -22,6 +23,7 @@ from benchmarks.slowdowns import (
     verdict_text,
 )
 from faultline.installation.supervision import OPEN
+from faultline.records.record import Record
 from faultline.system.text import Say
 
 PAIRS, QUICK_PAIRS = 10, 1
@@ -33,19 +35,17 @@ _OPEN, _CLOSED = 0.0, 1.0
 def run(say: Say, quick: bool) -> dict[str, Figure]:
     """Ten pairs, one when `quick`, which can tell nothing. `FIGURE_change`: of the figure with its 95 % interval."""
     parameters, pairs = (QUICK_PARAMETERS, QUICK_PAIRS) if quick else (PARAMETERS, PAIRS)
-    measured: list[Block] = []
+
+    def measure_side(side: float, number: int) -> Record:
+        os.environ[OPEN] = "1" if side == _OPEN else ""
+        return measure(parameters, number, 0.0, say)
+
     with own_home("authentication"):
-        for number in range(pairs):
-            block = {}
-            for side in in_random_order((_OPEN, _CLOSED), SEED, number):
-                os.environ[OPEN] = "1" if side == _OPEN else ""
-                block[side] = measure(parameters, number, 0.0, say)
-            measured.append(block)
-            say(f"pair {number + 1} of {pairs} is measured")
+        measured = measure_blocks((_OPEN, _CLOSED), pairs, SEED, measure_side, say)
     return figures(measured, say)
 
 
-def figures(pairs: list[Block], say: Say) -> dict[str, Figure]:
+def figures(pairs: Sequence[Block], say: Say) -> dict[str, Figure]:
     """How much more each figure is with strangers kept out."""
     found = {}
     for name, key in FIGURES.items():

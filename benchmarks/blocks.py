@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
@@ -13,13 +13,20 @@ from faultline.records.record import Record
 from faultline.system.text import Say
 
 S = TypeVar("S")
+V = TypeVar("V")
 
 
-def in_random_order(sides: Iterable[S], seed: int, block: int) -> list[S]:
-    """Return the sides in the order of this block, which is the same each time."""
-    order = list(sides)
-    random.Random(f"{seed}/{block}").shuffle(order)
-    return order
+def measure_blocks(
+    sides: Sequence[S], blocks: int, seed: int, measure: Callable[[S, int], V], say: Say
+) -> list[dict[S, V]]:
+    """Measure every side once in each block, by its number, in an order that is the same each time."""
+    found = []
+    for number in range(blocks):
+        order = list(sides)
+        random.Random(f"{seed}/{number}").shuffle(order)
+        found.append({side: measure(side, number) for side in order})
+        say(f"block {number + 1} of {blocks} is measured")
+    return found
 
 
 def measured(

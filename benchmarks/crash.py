@@ -85,12 +85,12 @@ class Kill:
         return f"{self.victim} {'after ' + self.after if self.after else f'at {self.wait_s:.1f} s'}"
 
 
-def plan_kills(seed: int = 1, randoms: int = RANDOM_KILLS) -> list[Kill]:
-    """Every victim at each step boundary at which it lives, and `randoms` random ones, in random order."""
-    chance = random.Random(seed)
+def plan_kills() -> list[Kill]:
+    """Every victim at each step boundary at which it lives, and `RANDOM_KILLS` random ones, in random order."""
+    chance = random.Random(1)
     kills: list[tuple[str, str | None, float]] = [(victim, step, 0.0) for victim in (*SERVICES, TASK) for step in STEPS]
     kills += [(role, step, 0.0) for role, steps in ROLES.items() for step in steps]
-    kills += [(chance.choice(VICTIMS), None, chance.uniform(0.0, LONGEST_WAIT_S)) for _ in range(randoms)]
+    kills += [(chance.choice(VICTIMS), None, chance.uniform(0.0, LONGEST_WAIT_S)) for _ in range(RANDOM_KILLS)]
     chance.shuffle(kills)
     return [Kill(number, *kill) for number, kill in enumerate(kills)]
 

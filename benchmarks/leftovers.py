@@ -63,9 +63,10 @@ def tally(cells: Sequence[ManifestCell], series: str, attempts: Sequence[str], r
     )
 
 
-def attempts_of(settings: Settings) -> list[Attempt]:
-    """All attempts, in order."""
-    return [Attempt(folder) for folder in sorted(settings.attempts.glob("*")) if folder.is_dir()]
+def attempts_of(settings: Settings, *sweeps: str) -> list[Attempt]:
+    """All attempts, or those of the sweeps where some are named, in order."""
+    found = [Attempt(folder) for folder in sorted(settings.attempts.glob("*")) if folder.is_dir()]
+    return [attempt for attempt in found if sweep_of(attempt) in sweeps] if sweeps else found
 
 
 def series_tally(settings: Settings, series: str, sweeps: Sequence[str]) -> Tally:
@@ -77,7 +78,7 @@ def series_tally(settings: Settings, series: str, sweeps: Sequence[str]) -> Tall
     manifest = next((plan for sweep in sweeps if (plan := manifests.read(sweep))), None)
     if manifest is None:
         raise InfrastructureError(f"{', '.join(sweeps)}: has no plan")
-    attempts = [attempt.id for attempt in attempts_of(settings) if sweep_of(attempt) in sweeps]
+    attempts = [attempt.id for attempt in attempts_of(settings, *sweeps)]
     records = [record for record in Store(settings.results).query() if record.sweep_id in sweeps]
     return tally(manifest.cells, series, attempts, records)
 

@@ -17,7 +17,7 @@ import psutil
 from benchmarks.broken_sweeps import Diary, new_series
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import MATRIX, form, own_services
-from benchmarks.leftovers import attempts_of, series_tally, sweep_of
+from benchmarks.leftovers import attempts_of, series_tally
 from faultline.experiment.cell import sweep_id_of
 from faultline.installation.supervisord import Supervisor
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
@@ -58,8 +58,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
         seconds = time.monotonic() - began
         sweeps = [sweep_id_of(run_id) for run_id in runs]
         outcome = series_tally(settings, series, sweeps)
-        attempts = [attempt for attempt in attempts_of(settings) if sweep_of(attempt) == sweeps[-1]]
-        starts = sorted(attempt.begun_at_ns() / 1e9 for attempt in attempts)
+        starts = sorted(attempt.begun_at_ns() / 1e9 for attempt in attempts_of(settings, sweeps[-1]))
         locked = lines_with(LOCKED, [settings.logs, settings.airflow_home / "logs"])
     say(f"{series}: {outcome}")
     if outcome.once == outcome.planned:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.comparison.compare import Comparison, Verdict, compare, scatter_of_series
+from faultline.comparison.night_verdict import NightVerdict
 from faultline.comparison.nights import counts_in_words
 from faultline.comparison.statistics.estimate import Values, exactly, median_of
 
@@ -38,40 +39,15 @@ class SpeedNight:
         return self.date[:10]
 
 
-@dataclass(frozen=True)
-class SpeedVerdict:
-    """A night against the nights before it; no comparisons without such nights, and `problem` says why."""
-
-    night: SpeedNight
-    baseline: tuple[SpeedNight, ...]
-    comparisons: Mapping[str, Comparison]
-    problem: str = ""
-
-    def of(self, verdict: Verdict) -> list[str]:
-        """The figures with this verdict."""
-        return [name for name, one in self.comparisons.items() if one.verdict is verdict]
-
-    def reasons(self) -> list[str]:
-        """A line for each figure that became worse."""
-        return [_line(name, self.comparisons[name]) for name in self.of(Verdict.WORSE)]
-
-    def summary(self) -> str:
-        """How many figures became better, worse, stayed the same or cannot be told, and against which nights."""
-        if not self.comparisons:
-            return "nothing to compare"
-        counts = {one: len(self.of(one)) for one in Verdict}
-        return counts_in_words(counts, [one.day for one in self.baseline])
-
-
-def judge_speed(night: SpeedNight, nights: Sequence[SpeedNight], window: int) -> SpeedVerdict:
+def judge_speed(night: SpeedNight, nights: Sequence[SpeedNight], window: int) -> NightVerdict:
     """Holds a night against those of the newest build among the `window` before it on a machine like its own."""
     before = [one for one in nights if one.date < night.date and one.machine == night.machine and one.figures]
     before = sorted(before, key=lambda one: one.date)[-window:]
-    baseline = tuple(one for one in before if one.build == before[-1].build)
-    if not night.figures:
-        return SpeedVerdict(night, baseline, {}, f"{night.day}: no benchmark gave a figure")
-    if not baseline:
-        return SpeedVerdict(night, (), {}, f"{night.day}: no earlier night on such a machine")
+    baseline = [one for one in before if one.build == before[-1].build]
+    known: dict[str, Any] = {"date": night.date, "build": night.build, "baseline": tuple(one.date for one in baseline)}
+    if not night.figures or not baseline:
+        why = "no earlier night on such a machine" if night.figures else "no benchmark gave a figure"
+        return NightVerdict(**known, summary="nothing to compare", problem=f"{night.day}: {why}")
     pairs, floors = {}, {}
     for name, after in night.figures.items():
         sides = [one.figures[name] for one in baseline if name in one.figures]
@@ -82,7 +58,11 @@ def judge_speed(night: SpeedNight, nights: Sequence[SpeedNight], window: int) ->
     for lower in (True, False):
         chosen = {name: pair for name, pair in pairs.items() if lower is not _more_is_better(name)}
         found |= compare(chosen, lower_is_better=lower, floors=floors)
-    return SpeedVerdict(night, baseline, {name: found[name] for name in pairs})
+    verdicts = [one.verdict for one in found.values()]
+    summary = counts_in_words({one: verdicts.count(one) for one in Verdict}, [one.day for one in baseline])
+    worse = (name for name in pairs if found[name].verdict is Verdict.WORSE)
+    reasons = tuple(_line(name, found[name]) for name in worse)
+    return NightVerdict(**known, summary=summary if found else "nothing to compare", reasons=reasons)
 
 
 def read_nights(folder: Path) -> list[SpeedNight]:

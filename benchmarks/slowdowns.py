@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
-from benchmarks.blocks import in_random_order, measured
+from benchmarks.blocks import measure_blocks, measured
 from benchmarks.figure import Figure, exactly
 from faultline.comparison.cells import interval_of
 from faultline.comparison.compare import metrics_named
@@ -48,11 +48,9 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     plain = measure(parameters, 0, 0.0, say)
     cost_us = _cost_us(plain)
     say(f"a record takes {cost_us:,.0f} µs of the engine's CPU; ten percent are {cost_us / 10:,.1f} µs")
-    found: list[Block] = []
-    for number in range(blocks):
-        order = in_random_order((0.0, *PLANTED), SEED, number)
-        found.append({share: measure(parameters, number, share * cost_us, say) for share in order})
-        say(f"block {number + 1} of {blocks}: {_told(found[-1])}")
+    found = measure_blocks(
+        (0.0, *PLANTED), blocks, SEED, lambda share, number: measure(parameters, number, share * cost_us, say), say
+    )
     return {"busy_us": exactly(cost_us / 10, "µs"), **figures(found, say)}
 
 
@@ -109,11 +107,6 @@ def _cost_us(record: Record) -> float:
     if per_million is None or per_million.engine is None:
         raise InfrastructureError(f"{record.attempt} does not tell the engine's CPU per record; look at its recorder")
     return per_million.engine
-
-
-def _told(block: Block) -> str:
-    """The CPU time for a record of each build of a block, in the order of the work planted."""
-    return ", ".join(f"{share:.0%}: {_cost_us(block[share]):,.0f} µs" for share in sorted(block))
 
 
 def verdict_text(verdict: CellVerdict) -> str:

@@ -29,11 +29,11 @@ class Sessions(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState("session", "number LONG, pages LONG, began DOUBLE, last DOUBLE")
 
-    def handleInputRows(  # noqa: N802 (Spark's name)
+    def handleInputRows(
         self,
         key: Any,
         rows: Iterator[pd.DataFrame],
-        timerValues: Any,  # noqa: N803
+        timerValues: Any,
     ) -> Iterator[pd.DataFrame]:
         clicks = pd.concat(list(rows)).sort_values(["at", "offset"], kind="stable")
         number, pages, began, last = self._state.get() or (0, 0, 0.0, None)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from fault.identity import KAFKA, VICTIM_WORDS, Delivery, ProcessIdentity, Tokens
 from fault.injector import Injector, Settlement
-from fault.parameters import DURATION, Occurrence, Parameter
+from fault.parameters import Occurrence, Parameter
 from fault.victims import Guard
 
 
@@ -208,11 +208,6 @@ class Action:
     def hits_of(self, victim: str) -> str | None:
         """What it hits in words, done to that victim, where that is no process chosen by seed."""
         return None if self.on_hosts and victim != KAFKA.name else self.hits
-
-    @property
-    def lasts(self) -> bool:
-        """Whether it has a duration, and is undone at its end."""
-        return self.takes(DURATION) is not None
 
     @property
     def short_form(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from fault.shipping import PYTHON, boot_command, parcel
 BROKEN = (paramiko.SSHException, OSError, EOFError)
 # Of what a host says in place of an answer.
 _SAID_BYTES = 2000
+_KEEPALIVE_S = 5
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,6 @@ class RemoteHost:
     port: int = 22
     python: str = PYTHON
     timeout_s: float = 10.0
-    keepalive_s: int = 5
 
 
 class SshChannel:
@@ -142,7 +142,7 @@ class SshChannel:
             transport = client.get_transport()
             if transport is None:
                 raise EOFError("the connection closed at once")
-            transport.set_keepalive(self._host.keepalive_s)
+            transport.set_keepalive(_KEEPALIVE_S)
             channel = transport.open_session(timeout=self._host.timeout_s)
             channel.settimeout(self._host.timeout_s)
             channel.exec_command(boot_command(self._host.python))

@@ -56,20 +56,15 @@ class WatchdogUnavailable(FaultError):
 
 
 class RemoteError(FaultError):
-    """A remote host could not be used; carries what was tried there and what it said.
-
-    `status` is the exit status of the command, None where there is none.
-    """
+    """A remote host could not be used; carries what was tried there and what it said."""
 
     reason = "the remote command failed"
 
-    def __init__(self, host: str, command: str, status: int | None = None, stderr: str = "") -> None:
+    def __init__(self, host: str, command: str, stderr: str = "") -> None:
         said = " ".join(stderr.split())
-        status_text = "" if status is None else f" (status {status})"
-        super().__init__(f"{host}: {self.reason}: {command}{status_text}{': ' + said if said else ''}")
+        super().__init__(f"{host}: {self.reason}: {command}{': ' + said if said else ''}")
         self.host = host
         self.command = command
-        self.status = status
         self.stderr = stderr
 
 

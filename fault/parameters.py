@@ -154,12 +154,12 @@ def number(key: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> 
     return converted
 
 
-def seconds(key: str, value: Any, highest: float, above: float | None = None) -> float:
-    """A number of seconds from 0, or from beyond `above`, to `highest`. Raises PlanError."""
+def seconds(key: str, value: Any, above: float | None = None) -> float:
+    """A number of seconds from 0, or from beyond `above`, to `MAX_SECONDS`. Raises PlanError."""
     if above is None:
-        return number(key, value, f"seconds from 0 to {highest:g}", lambda given: 0 <= given <= highest)
-    wanted = f"seconds above {above:g} and at most {highest:g}"
-    return number(key, value, wanted, lambda given: above < given <= highest)
+        return number(key, value, f"seconds from 0 to {MAX_SECONDS:g}", lambda given: 0 <= given <= MAX_SECONDS)
+    wanted = f"seconds above {above:g} and at most {MAX_SECONDS:g}"
+    return number(key, value, wanted, lambda given: above < given <= MAX_SECONDS)
 
 
 def integer(key: str, value: Any, lowest: int, highest: int) -> None:
@@ -176,7 +176,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _duration(key: str, value: Any) -> float:
-    return seconds(key, value, MAX_SECONDS, above=0.0)
+    return seconds(key, value, above=0.0)
 
 
 def _delay(key: str, value: Any) -> float:

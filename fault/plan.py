@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from fault.action import Action
 from fault.errors import PlanError
-from fault.parameters import MAX_SECONDS, RULES, Asked, choice, integer, known_keys, number, seconds
+from fault.parameters import RULES, Asked, choice, integer, known_keys, number, seconds
 from fault.registry import ACTIONS, ALLOWED, REFUSED
 
 SINGLE = ("driver", "kafka")
@@ -61,7 +61,7 @@ class Fault(Asked):
         if self.times > 1:
             if self.every_s is None:
                 raise PlanError("every_s: a recurring fault needs the seconds between two occurrences; give them")
-            self._set("every_s", seconds("every_s", self.every_s, MAX_SECONDS, above=0.0))
+            self._set("every_s", seconds("every_s", self.every_s, above=0.0))
         elif self.every_s is not None:
             raise PlanError("every_s: a fault that occurs once has no interval; leave it out, or raise times")
 
@@ -71,7 +71,7 @@ class Fault(Asked):
         if self.at_s is not None and self.at_record is not None:
             raise PlanError("at_record: at_s is given as well; leave one of them out")
         if self.at_s is not None:
-            self._set("at_s", seconds("at_s", self.at_s, MAX_SECONDS))
+            self._set("at_s", seconds("at_s", self.at_s))
         else:
             integer("at_record", self.at_record, 1, MAX_RECORD)
         if self.cycle is None:
@@ -197,7 +197,7 @@ class FaultPlan:
         for position, fault in enumerate(self.faults):
             length_s = 0.0
             if fault.cycle is not None:
-                length_s = seconds(f"{fault.cycle}_interval_s", lengths[fault.cycle], MAX_SECONDS, above=0.0)
+                length_s = seconds(f"{fault.cycle}_interval_s", lengths[fault.cycle], above=0.0)
             # A Python worker is waited for until it is at work, which it is once in every interval.
             wait_s = WAIT_INTERVALS * checkpoint_interval_s if fault.waits else 0.0
             found += _occurrences(position, fault, float(rate), length_s, wait_s)
@@ -217,15 +217,6 @@ class FaultPlan:
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces, defaults written out."""
         return json.dumps(self.as_mapping(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The plan that `to_json` wrote. Raises PlanError, naming the key."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise PlanError(f"fault_plan: not JSON ({error}); give an object") from None
-        return cls.from_mapping(data)
 
     @classmethod
     def from_mapping(cls, data: Any) -> Self:

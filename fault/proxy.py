@@ -136,22 +136,22 @@ class _Server:
         try:
             only = _addresses(asked.get("only"))
             if command == "loss":
-                hold = Hold(loss=_number("percent", asked["percent"], "percent", 0, MAX_LOSS_PERCENT) / 100)
+                hold = Hold(loss=_number("percent", asked["percent"], "percent", MAX_LOSS_PERCENT) / 100)
                 return {**told, "connections": relay.switch(Mode.LOSS, hold, only)}
-            ms = _number("ms", asked["ms"], "milliseconds", 0, MAX_DELAY_MS)
+            ms = _number("ms", asked["ms"], "milliseconds", MAX_DELAY_MS)
             jitter = asked.get("jitter_ms")
-            jitter_ms = 0.0 if jitter is None else _number("jitter_ms", jitter, "milliseconds", 0, ms)
+            jitter_ms = 0.0 if jitter is None else _number("jitter_ms", jitter, "milliseconds", ms)
         except ValueError as error:
             return _refusal(str(error))
         return {**told, "connections": relay.switch(Mode.DELAY, Hold(ms / 1000, jitter_ms / 1000), only)}
 
 
-def _number(key: str, value: Any, unit: str, low: float, high: float) -> float:
-    """Raises ValueError unless it is in (low, high]."""
+def _number(key: str, value: Any, unit: str, high: float) -> float:
+    """Raises ValueError unless it is in (0, high]."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{key}: {value!r} is not a number of {unit}")
-    if not low < value <= high:
-        raise ValueError(f"{key}: {value:g} is not in ({low:g}, {high:g}]; to end it, heal")
+    if not 0 < value <= high:
+        raise ValueError(f"{key}: {value:g} is not in (0, {high:g}]; to end it, heal")
     return value
 
 

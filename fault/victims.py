@@ -41,7 +41,6 @@ class Snapshot:
     processes: Mapping[int, LiveProcess]
     parents: Mapping[int, int]
     protected: frozenset[int]
-    host: str = ""
 
     def ancestors(self, pid: int) -> Iterator[LiveProcess]:
         """Parent first. One that is not of those roles stands there with an empty command line."""
@@ -172,7 +171,7 @@ def _marked(role: Role, tokens: Tokens, snapshot: Snapshot) -> list[ProcessIdent
         live.pid: live for live in processes if role.told_by(live.command) and carries_token(live.command, token, role)
     }
     return [
-        _identity(live, role, token, snapshot, node_of(role, live.command))
+        _identity(live, role, token, node_of(role, live.command))
         for live in own.values()
         if live.parent_pid not in own and live.pid > 1 and live.pid not in snapshot.protected
     ]
@@ -189,12 +188,12 @@ def _forked(role: Role, tokens: Tokens, snapshot: Snapshot) -> list[ProcessIdent
             continue
         over = marked_ancestor(role, ancestors)
         if over is not None and carries_token(over.command, token, role):
-            found.append(_identity(live, role, token, snapshot, node_of(EXECUTOR, over.command)))
+            found.append(_identity(live, role, token, node_of(EXECUTOR, over.command)))
     return found
 
 
-def _identity(live: LiveProcess, role: Role, token: str, snapshot: Snapshot, node: str | None) -> ProcessIdentity:
-    return ProcessIdentity(live.pid, live.create_time, role, token, live.command, live.start_ticks, snapshot.host, node)
+def _identity(live: LiveProcess, role: Role, token: str, node: str | None) -> ProcessIdentity:
+    return ProcessIdentity(live.pid, live.create_time, role, token, live.command, live.start_ticks, node=node)
 
 
 def _other_nodes(tokens: Tokens, snapshot: Snapshot) -> set[str | None]:

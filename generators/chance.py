@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_BLOCK = 4096
 
 
 def stream_key(purpose: str, *numbers: int) -> int:
@@ -26,10 +27,10 @@ def stream_key(purpose: str, *numbers: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def blocks(n: int, size: int = 4096) -> Iterator[NDArray[np.uint64]]:
+def blocks(n: int) -> Iterator[NDArray[np.uint64]]:
     """The record numbers 0 … n − 1 in blocks, so that what is made of them needs little memory."""
-    for first in range(0, n, size):
-        yield np.arange(first, min(n, first + size), dtype=np.uint64)
+    for first in range(0, n, _BLOCK):
+        yield np.arange(first, min(n, first + _BLOCK), dtype=np.uint64)
 
 
 def counters(records: NDArray[np.uint64], each: int) -> NDArray[np.uint64]:

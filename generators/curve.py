@@ -102,26 +102,17 @@ class PiecewiseLinear:
         values: NDArray[np.float64] = np.interp(at, self._knots, self._levels)
         return values
 
-    def area(self, at_ns: int) -> Fraction:
-        """Return the exact area from 0 to `at_ns`; 0 before."""
-        held, by = self._area(at_ns)
-        return Fraction(held, by * self._unit)
-
     def area_up(self, at_ns: int) -> int:
         """Return the area from 0 to `at_ns`, rounded up: how many whole numbers 0, 1, … are less than it."""
-        held, by = self._area(at_ns)
-        return -(-held // (by * self._unit))
-
-    def _area(self, at_ns: int) -> tuple[int, int]:
-        """Return the area in units as numerator and denominator; a Fraction would look for common divisors."""
         if at_ns <= 0:
-            return 0, 1
+            return 0
         turns = max(0, at_ns - self._cycle_ns) // self._turn_ns
         at_ns -= turns * self._turn_ns
         i = min(bisect_right(self._starts, at_ns), len(self._lengths)) - 1
         x, length = at_ns - self._starts[i], self._lengths[i]
         before = self._areas[i] + turns * self._turn_area + 2 * self._begins[i] * x
-        return before * length + self._rises[i] * x * x, length
+        # Whole numbers: a Fraction would look for common divisors.
+        return -(-(before * length + self._rises[i] * x * x) // (length * self._unit))
 
     def reach(self, k: int) -> int:
         """Return the last whole nanosecond up to which the area is at most `k` ≥ 0.
@@ -284,9 +275,9 @@ class _Given:
         """A number in [low, high]."""
         return _number(key, self.values[key], low, high)
 
-    def level(self, key: str) -> int | float:
-        """A value that the curve takes."""
-        return self.number(key, self.low, self.high)
+    def level(self) -> int | float:
+        """The value that the curve goes to."""
+        return self.number("to", self.low, self.high)
 
     def time(self, key: str) -> int | float:
         """An instant."""
@@ -317,12 +308,12 @@ def _constant(given: _Given) -> _Compiled:
 
 
 def _step(given: _Given) -> _Compiled:
-    at, to = given.time("at_s"), given.level("to")
+    at, to = given.time("at_s"), given.level()
     return {"at_s": at, "to": to}, _flat(to_ns(at), given.base), _flat(FOR_EVER_NS, to)
 
 
 def _ramp(given: _Given) -> _Compiled:
-    begin, end, to = given.time("from_s"), given.time("until_s"), given.level("to")
+    begin, end, to = given.time("from_s"), given.time("until_s"), given.level()
     length = to_ns(end) - to_ns(begin)
     if length <= 0:
         raise InputError(f"until_s: {end:g} is not after from_s ({begin:g}); choose a later time, or the kind step")
@@ -348,7 +339,7 @@ def _sine(given: _Given) -> _Compiled:
 
 
 def _burst(given: _Given) -> _Compiled:
-    at, length, to = given.time("at_s"), given.length("length_s"), given.level("to")
+    at, length, to = given.time("at_s"), given.length("length_s"), given.level()
     settings: dict[str, Any] = {"at_s": at, "length_s": length, "to": to}
     before, burst = _flat(to_ns(at), given.base), _flat(to_ns(length), to)
     if "every_s" not in given.values:

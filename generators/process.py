@@ -177,15 +177,15 @@ class RealClock:
 class Ticker:
     """Calls back about once a second, from within a loop that must not be held up."""
 
-    def __init__(self, clock: Clock, report: Callable[[], None], period_ns: int = NANOSECONDS) -> None:
-        self._clock, self._report, self._period = clock, report, period_ns
-        self._next = clock.now_ns() + period_ns
+    def __init__(self, clock: Clock, report: Callable[[], None]) -> None:
+        self._clock, self._report = clock, report
+        self._next = clock.now_ns() + NANOSECONDS
 
     def tick(self) -> None:
-        """Reports when a period has passed."""
+        """Reports when a second has passed."""
         now = self._clock.now_ns()
         if now >= self._next:
-            self._next = max(self._next + self._period, now)
+            self._next = max(self._next + NANOSECONDS, now)
             self._report()
 
 

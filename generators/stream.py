@@ -187,10 +187,6 @@ class Replay:
         self.offset = 0 if data.times_ms else stream_key("replay", seed, repetition) % len(data)
         self._partitions: dict[bytes, int] = {}
 
-    def __len__(self) -> int:
-        """Records of one round."""
-        return len(self._data)
-
     def payloads(self, records: NDArray[np.uint64]) -> list[Any]:
         """The values, bytes or None, of the given records (numbers in the schedule, shape (n,))."""
         rounds, places = self._places(records)

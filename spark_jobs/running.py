@@ -273,10 +273,10 @@ class ProgressLog(StreamingQueryListener):
     def __init__(self, path: Path) -> None:
         self._journal = Journal(path)
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
         self._journal.write("started", query_id=str(event.id), run_id=str(event.runId))
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = json.loads(event.progress.json)
         sources = progress.get("sources") or []
         operators = progress.get("stateOperators") or []
@@ -299,10 +299,10 @@ class ProgressLog(StreamingQueryListener):
             },
         )
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self._journal.write("terminated", run_id=str(event.runId), exception=event.exception)
 
 

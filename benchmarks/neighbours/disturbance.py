@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import numpy as np
 from scipy import stats
 
-from benchmarks.blocks import in_random_order, measured
+from benchmarks.blocks import measure_blocks, measured
 from benchmarks.broken_sweeps import Diary
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import alone
@@ -94,21 +94,20 @@ def measure(
     """The values of each block by neighbour; what the diary has is not measured again."""
     known = {(line["block"], line["neighbour"]): line for line in diary.acts}
     series = next((line["series"] for line in diary.acts), f"disturbance-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
-    found: list[Block] = []
-    for number in range(blocks):
-        block: dict[str, Values] = {}
-        for one in in_random_order(of_block, SEED, number):
-            if (line := known.get((number, one.name))) is None:
-                words = [*parameters, f"repetition={number}", f"series={series}-{one.name}"]
-                record = measure_one(one, words, say)
-                values = None if record is None else values_of(record)
-                line = {"block": number, "neighbour": one.name, "series": series, "values": values}
-                diary.note(MEASURED, number=len(diary.acts), **line)
-                say(f"block {number + 1} of {blocks}, {one.name}: {_text(values)}")
-            if line["values"] is not None:
-                block[one.name] = line["values"]
-        found.append(block)
-    return found
+
+    def values(one: Neighbour, number: int) -> Values | None:
+        if (line := known.get((number, one.name))) is None:
+            words = [*parameters, f"repetition={number}", f"series={series}-{one.name}"]
+            record = measure_one(one, words, say)
+            found = None if record is None else values_of(record)
+            line = {"block": number, "neighbour": one.name, "series": series, "values": found}
+            diary.note(MEASURED, number=len(diary.acts), **line)
+            say(f"block {number + 1} of {blocks}, {one.name}: {_text(found)}")
+        measured: Values | None = line["values"]
+        return measured
+
+    made = measure_blocks(of_block, blocks, SEED, values, say)
+    return [{one.name: value for one, value in block.items() if value is not None} for block in made]
 
 
 def measure_one(one: Neighbour, words: Sequence[str], say: Say) -> Record | None:

@@ -23,7 +23,7 @@ from benchmarks.broken_sweeps import BrokenSweeps, Diary, require_none, sums
 from benchmarks.crash import LONGEST_WAIT_S
 from benchmarks.figure import Figure, summarise, total
 from benchmarks.installation import MATRIX, own_services, place_of
-from benchmarks.leftovers import attempts_of, sweep_of
+from benchmarks.leftovers import attempts_of
 from benchmarks.power.disk import Disk, own_boots, own_disk
 from benchmarks.power.kept import Everybody, Kept, broken_databases, broken_tables, index_differences, look_at_index
 from faultline.experiment.cell import sweep_id_of
@@ -216,8 +216,7 @@ def _up(settings: Settings, run_id: str, goes_on: Callable[[], bool], say: Say) 
 
 def _attempts(settings: Settings, run_id: str) -> set[str]:
     """Ids of the attempts that the sweep has made."""
-    sweep = sweep_id_of(run_id)
-    return {attempt.id for attempt in attempts_of(settings) if sweep_of(attempt) == sweep}
+    return {attempt.id for attempt in attempts_of(settings, sweep_id_of(run_id))}
 
 
 def _records(settings: Settings, run_id: str) -> set[str]:

@@ -38,7 +38,6 @@ class Subject:
     workload: str
     tuples_per_record: float
     sizes: tuple[int, ...]
-    quick_sizes: tuple[int, ...] = QUICK_SIZES
 
     def records(self, asked: int) -> int:
         """How many records make about so many tuples."""
@@ -66,7 +65,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
             return _measure(settings, config, asked, subject.records(asked), times, say)
 
         first = subject is SUBJECTS[0]
-        found = growth(measure, subject.quick_sizes if quick else subject.sizes, huge=first and not quick)
+        found = growth(measure, QUICK_SIZES if quick else subject.sizes, huge=first and not quick)
         prefix = "" if first else f"{subject.workload}_"
         figures |= {prefix + name: figure for name, figure in found.items()}
     return figures

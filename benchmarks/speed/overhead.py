@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.figure import Figure, summarise
 from benchmarks.installation import await_run
-from benchmarks.leftovers import attempts_of, sweep_of
+from benchmarks.leftovers import attempts_of
 from faultline.cli.operations import bring_up
 from faultline.cli.sweeping import await_dags
 from faultline.experiment.attempt import Attempt
@@ -62,8 +62,7 @@ def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: flo
     await_dags(api, MATRIX)
     run_id = api.trigger(MATRIX, form, run_id=series)
     await_run(api, run_id, MATRIX, timeout_s=TIMEOUT_S)
-    attempts = [one for one in attempts_of(settings) if sweep_of(one) == sweep_id_of(run_id)]
-    measured = [one for one in attempts if gate_s(one) is not None]
+    measured = [one for one in attempts_of(settings, sweep_id_of(run_id)) if gate_s(one) is not None]
     for one in measured:
         say(f"{one.id}: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in steps_of(one).items()) + " s")
     return sorted(measured, key=lambda one: gate_s(one) or 0.0)
@@ -108,14 +107,14 @@ def steps_of(attempt: Attempt) -> dict[str, float]:
     """
     began_s, gate = attempt.begun_at_ns() / 1e9, gate_s(attempt)
     marks: list[tuple[str, float | None]] = [
-        ("processes", _first(attempt.supervisor_journal, "event", "start")),
-        ("engine", _first(attempt.listener_journal, "event", "started")),
-        ("warm", _first(attempt.listener_journal, "event", "progress")),
+        ("processes", _first(attempt.supervisor_journal, "start")),
+        ("engine", _first(attempt.listener_journal, "started")),
+        ("warm", _first(attempt.listener_journal, "progress")),
         ("gate", gate),
     ]
     found = _spans(began_s, marks)
     files = {"drain": "end.json", "harvest": "harvest/counts.parquet", "judge": "series.json", "close": "closed.json"}
-    done = _first(attempt.conductor_journal, "event", "done")
+    done = _first(attempt.conductor_journal, "done")
     after = [(name, _changed(attempt, file)) for name, file in files.items()]
     return found | (_spans(done, after) if done else {})
 
@@ -128,8 +127,8 @@ def _spans(began_s: float, marks: Sequence[tuple[str, float | None]]) -> dict[st
     return found
 
 
-def _first(journal: Any, key: str, value: str) -> float | None:
-    return next((int(line["wall_ns"]) / 1e9 for line in read_journal(journal) if line.get(key) == value), None)
+def _first(journal: Any, event: str) -> float | None:
+    return next((int(line["wall_ns"]) / 1e9 for line in read_journal(journal) if line.get("event") == event), None)
 
 
 def _changed(attempt: Attempt, name: str) -> float | None:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.records.judge.tuples import CELL_NS, PRODUCED_COLUMNS
-from faultline.system.window import NS
+from faultline.records.judge.tuples import ProducedFold
+from faultline.system.window import NS, Window
 
 Floats = npt.NDArray[np.float64]
 
@@ -122,18 +122,11 @@ def _produced(case: Case, batches: Sequence[Batch]) -> pd.DataFrame:
     """All tuples, in lumps, by cell of production and latency."""
     lumps = np.arange(0.0, min(case.end_s, batches[-1].planned), LUMP_S)
     number = np.searchsorted([one.planned for one in batches], lumps)
-    emitted_ms = np.round(1000 * np.array([one.emitted for one in batches])[number]).astype(np.int64)
-    made = pd.DataFrame(
-        {
-            "cell_ns": (np.round(lumps * 1000).astype(np.int64) * 1_000_000) // CELL_NS * CELL_NS,
-            "latency_ms": emitted_ms - np.round(1000 * lumps).astype(np.int64),
-            "n": round(case.rate * LUMP_S),
-            "emitted_ms": emitted_ms,
-        }
-    )
-    folded = made.groupby(["cell_ns", "latency_ms"], sort=True)
-    found = folded.agg(n=("n", "sum"), first_ms=("emitted_ms", "min"), last_ms=("emitted_ms", "max"))
-    return found.reset_index()[PRODUCED_COLUMNS]
+    emitted = np.array([one.emitted for one in batches])[number]
+    produced_ms, emitted_ms = (pd.Series(np.round(1000 * at).astype(np.int64)) for at in (lumps, emitted))
+    fold = ProducedFold(Window.of(0, case.warmup_s, case.end_s - case.warmup_s, case.checkpoint_interval_s))
+    fold.add(produced_ms, emitted_ms, pd.Series(round(case.rate * LUMP_S), index=produced_ms.index))
+    return fold.total
 
 
 def batches_of(case: Case, factors: Floats) -> Iterator[Batch]:

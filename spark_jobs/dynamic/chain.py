@@ -96,10 +96,10 @@ class ChainListener(StreamingQueryListener):
         spaces = [first.inputs[space] for space in SPACES if space in first.inputs]
         self._spaces = TopicEnds(first.bootstrap, spaces, first.partitions) if spaces else None
 
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 (Spark's name)
+    def onQueryStarted(self, event: Any) -> None:
         pass
 
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+    def onQueryProgress(self, event: Any) -> None:
         progress = json.loads(event.progress.json)
         name, _, generation = (progress.get("name") or "").rpartition("-")
         stage = self._stages.get(name)
@@ -125,10 +125,10 @@ class ChainListener(StreamingQueryListener):
         emitted = None if before is None else until_now - before
         stage.reported(position, progress["numInputRows"], emitted, duration_s, int(generation))
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+    def onQueryIdle(self, event: Any) -> None:
         pass
 
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: Any) -> None:
         pass
 
     def resume(self) -> None:

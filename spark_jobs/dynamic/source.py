@@ -44,7 +44,7 @@ class StageSource(DataSource):
     def schema(self) -> str:
         return SCHEMA
 
-    def streamReader(self, schema: Any) -> StageReader:  # noqa: N802 (Spark's name)
+    def streamReader(self, schema: Any) -> StageReader:
         return StageReader(dict(self.options))
 
 
@@ -74,11 +74,11 @@ class StageReader(DataSourceStreamReader):
         self._asked = False
         self._from = ""
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         begin = dict.fromkeys(map(str, range(self._partitions)), 0) | self._begin
         return Position({EDEN: begin, **{space: dict.fromkeys(begin, 0) for space in SPACES}}).document()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """As far as the orders of this moment let the next batch go; `start` itself to begin none."""
         orders = Orders.read(self._orders)
         if orders.hold:

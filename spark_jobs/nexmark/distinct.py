@@ -44,11 +44,11 @@ class DistinctCounts(StatefulProcessor):
         self._groups = handle.getValueState("groups", "content BINARY")
         self._seen = handle.getMapState("seen", "kind INT, piece LONG", "codes BINARY")
 
-    def handleInputRows(  # noqa: N802 (Spark's name)
+    def handleInputRows(
         self,
         key: Any,
         rows: Iterator[pd.DataFrame],
-        timerValues: Any,  # noqa: N803
+        timerValues: Any,
     ) -> Iterator[pd.DataFrame]:
         packs = [pickle.loads(content) for table in rows for content in table["content"]]
         stored = self._groups.get()

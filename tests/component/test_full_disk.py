@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -26,6 +25,7 @@ from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Journal, read_journal, write_lines
 from faultline.system.processes import Entry, append_entry, read_ledger
 from faultline.system.settings import ROOT, Settings, check_folders
+from tests.support.attempts import unpacked
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.unit.sample_records import sample
 
@@ -180,10 +180,7 @@ def _entries_in(file: Path) -> int:
 @pytest.fixture
 def attempt(settings: Settings) -> Attempt:
     """One that was measured and harvested."""
-    with tarfile.open(GOLDEN) as archive:
-        archive.extractall(settings.attempts, filter="data")
-    (folder,) = (path for path in settings.attempts.iterdir() if path.is_dir())
-    return Attempt(folder)
+    return Attempt(unpacked(GOLDEN, settings.attempts))
 
 
 def test_what_was_measured_is_judged_when_there_is_room(settings: Settings, disk: SmallDisk, attempt: Attempt) -> None:

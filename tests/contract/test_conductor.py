@@ -18,7 +18,7 @@ from fault.identity import EXECUTOR
 from fault.procfs import read_process
 from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.daemons import seen
-from faultline.lifecycle.healing import heal
+from faultline.lifecycle.ending.healing import heal
 from faultline.system.journal import read_journal
 from faultline.system.waiting import wait_until
 from tests.support.attempts import prepared

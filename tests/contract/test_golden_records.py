@@ -6,8 +6,9 @@ measured makes them anew, and says in the commit what differs, or says it in `on
 schema 1 to 2: the end of recoveries and what is read up to it, the class of validity, its new rules, and keys that were
 new.
 
-A new workload or fault action stands in PENDING until an attempt of it was measured. Take that from a bundle
-(`./faultline results --sweep SWEEP --bundle FILE`), which replaces paths and names; add its three JSON files.
+The attempts have no `plan.json`: what unpacks them migrates them. A new workload or fault action stands in PENDING
+until an attempt of it was measured. Take that from a bundle (`./faultline results --sweep SWEEP --bundle FILE`), which
+replaces paths and names; add its three JSON files.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from faultline.experiment.workloads.registry import WORKLOADS
 from faultline.experiment.workloads.topology_rules import MECHANISMS
 from faultline.records.judge.judge import judge
 from faultline.records.record import Record
+from tests.support.attempts import unpacked
 
 # Offsets that were not committed at the end of an attempt, of those that have any.
 UNDRAINED = {"topo-bp": 20_866}
@@ -49,19 +51,15 @@ def on_purpose(name: str, audit: dict[str, object]) -> None:
 
 def configuration(archive: Path) -> dict[str, object]:
     with tarfile.open(archive) as files:
-        # Since plans there are, they hold the configuration.
-        *_, name = sorted(name for name in files.getnames() if name.endswith(("/attempt.json", "/plan.json")))
+        (name,) = (name for name in files.getnames() if name.endswith("/attempt.json"))
         file = files.extractfile(name)
         assert file is not None
-        found = json.load(file)
-        return dict(found.get("order", found)["config"])
+        return dict(json.load(file)["config"])
 
 
 @pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def test_judging_again_gives_the_same_bytes(archive: Path, tmp_path: Path) -> None:
-    with tarfile.open(archive) as files:
-        files.extractall(tmp_path, filter="data")
-    (attempt,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    attempt = unpacked(archive, tmp_path)
     record = judge(attempt).as_dict()
     # Read as any record: keys that are new since then are null in it, and must be so in what is judged again.
     golden = Record.model_validate_json((tmp_path / "record.json").read_bytes()).as_dict()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from faultline.lifecycle.live_recovery import GRACE_S, LiveRecovery, RecoveryWat
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.settings import ROOT, Settings
+from tests.support.attempts import unpacked
 
 NS = 10**9
 GOLDEN = Path(__file__).with_name("golden")
@@ -32,15 +32,14 @@ class Replay:
     """A golden attempt as it lay on disk at an instant of its run: journals, logs and checkpoint up to then."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        with tarfile.open(GOLDEN / f"{name}.tar.xz") as files:
-            files.extractall(folder / "whole", filter="data")
-        (self.whole,) = (path for path in (folder / "whole").iterdir() if path.is_dir())
+        self.whole = unpacked(GOLDEN / f"{name}.tar.xz", folder / "whole")
         self.record: dict[str, Any] = json.loads((folder / "whole" / "record.json").read_text())
         self.settings = Settings(root=ROOT, home=folder / "home", results=folder / "results")
         self.attempt = Attempt(self.settings.attempts / self.whole.name)
         self.attempt.folder.mkdir(parents=True)
         self.attempt.engine_logs.mkdir()
-        (self.attempt.folder / "attempt.json").write_bytes((self.whole / "attempt.json").read_bytes())
+        for file in ("attempt.json", "plan.json"):
+            (self.attempt.folder / file).write_bytes((self.whole / file).read_bytes())
         self.commits = read_batches(self.whole)[1] if (self.whole / "batches.json").exists() else ()
 
     def at(self, wall_ns: int) -> None:

@@ -19,7 +19,7 @@ from fault.action import UndoSpec
 from faultline.experiment.attempt import Attempt, unhealed_attempts, write_json
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.run import run_of
-from faultline.lifecycle.healing import as_line
+from faultline.lifecycle.ending.healing import as_line
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.lifecycle.orphans import SETTLED_S, close_ownerless, sweep_orphans
 from faultline.lifecycle.prepare import Order, said_of

@@ -7,7 +7,6 @@ and what is read off them may be off by as much; everything else is the same.
 from __future__ import annotations
 
 import re
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from faultline.records.judge.judge import judged
 from faultline.records.judge.reduced import off_ms as one_off_ms
 from faultline.records.judge.reduced import reduced
 from tests.contract.test_golden_records import GOLDEN
+from tests.support.attempts import unpacked
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -33,9 +33,7 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, 
 
 @pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def test_the_record_of_what_is_published_is_the_same(archive: Path, tmp_path: Path) -> None:
-    with tarfile.open(archive) as files:
-        files.extractall(tmp_path / "whole", filter="data")
-    (whole,) = (path for path in (tmp_path / "whole").iterdir() if path.is_dir())
+    whole = unpacked(archive, tmp_path / "whole")
     part = tmp_path / "part" / whole.name
     kept = list(reduced(whole))
     for one in kept:

@@ -101,7 +101,7 @@ def take(into: Path, airflow: Fake, *, dry_run: bool = False) -> list[str]:
 
 
 @given(some.sets(some.sampled_from(sorted(MADE))), some.booleans(), some.integers(1, 2))
-@bounds(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@bounds(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_was_there_before_is_there_after(into: Path, there: set[str], pool: bool, times: int) -> None:
     airflow = Fake({one: {"edited": True} for one in there}, {f"{PREFIX}conductor"} if pool else set())
     before = whole(into, airflow)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from faultline.experiment.plan import Ordered, Places, PlannedEngine, program_of
 from faultline.experiment.run import Run, run_of
 from faultline.system.endpoints import Endpoints
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings
+from scripts.migrate import migrated_plan
 
 ID = "20261121T061500Z-3fa9c1"
 ENDPOINTS = Endpoints.embedded(DEFAULT_PORTS)
@@ -52,6 +55,20 @@ def prepared(
     made = replace(made, program=program_of(attempt, config, made))
     write_json(attempt.plan, {**made.as_mapping(), **(plan or {})})
     return attempt
+
+
+def unpacked(archive: Path, target: Path) -> Path:
+    """Unpack a golden attempt into `target` and migrate it; return its folder."""
+    with tarfile.open(archive) as files:
+        files.extractall(target, filter="data")
+    (folder,) = (path for path in target.iterdir() if path.is_dir())
+    add_plan(folder)
+    return folder
+
+
+def add_plan(folder: Path) -> None:
+    """Give an attempt from before plan schema 3 the plan that `scripts/migrate.py` makes of its `attempt.json`."""
+    write_json(folder / "plan.json", migrated_plan(json.loads((folder / "attempt.json").read_text()), None))
 
 
 def of(settings: Settings, name: str = ID, **said: Any) -> Attempt:

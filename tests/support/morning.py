@@ -17,10 +17,11 @@ from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.night_file import NIGHTLY
 from faultline.records.index import Index
-from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
+from faultline.records.manifest import Baseline, Manifest, Manifests
 from faultline.records.record import Record
 from tests.unit.night_records import night_of
 from tests.unit.pages_store import put, record
+from tests.unit.sample_records import made_plan
 
 NIGHTS, SLOWER_FROM, SLOWER = 10, 9, 0.09
 PAIRS = 12
@@ -55,12 +56,11 @@ def write_nights(results: Path) -> Path:
 def _plan(number: int) -> Manifest:
     date = night_of(number)
     primary = {config.config_id: "latency_ms.p50" for config in CONFIGS}
-    return Manifest(
+    return made_plan(
+        [PlannedCell(config, pair, date) for config in CONFIGS for pair in range(PAIRS)],
         sweep_id=f"202611{number:02d}T020000", matrix=NIGHTLY, run_id=f"scheduled__{date}", series=date,
-        schedule=SCHEDULE,
-        build=_build(number), logical_date=date, planned_at=date,
+        schedule=SCHEDULE, build=_build(number), logical_date=date, planned_at=date,
         baseline=Baseline(series=f"{date}.baseline", build=BASELINE, spec={"revision": "v1.3"}, primary=primary),
-        cells=cells_of(PlannedCell(config, pair, date) for config in CONFIGS for pair in range(PAIRS)),
     )  # fmt: skip
 
 

@@ -27,7 +27,11 @@ CORES = "executor_cores"
 
 RECOVERY = "recovery"
 
-METRICS = ("gc_s", "non_compute_ms", "throughput_rps", "sustained", "effective_interval_s", "realtime", "rss_mb")
+TOPOLOGY = "topology_optimisation"
+
+METRICS = (
+    "gc_s", "non_compute_ms", "throughput_rps", "sustained", "effective_interval_s", "realtime", "rss_mb", "stages"
+)  # fmt: skip
 
 
 def run(repetition: int = 0, *, status: str = "valid", oversubscribed: bool = False, **named: Any) -> Record:

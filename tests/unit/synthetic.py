@@ -31,6 +31,7 @@ from faultline.records.judge.timeline import FaultEvidence
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
 from faultline.system.journal import Line, read_ended, write_lines
 from faultline.system.window import NS, Window
+from tests.support.attempts import add_plan
 from tests.unit.scenario import CORES, T0_NS, Hit, Left, Row, Scenario, grain, ns
 
 __all__ = ["CORES", "T0_NS", "Scenario", "Synthetic", "write_lines"]
@@ -258,6 +259,7 @@ class Synthetic(Left):
         directory = results / "attempts" / ATTEMPT
         (directory / "harvest").mkdir(parents=True)
         _write_json(directory / "attempt.json", self._attempt())
+        add_plan(directory)
         _write_json(directory / "gate.json", {"t0_wall_ns": T0_NS, "t0_mono_ns": MONO_NS})
         write_batches(directory, self.commits, method="batch", reached={})
         write_lines(directory / "recorder.jsonl", self.recorder)

@@ -19,7 +19,7 @@ from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.records.bundle import SUFFIX, read_bundle
 from faultline.records.format import NONE, WIDTH, macro, seconds, title_of
 from faultline.records.judge.verdict import Again, judge_again, keep
-from faultline.records.record import SCHEMA, Record
+from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
@@ -69,12 +69,11 @@ class Judged:
             console.print(Text(f"{changed} records changed; those before lie in results/superseded/."))
 
     def _cells(self, one: Again) -> list[str]:
-        before = macro(one.before) + ("" if one.before.schema_ == SCHEMA else f" (schema {one.before.schema_})")
         found = [_macro(one.found.get(share)) for share in self.within]
         first = next(iter(one.found.values()), None)
         known = NONE if first is None else seconds(first.metrics.recovery.resolution_s)
         remark = one.problem or ("" if first is None or first.status == one.before.status else _changed(one, first))
-        return [title_of(one.before.config), one.before.attempt, before, *found, known, remark]
+        return [title_of(one.before.config), one.before.attempt, macro(one.before), *found, known, remark]
 
 
 def judge_sweep(name: str, within: Sequence[float], *, again: bool) -> Judged:

@@ -29,7 +29,7 @@ PROGRAMS = frozenset({"workload", "query"})
 
 @dataclass(frozen=True)
 class Answer:
-    """What a sweep tells, of one build and one schema.
+    """What a sweep tells, of one build.
 
     `axes`: in which its points differ. `fewest`, `most`: valid repetitions of a configuration. `advice` is None where
     there is nothing to choose, and `why` says so. `placebo`: None where no control was asked. `allocation`: scatter of

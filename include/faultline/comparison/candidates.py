@@ -238,11 +238,6 @@ class Front:
     keys: tuple[str, ...]
     places: tuple[Place, ...]
 
-    @property
-    def best(self) -> tuple[Place, ...]:
-        """Those on the front."""
-        return tuple(place for place in self.places if place.beaten_by is None)
-
 
 def front_of(candidates: Sequence[Candidate]) -> Front:
     """The front by medians, and how sure it is. A figure that no candidate knows is left out, as recoveries of runs

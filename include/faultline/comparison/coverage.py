@@ -25,7 +25,6 @@ from faultline.lifecycle.environment import installed_build
 from faultline.records.format import WIDTH, fault_of
 from faultline.records.index import Index
 from faultline.records.manifest import Manifest, Manifests, Missing, cells_of, missing_of
-from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
@@ -93,15 +92,8 @@ def gaps_of(
 
 
 def _recorded(entries: Sequence[Entry]) -> list[tuple[Cell, str, Sequence[str]]]:
-    """What `missing_of` asks of records. Those of an older schema do not count as measured."""
-    return [
-        (
-            Cell(one.config_id, one.repetition, one.series),
-            one.status if one.schema == SCHEMA else f"{one.status} by schema {one.schema}",
-            one.reasons,
-        )
-        for one in entries
-    ]
+    """What `missing_of` asks of records."""
+    return [(Cell(one.config_id, one.repetition, one.series), one.status, one.reasons) for one in entries]
 
 
 def gap_of(plan: Manifest, entries: Iterable[Entry], settled: Collection[str] = ()) -> Gap:

@@ -27,7 +27,6 @@ from faultline.experiment.matrix import MAX_CONFIGURATIONS, Matrix, PlannedCell
 from faultline.records.catalogue import COMPARABLE, MACRO, bounds_of
 from faultline.records.columns import Metric
 from faultline.records.manifest import Manifest, Question
-from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError
 
@@ -97,8 +96,8 @@ class Decision:
 def decisions_of(plan: Manifest, entries: Iterable[Entry]) -> list[Decision]:
     """One decision for each comparison of a sweep's plan, in the order of its axes; none where it asks nothing.
 
-    `entries`: records of its configurations. Those of its series and build by today's schema count, of each cell the
-    newest that is sound, whatever sweep measured it, unless the question is to be answered afresh.
+    `entries`: records of its configurations. Those of its series and build count, of each cell the newest that is
+    sound, whatever sweep measured it, unless the question is to be answered afresh.
     """
     question = plan.decide
     if question is None:
@@ -131,7 +130,7 @@ def counted(plan: Manifest, entries: Iterable[Entry]) -> dict[str, dict[int, Ent
     """What counts of a plan's cells, by configuration and repetition."""
     found: dict[str, dict[int, Entry]] = {cell.config_id: {} for cell in plan.cells}
     for entry in sorted(entries, key=lambda entry: entry.attempt):
-        same = (entry.series, entry.build, entry.schema) == (plan.series, plan.build, SCHEMA)
+        same = (entry.series, entry.build) == (plan.series, plan.build)
         if same and plan.counts(entry) and entry.sound and entry.config_id in found:
             found[entry.config_id][entry.repetition] = entry
     return found

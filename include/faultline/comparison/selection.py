@@ -26,8 +26,7 @@ COMMIT_DIGITS = 12
 
 @dataclass(frozen=True)
 class Side:
-    """Valid records under the name that they were asked for by; of one build and one schema, so that they may be
-    averaged."""
+    """Valid records under the name that they were asked for by; of one build, so that they may be averaged."""
 
     name: str
     entries: tuple[Entry, ...]
@@ -60,12 +59,6 @@ def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -
         raise ConfigError(
             f"{name}: records of the builds {', '.join(builds)} are never averaged; write {what}@{builds[0]}, say"
         )
-    schemas = sorted({entry.schema for entry in chosen})
-    if len(schemas) > 1:
-        numbers = " and ".join(map(str, schemas))
-        raise ConfigError(
-            f"{name}: its records of the schemas {numbers} do not mean the same; judge the old ones again"
-        )
     return Side(name, tuple(chosen))
 
 
@@ -79,12 +72,6 @@ def require_apart(a: Side, b: Side) -> None:
     """Raises ConfigError when a record stands on both sides."""
     if a.name == b.name:
         raise ConfigError(f"{b.name}: is on both sides; name two that differ")
-    schemas = [side.entries[0].schema for side in (a, b)]
-    if schemas[0] != schemas[1]:
-        raise ConfigError(
-            f"{b.name}: is of schema {schemas[1]} and {a.name} of schema {schemas[0]}, whose figures do not mean the "
-            "same; judge the old one again, or measure it anew"
-        )
     if shared := shared_records(a, b):
         raise ConfigError(f"{b.name}: {shared} of its records belong to {a.name} too; compare others")
 

@@ -289,14 +289,16 @@ class Engine(Witness, Protocol):
 
     `only_for`: the workloads that nothing else runs; empty for the engine that runs all the rest. `packages`: the
     installed distributions that it is made of, whose versions an environment names, and what they are in words.
-    `programs`: the folder of the checkout that holds what it runs, None where it runs nothing of a build. `error_line`:
-    matches lines of a log that say why a workload ended, better than others with an error in them.
+    `parameters`: of a configuration those that not every engine reads, and this one does. `programs`: the folder of
+    the checkout that holds what it runs, None where it runs nothing of a build. `error_line`: matches lines of a
+    log that say why a workload ended, better than others with an error in them.
     """
 
     name: str
     only_for: frozenset[str]
     capabilities: Capabilities
     packages: Mapping[str, str]
+    parameters: frozenset[str]
     programs: str | None
     error_line: re.Pattern[str]
 

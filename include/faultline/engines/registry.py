@@ -50,6 +50,8 @@ class Registry:
         if not others:
             raise ValueError(f"{', '.join(found)}: no engine runs the workloads that none of them claims")
         self.usual = others[0]
+        # Parameters that not every engine reads.
+        self.parameters = frozenset().union(*(engine.parameters for engine in found.values()))
 
     def of(self, config: Configured) -> Engine:
         """The engine that has a configuration's workload for itself, else the one that runs the rest."""

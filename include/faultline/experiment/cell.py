@@ -71,11 +71,11 @@ def is_sweep_id(text: object) -> bool:
     return isinstance(text, str) and len(text) <= MOST and _ID.fullmatch(text) is not None
 
 
-def require_sweep_id(text: object, key: str = "sweep_id") -> None:
-    """Raises ConfigError, naming `key`, for what no sweep may be called."""
+def require_sweep_id(text: object) -> None:
+    """Raises ConfigError for what no sweep may be called."""
     if not is_sweep_id(text):
         raise ConfigError(
-            f"{key}: {str(text)[:MOST]!r} is no id of a sweep; use letters, digits and _~-, dots between them "
+            f"sweep_id: {str(text)[:MOST]!r} is no id of a sweep; use letters, digits and _~-, dots between them "
             f"(at most {MOST})"
         )
 

@@ -234,7 +234,7 @@ def _needed(path: Path, folder: Path, tree: ast.Module) -> list[Path]:
         found += [one for one in package.rglob("*") if one.is_file()] if (package / "__init__.py").is_file() else []
     # A text that names a file beside the module which reads it.
     named = [place / text for text in _texts(tree) for place in (folder, path.parent)]
-    found += [one for one in named if os.path.isfile(one)]  # noqa: PTH113 (Path.is_file raises for a name too long)
+    found += [one for one in named if os.path.isfile(one)]
     return [one for one in found if "__pycache__" not in one.parts]
 
 

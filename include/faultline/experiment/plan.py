@@ -23,8 +23,7 @@ from faultline.system.files import read_document
 if TYPE_CHECKING:  # half a second of imports: who works with a plan that was made needs no configuration
     from faultline.experiment.config import Configuration
 
-# Of plan.json.
-SCHEMA = 3
+SCHEMA = 3  # of plan.json
 # An act that lasts is over by so much before the end of what is measured.
 BEFORE_END_S = 1.0
 
@@ -352,9 +351,18 @@ def topic_partitions(config: Configuration) -> dict[str, int]:
     return {"input": config.partitions, "output": config.partitions, **config.kind.topics(config.own, config)}
 
 
+def is_added(attempt: Attempt) -> bool:
+    """Whether `scripts/migrate.py` made the plan of an attempt that had none."""
+    return bool(_values_of(attempt).get("migrated") == {"schema": None})
+
+
+def _values_of(attempt: Attempt) -> dict[str, Any]:
+    return read_document(attempt.plan) if attempt.plan.exists() else {}
+
+
 def read_plan(attempt: Attempt) -> AttemptPlan:
     """The attempt's plan. Raises InfrastructureError naming the file that is missing or damaged."""
-    values = read_document(attempt.plan) if attempt.plan.exists() else {}
+    values = _values_of(attempt)
     if values.get("schema", SCHEMA - 1) < SCHEMA and "config" in (said := attempt.read()):
         return _from_before(attempt, said)
     try:
@@ -375,7 +383,10 @@ def _from_before(attempt: Attempt, said: Mapping[str, Any]) -> AttemptPlan:
     unnamed = {"config_id": config.config_id, "repetition": 0, "series": "", "build": ""}
     kafka, services = said.get("kafka") or {}, said.get("services") or {}
     faults, topics, partitions = config.planned_faults(), said.get("topics") or {}, topic_partitions(config)
+    unread: dict[str, Any] = dict.fromkeys(("aim", "generator", "filling", "warmup_max_s"))
+    unread |= {"program": {}, "companions": (), "tuples": {}, "gated": False, "primed_batches": 1, "drained_batches": 1}
     return AttemptPlan(
+        **unread,
         order=Ordered(**{**unnamed, **named, "config": config.model_dump(mode="json")}),
         engine=PlannedEngine("", programs=str(said.get("programs", ""))),
         endpoints=Endpoints(str(kafka.get("bootstrap", "")), "", "", "", "", "", hosts=said.get("hosts") or {}),
@@ -383,17 +394,7 @@ def _from_before(attempt: Attempt, said: Mapping[str, Any]) -> AttemptPlan:
         topics={role: Topic(name, partitions.get(role, config.partitions)) for role, name in topics.items()},
         seed=config.plan().seed,
         faults=faults,
-        aim=None,
-        generator=None,
-        program={},
-        companions=(),
-        filling=None,
-        primed_batches=1,
-        drained_batches=1,
         stop_s=config.kind.stop_s,
         method=config.kind.latency_method,
-        tuples={},
-        gated=False,
-        warmup_max_s=None,
         not_measured=said.get("not_measured") or {},
     )

@@ -31,7 +31,7 @@ from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.run import run_of
 from faultline.lifecycle.assignment import Assignment, injector_of, read_assignment
-from faultline.lifecycle.healing import Terminated, Terminations, as_line
+from faultline.lifecycle.ending.healing import Terminated, Terminations, as_line
 from faultline.lifecycle.window.due import due_of
 from faultline.lifecycle.window.measured_window import MeasuredWindow, load_of, open_gate, quiet_window
 from faultline.lifecycle.window.signals import SignalReader

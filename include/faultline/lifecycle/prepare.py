@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fault.identity import DRIVER
 from fault.victims import ROLES_OF
 from faultline.engines.base import Engine
-from faultline.engines.registry import engine_of
+from faultline.engines.registry import ENGINES, engine_of
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
 from faultline.experiment.build import BuildSpec
 from faultline.experiment.cell import require_sweep_id
@@ -207,6 +207,9 @@ def check_engine(config: Configuration) -> None:
     if config.commit_mode not in able.commit_modes:
         known = ", ".join(sorted(able.commit_modes))
         raise ConfigError(f"commit_mode: the engine {engine.name} has no {config.commit_mode}; use {known}")
+    for key in sorted(ENGINES.parameters - engine.parameters):
+        if getattr(config, key) != type(config).model_fields[key].default:
+            raise ConfigError(f"{key}: the engine {engine.name} does not read it; leave it out")
     for one in config.planned_faults():
         cycle, victim = one.fault.cycle, one.fault.victim
         if cycle is not None and cycle not in able.cycles:

@@ -153,7 +153,7 @@ def heal_leftovers(run: Run) -> str | None:
     attempt = run.attempt
     if not attempt.conductor_journal.exists():
         return None
-    from faultline.lifecycle.healing import heal
+    from faultline.lifecycle.ending.healing import heal
 
     try:
         heal(attempt)

@@ -15,7 +15,7 @@ from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell, plan_pairs
 from faultline.experiment.matrix import plan as plan_cells
 from faultline.records.manifest import Manifest, Manifests, cells_of
-from faultline.records.record import SCHEMA, Record
+from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
@@ -159,7 +159,7 @@ class SweepRun:
         if question is not None:
             _require_one_build(records, {planned.config.config_id for planned in cells}, series, build)
         plan = Manifest(**about, **asked, axes=params.get("axes") or (), cells=cells_of(cells))
-        measured = [Cell.of(one) for one in records if one.sound and one.schema_ == SCHEMA and plan.counts(one)]
+        measured = [Cell.of(one) for one in records if one.sound and plan.counts(one)]
         how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}
         ordered = (
             plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)

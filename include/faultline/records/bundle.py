@@ -73,11 +73,7 @@ class Bundle:
 
     def records(self) -> list[Record]:
         """Those that stood when it was made, in order of attempt. Raises ConfigError naming file and key."""
-        return sorted(self._read("records/"), key=lambda record: record.attempt)
-
-    def attempts(self) -> list[str]:
-        """The attempts whose raw files it has."""
-        return sorted({PurePosixPath(name).parts[1] for name in self.files if name.startswith("attempts/")})
+        return sorted(self._records(), key=lambda record: record.attempt)
 
     def unpack(self, folder: Path) -> None:
         """Writes its files; `folder` is a results folder then. Raises ConfigError for one that cannot be written."""
@@ -89,13 +85,14 @@ class Bundle:
             except OSError as error:
                 raise ConfigError(f"{self.path}: {name}: cannot be unpacked ({error.strerror})") from None
 
-    def _read(self, under: str) -> Iterator[Record]:
+    def _records(self) -> Iterator[Record]:
         for name in sorted(self.files):
-            if name.startswith(under):
+            if name.startswith("records/"):
                 try:
                     record = Record.model_validate_json(self.files[name])
                 except ValidationError as error:
-                    raise ConfigError(f"{self.path}: {name}: {content_problem(error)}; make the bundle again") from None
+                    why = content_problem(error, "make the bundle again")
+                    raise ConfigError(f"{self.path}: {name}: {why}") from None
                 place = PurePosixPath(name)
                 if problem := place_problem(record, place.parent.name, place.stem):
                     raise ConfigError(f"{self.path}: {name}: {problem}; make the bundle again")

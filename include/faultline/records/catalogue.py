@@ -283,8 +283,7 @@ def bounds_of(entry: Entry, key: str) -> tuple[float, float] | None:
         watched = value_of(entry, CENSORED_AT) if entry.metrics.get("recovery.recovered") is False else None
         return None if watched is None else (watched, math.inf)
     blur = value_of(entry, "recovery.resolution_s") or 0.0
-    # By schema 1 the bin in which it was seen may be the one before or after.
-    return max(0.0, value - blur), value + (blur if entry.schema == 1 else 0.0)
+    return max(0.0, value - blur), value
 
 
 def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:

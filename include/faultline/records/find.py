@@ -17,6 +17,7 @@ from faultline.system.settings import Settings
 from faultline.system.text import nearest
 
 LAST = "last"
+_OTHER = "give a file of `results --json`"
 _RECORDS = TypeAdapter(list[Record])
 
 
@@ -52,7 +53,7 @@ def read_record(path: Path) -> Record:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a record's file or an attempt") from None
     except ValidationError as error:
-        raise ConfigError(f"{path}: {content_problem(error)}; this is not a record that can be read") from None
+        raise ConfigError(f"{path}: {content_problem(error, 'this is not a record that can be read')}") from None
 
 
 def read_saved(paths: Iterable[Path]) -> list[Record]:
@@ -67,9 +68,9 @@ def read_saved(paths: Iterable[Path]) -> list[Record]:
             records = _saved(path)
         except (OSError, EOFError, zlib.error) as error:
             why = getattr(error, "strerror", None) or error
-            raise ConfigError(f"--from {path}: cannot be read ({why}); give a file of `results --json`") from None
+            raise ConfigError(f"--from {path}: cannot be read ({why}); {_OTHER}") from None
         except ValidationError as error:
-            raise ConfigError(f"--from {path}: {content_problem(error)}; give a file of `results --json`") from None
+            raise ConfigError(f"--from {path}: {content_problem(error, _OTHER)}") from None
         for record in records:
             if found.setdefault(record.attempt, record) != record:
                 raise ConfigError(f"--from {path}: {record.attempt}: another file has another record; leave one out")

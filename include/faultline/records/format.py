@@ -86,8 +86,6 @@ def recovered_since(recovery: RecoveryPart) -> str:
     """How exactly the end of a recovery is known, in parentheses; empty where it is not known."""
     if recovery.macro_s is None or recovery.resolution_s is None:
         return ""
-    if recovery.lag_limit is None:  # of schema 1
-        return f" (± {seconds(recovery.resolution_s)} s, one bin)"
     return f" (not before {seconds(recovery.macro_s - recovery.resolution_s, 2)} s)"
 
 

@@ -50,7 +50,7 @@ CREATE INDEX by_matrix ON entries (matrix);
 """
 _COUNTED = """
 SELECT {key}, MAX(matrix), COUNT(*), SUM(status = 'valid'), SUM(status = 'unmet'), SUM(status = 'unsound'),
-  SUM(status = 'invalid'), SUM(status = 'failed'), SUM(status = 'cancelled'), MIN(measured_at), MAX(measured_at)
+  SUM(status = 'failed'), SUM(status = 'cancelled'), MIN(measured_at), MAX(measured_at)
 FROM entries WHERE problem IS NULL {where} GROUP BY {key} ORDER BY MAX(measured_at) DESC, {key} DESC LIMIT ? OFFSET ?
 """
 
@@ -65,7 +65,6 @@ class Tally:
     valid: int
     unmet: int
     unsound: int
-    invalid: int
     failed: int
     cancelled: int
     first: str

@@ -1,8 +1,7 @@
 """The record of one attempt (schema 2): its outcome, its figures, and where the evidence lies.
 
 Every key is always present; null means unknown or not applicable. `schemas/record-2.schema.json` is generated from
-these models; a changed meaning gets a new schema number, so that old records are never compared with new ones by
-accident. Records of schema 1, whose recoveries ended by another definition, are read, and never averaged or compared.
+these models. A changed meaning gets a new schema number; records of an older one are refused (`scripts/migrate.py`).
 """
 
 from __future__ import annotations
@@ -16,17 +15,16 @@ from pydantic import Field, ValidationError
 
 from faultline.experiment.cell import SweepId
 from faultline.records.environment import Environment, Part
+from faultline.system.errors import MIGRATE
 
 SCHEMA: Final = 2
 SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-2.schema.json"
 
-# `unmet`: the engine did not do what was asked of it, which is a result. `unsound`: the measurement failed; records of
-# schema 1 called both `invalid`.
-Status = Literal["valid", "unmet", "unsound", "invalid", "failed", "cancelled"]
+# `unmet`: the engine did not do what was asked of it, which is a result. `unsound`: the measurement failed.
+Status = Literal["valid", "unmet", "unsound", "failed", "cancelled"]
 # Soundly measured: these count wherever figures are shown, averaged or compared, and are not measured again.
 SOUND = frozenset({"valid", "unmet"})
-# Judged: there are figures, whether they count or not.
-JUDGED = SOUND | {"unsound", "invalid"}
+JUDGED = SOUND | {"unsound"}  # there are figures, whether they count or not
 
 
 class LatencyMs(Part):
@@ -339,7 +337,7 @@ class TimelineEvent(Part):
 class Record(Part):
     """One attempt. `config` is the configuration's JSON, `artifacts` maps names to paths under the results folder."""
 
-    schema_: Literal[1, 2] = Field(alias="schema")
+    schema_: Literal[2] = Field(alias="schema")
     matrix: str | None
     sweep_id: SweepId | None
     config: dict[str, Any]
@@ -371,16 +369,13 @@ class Record(Part):
         return json.dumps(self.as_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def generate_schema() -> dict[str, Any]:
-    """The JSON Schema of Record, as committed under `schemas/`."""
-    schema = Record.model_json_schema(by_alias=True, mode="serialization")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def content_problem(error: ValidationError) -> str:
-    """The first thing that is wrong with what should be a record: its key, `file` for the whole, and why."""
+def content_problem(error: ValidationError, remedy: str = "") -> str:
+    """The first thing that is wrong with what should be a record: its key (`file`: the whole), why, and `remedy`."""
     first = error.errors(include_url=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc']) or 'file'}: {first['msg']}"
+    key = ".".join(str(part) for part in first["loc"]) or "file"
+    if key.endswith("schema") and first["input"] == 1:
+        return f"{key}: got 1; expected {SCHEMA}; fix: {MIGRATE}"
+    return "; ".join(part for part in (f"{key}: {first['msg']}", remedy) if part)
 
 
 def place_problem(record: Record, folder: str, stem: str) -> str | None:

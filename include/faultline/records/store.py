@@ -10,13 +10,15 @@ import errno
 import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import jsonschema
+from jsonschema.exceptions import best_match
 from pydantic import ValidationError
 
 from faultline.experiment.cell import Cell
-from faultline.records.record import SCHEMA, Record, Status, committed_schema, content_problem, place_problem
+from faultline.records.record import Record, Status, committed_schema, content_problem, place_problem
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import make_folder, sync_folder
 
@@ -98,7 +100,7 @@ class Store:
             raise _explained(path, error) from error
 
     def read(self, config_id: str | None = None) -> Contents:
-        """Reads all records, or one configuration's; corrupt files and foreign schemas are listed, never fatal."""
+        """Reads all records, or one configuration's; corrupt files and other schemas are listed, never fatal."""
         records, problems = [], []
         for path in sorted(self.directory.glob(f"{config_id or '*'}/*.json")):
             if path.name.startswith("."):
@@ -110,13 +112,13 @@ class Store:
                 else:
                     records.append(record)
             except ValidationError as error:
-                problems.append(f"{path}: {content_problem(error)}; move it away or measure again")
+                problems.append(f"{path}: {content_problem(error, 'move it away or measure again')}")
             except OSError as error:
                 problems.append(f"{path}: {error.strerror}; check its permissions")
         return Contents(tuple(sorted(records, key=lambda record: record.attempt)), tuple(problems))
 
     def newest(self, cell: Cell) -> Record | None:
-        """The record of the cell's latest attempt by today's schema, whatever its status."""
+        """The record of the cell's latest attempt, whatever its status."""
         return _last(self.of(cell))
 
     def sound(self, cell: Cell) -> Record | None:
@@ -124,22 +126,26 @@ class Store:
         return _last(record for record in self.of(cell) if record.sound)
 
     def of(self, cell: Cell) -> list[Record]:
-        """The records of the cell by today's schema, in order of attempt: what counts as measured."""
+        """The records of the cell, in order of attempt."""
         # A configuration has a folder of its own, so that the others need not be read.
-        records = self.read(cell.config_id).records
-        return [record for record in records if Cell.of(record) == cell and record.schema_ == SCHEMA]
+        return [record for record in self.read(cell.config_id).records if Cell.of(record) == cell]
 
     def query(self, matrix: str | None = None, sweep: str | None = None, status: Status | None = None) -> list[Record]:
         """Records in order of attempt, narrowed by the arguments that are given."""
         return self.read().matching(matrix, () if sweep is None else (sweep,), status)
 
 
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    """Of records, by the committed schema; `jsonschema.validate` would check the schema itself for each record."""
+    return jsonschema.Draft202012Validator(committed_schema())
+
+
 def _checked(record: Record) -> str:
     """Its text. Raises InfrastructureError when it breaks the JSON Schema."""
-    try:
-        jsonschema.validate(record.as_dict(), committed_schema())
-    except jsonschema.ValidationError as error:
-        raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}") from error
+    error = best_match(validator().iter_errors(record.as_dict()))
+    if error is not None:
+        raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}")
     return record.as_json()
 
 

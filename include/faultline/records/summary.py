@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from faultline.records.format import fault_of
-from faultline.records.record import SCHEMA, SOUND, Record
+from faultline.records.record import SOUND, Record
 from faultline.records.recoveries import Bounds, recoveries_of, spacing_of, window_of
 
 
@@ -40,8 +40,6 @@ class Entry:
     # As git describes the checkout, with `-dirty` when it had changes; and what would make a night differ from others.
     commit: str | None
     surroundings: Mapping[str, str]
-    # Of the record; figures of two schemas do not mean the same.
-    schema: int = SCHEMA
     recoveries: tuple[Bounds, ...] = ()
     window: tuple[float, float] | None = None
     spacing_s: float | None = None
@@ -69,9 +67,8 @@ class Entry:
 
     @property
     def group(self) -> str:
-        """What may be averaged together: one build, and of that one series, by the definitions of one schema."""
-        group = self.build if self.series == self.build else f"{self.build} · {self.series}"
-        return group if self.schema == SCHEMA else f"{group} · schema {self.schema}"
+        """What may be averaged together: one build, and of that one series."""
+        return self.build if self.series == self.build else f"{self.build} · {self.series}"
 
     @cached_property
     def fault(self) -> str:
@@ -83,16 +80,15 @@ _Measured = TypeVar("_Measured", Entry, Record)
 
 
 def counting(measured: Iterable[_Measured]) -> list[_Measured]:
-    """What counts of records in order of attempt: of a repetition that was measured twice, in one series of one build
-    and by one schema, the newest sound one. Those that are not sound stay."""
+    """What counts of records in order of attempt: of a repetition that was measured twice, in one series of one build,
+    the newest sound one. Those that are not sound stay."""
     found = list(measured)
     newest = {_place(one): one.attempt for one in found if one.sound}
     return [one for one in found if not one.sound or newest[_place(one)] == one.attempt]
 
 
-def _place(one: Entry | Record) -> tuple[str, int, str, str, int]:
-    schema = one.schema if isinstance(one, Entry) else one.schema_
-    return one.config_id, one.repetition, one.series, one.build, schema
+def _place(one: Entry | Record) -> tuple[str, int, str, str]:
+    return one.config_id, one.repetition, one.series, one.build
 
 
 def content_of(record: Record) -> dict[str, Any]:
@@ -113,7 +109,6 @@ def content_of(record: Record) -> dict[str, Any]:
         "cores": record.environment.cores,
         "commit": record.environment.git_commit,
         "surroundings": _surroundings(record),
-        "schema": record.schema_,
         "recoveries": [[one.number, one.low, one.high] for one in recoveries_of(record)],
         "window": window_of(record),
         "spacing_s": spacing_of(record),

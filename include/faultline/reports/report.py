@@ -11,7 +11,7 @@ import base64
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from faultline.reports.figures.configurations import PANEL_HEIGHT, legend_of
 from faultline.reports.figures.front import answer_view
 from faultline.reports.figures.parts import parts_figure
 from faultline.reports.html import environment, figures_json, own_text
-from faultline.reports.views.run import OVERSUBSCRIBED, as_text, period, run_view
+from faultline.reports.views.run import OVERSUBSCRIBED, period, run_view
 from faultline.reports.views.runs import columns_of, ordered, plain_rows
 from faultline.reports.views.story import Pairs
 from faultline.reports.views.sweep import Choice, SweepView
@@ -50,14 +50,13 @@ def write_report(
     target: Path,
     *,
     title: str,
-    sweep: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes the report of `records` to `target` and returns that path.
 
-    `results`: the folder that holds `attempts/`; `sweep`: more facts for the head, by name. The file appears whole
-    or not at all. Raises OSError when it cannot be written.
+    `results`: the folder that holds `attempts/`. The file appears whole or not at all. Raises OSError when it cannot be
+    written.
     """
-    html = render(records, results, title=title, sweep=sweep)
+    html = render(records, results, title=title)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -69,7 +68,7 @@ def write_report(
     return target
 
 
-def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mapping[str, Any] | None = None) -> str:
+def render(records: Sequence[Record], results: Path, *, title: str) -> str:
     """The report as text."""
     rows = plain_rows(records)
     columns = columns_of(rows)
@@ -94,7 +93,7 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
         .render(
             title=title,
             lead=_lead(records),
-            facts=_facts(records, sweep),
+            facts=_facts(records),
             groups=_groups(columns),
             runs=Sheet.RUNS,
             column_count=len(columns),
@@ -166,7 +165,7 @@ def _lead(records: Sequence[Record]) -> str:
     )
 
 
-def _facts(records: Sequence[Record], sweep: Mapping[str, Any] | None) -> Pairs:
+def _facts(records: Sequence[Record]) -> Pairs:
     """When, on what and with what it was measured; several values of one thing are all named."""
     times = sorted(record.measured_at for record in records)
     machines, warned = [], False
@@ -190,7 +189,6 @@ def _facts(records: Sequence[Record], sweep: Mapping[str, Any] | None) -> Pairs:
         ("Matrix", _distinct(record.matrix or "" for record in records)),
         ("Sweep", _distinct(record.sweep_id or "" for record in records)),
     ]
-    facts += [(str(name), as_text(value)) for name, value in (sweep or {}).items()]
     return [(name, value) for name, value in facts if value]
 
 

@@ -57,7 +57,6 @@ _STATUS_STYLE = {
     "valid": "green",
     "unmet": "yellow",
     "unsound": "yellow",
-    "invalid": "yellow",
     "failed": "red",
     "cancelled": "red",
 }

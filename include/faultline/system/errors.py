@@ -4,6 +4,9 @@ Each message is one line that names the offending key, process or file and says 
 The kind decides what a sweep does next: fail at once, try again, or measure again.
 """
 
+# What every refusal of an older format says.
+MIGRATE = "run scripts/migrate.py on its results folder, bundle or file"
+
 
 class FaultlineError(Exception):
     """Base of the errors that are meant for the user's eyes; never raised itself."""

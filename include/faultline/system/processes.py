@@ -159,6 +159,8 @@ class _Spec:
     reply: str
 
 
+# Seconds that a detached process has to take over from its starter.
+_START_S = 20.0
 _LAUNCHER = """\
 import json, os, sys
 spec = json.loads(sys.stdin.read())
@@ -183,7 +185,6 @@ def spawn_detached(
     punctual: bool = False,
     token: str | None = None,
     for_workload: bool = False,
-    timeout_s: float = 20.0,
 ) -> Entry:
     """Starts `command` so that it outlives, and holds nothing of, its starter.
 
@@ -209,10 +210,10 @@ def spawn_detached(
     )
     for stream in (stdout, stderr):
         stream.parent.mkdir(parents=True, exist_ok=True)
-    return _launch(spec, timeout_s)
+    return _launch(spec)
 
 
-def _launch(spec: _Spec, timeout_s: float) -> Entry:
+def _launch(spec: _Spec) -> Entry:
     """Has a fresh interpreter leave this process behind and become the command; the entry that it wrote."""
     # A fresh interpreter rather than os.fork(): the caller may hold threads and large libraries.
     starter = subprocess.Popen(
@@ -227,12 +228,12 @@ def _launch(spec: _Spec, timeout_s: float) -> Entry:
         env={name: value for name, value in os.environ.items() if name != BACKGROUND_MARK},
     )
     try:
-        _, problem = starter.communicate(json.dumps(asdict(spec)), timeout=timeout_s)
+        _, problem = starter.communicate(json.dumps(asdict(spec)), timeout=_START_S)
     except subprocess.TimeoutExpired:
         starter.kill()
         starter.communicate()
         raise InfrastructureError(
-            f"{spec.role}: not started within {timeout_s:g} s; the machine is overloaded"
+            f"{spec.role}: not started within {_START_S:g} s; the machine is overloaded"
         ) from None
     reply = Path(spec.reply)
     if starter.returncode or not reply.exists():
@@ -318,7 +319,7 @@ def read_ledger(ledger: Path) -> list[Entry]:
 
 def _own_bytes(file: Path) -> bytes:
     try:
-        opened = open(file, "rb", opener=_no_link)  # noqa: SIM115  # closed below
+        opened = open(file, "rb", opener=_no_link)  # closed below
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):
             return b""

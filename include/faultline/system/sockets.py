@@ -80,7 +80,7 @@ def fetch(url: str, *, timeout_s: float = 3.0) -> Any:
         return None
 
 
-def fetch_json(url: str, *, timeout_s: float = 3.0) -> dict[str, object] | None:
+def fetch_json(url: str) -> dict[str, object] | None:
     """GET of a loopback address; None when it does not answer with a JSON object."""
-    value = fetch(url, timeout_s=timeout_s)
+    value = fetch(url)
     return value if isinstance(value, dict) else None

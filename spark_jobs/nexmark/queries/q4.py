@@ -25,11 +25,11 @@ class Means(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState("mean", "count LONG, total LONG")
 
-    def handleInputRows(  # noqa: N802 (Spark's name)
+    def handleInputRows(
         self,
         key: Any,
         rows: Iterator[pd.DataFrame],
-        timerValues: Any,  # noqa: N803
+        timerValues: Any,
     ) -> Iterator[pd.DataFrame]:
         count, total = self._state.get() or (0, 0)
         newest = 0

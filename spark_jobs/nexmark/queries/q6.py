@@ -30,11 +30,11 @@ class LastPrices(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState("last", "rows BINARY")
 
-    def handleInputRows(  # noqa: N802 (Spark's name)
+    def handleInputRows(
         self,
         key: Any,
         rows: Iterator[pd.DataFrame],
-        timerValues: Any,  # noqa: N803
+        timerValues: Any,
     ) -> Iterator[pd.DataFrame]:
         names = ["seller", "at", "item", "price"]
         new = pd.concat([part[[*names, "newest"]] for part in rows]).assign(fresh=True)

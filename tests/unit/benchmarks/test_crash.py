@@ -54,23 +54,24 @@ def test_an_installation_of_its_own_lies_on_the_database_that_is_given(
     assert begun == [(name, given)]
 
 
-def task(task_id: str, state: str | None, ended: datetime | None = None) -> dict[str, Any]:
-    return {"task_id": task_id, "state": state, "end_date": ended.isoformat() if ended else None}
-
-
-@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running"])
-@pytest.mark.parametrize("ended", ["success", "failed"])
-def test_a_boundary_is_due_between_two_steps(ended: str, state: str | None) -> None:
-    tasks = [task("prepare", ended, NOW), task("provision_topics", state)]
-    assert is_due(tasks, "prepare", NOW)
-    assert not is_due(tasks, "prepare", NOW + timedelta(seconds=1)), "that was an earlier one"
-    assert not is_due(tasks, "provision_topics", NOW)
-
-
-def test_a_boundary_that_has_passed_is_none() -> None:
-    assert not is_due([task("prepare", "success", NOW), task("provision_topics", "failed", NOW)], "prepare", NOW)
-    assert is_due([task("teardown", "success", NOW)], "teardown", NOW)
-    assert not is_due([task("prepare", "running")], "prepare", NOW)
+@pytest.mark.parametrize(
+    ("after", "states", "since", "due"),
+    [
+        *(("prepare", [ended, state], NOW, True) for ended in ("success", "failed")
+          for state in (None, "scheduled", "queued", "running")),
+        ("prepare", ["success", None], NOW + timedelta(seconds=1), False),  # that was an earlier one
+        ("provision_topics", ["success", "running"], NOW, False),
+        ("prepare", ["success", "failed"], NOW, False),  # it has passed
+        ("prepare", ["running"], NOW, False),
+        ("teardown", [*["success"] * len(STEPS)], NOW, True),
+    ],
+)  # fmt: skip
+def test_a_boundary_is_due_between_two_steps(after: str, states: list[str | None], since: datetime, due: bool) -> None:
+    tasks = [
+        {"task_id": step, "state": state, "end_date": NOW.isoformat() if state in ("success", "failed") else None}
+        for step, state in zip(STEPS, states, strict=False)
+    ]
+    assert is_due(tasks, after, since) == due
 
 
 def record(attempt: str, repetition: int, status: str) -> Record:

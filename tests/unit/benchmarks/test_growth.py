@@ -22,12 +22,17 @@ from faultline.system.settings import Settings
 from generators.stock import OPEN
 
 
-def test_the_exponent_is_the_slope_in_logarithms() -> None:
-    assert exponent({10: 1.0, 100: 10.0}) == pytest.approx(1)
-    assert exponent({10**5: 3.0, 10**6: 300.0, 10**7: 30_000.0}) == pytest.approx(2)
-    assert exponent({10**5: 5.0, 10**6: 5.0}) == pytest.approx(0)
-    # Three points that lie on no line: least squares, by hand.
-    assert exponent({1: 1.0, 10: 1.0, 100: 100.0}) == pytest.approx(1)
+@pytest.mark.parametrize(
+    ("times", "slope"),
+    [
+        ({10: 1.0, 100: 10.0}, 1),
+        ({10**5: 3.0, 10**6: 300.0, 10**7: 30_000.0}, 2),
+        ({10**5: 5.0, 10**6: 5.0}, 0),
+        ({1: 1.0, 10: 1.0, 100: 100.0}, 1),  # on no line: least squares, by hand
+    ],
+)
+def test_the_exponent_is_the_slope_in_logarithms(times: dict[int, float], slope: float) -> None:
+    assert exponent(times) == pytest.approx(slope)
 
 
 def test_the_start_of_a_jvm_flattens_small_sizes_only() -> None:

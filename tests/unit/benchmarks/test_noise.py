@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.truth.noise import BATCHES, back_of, draw, figures, limits_at, slow
@@ -14,7 +14,6 @@ from benchmarks.truth.noisy_engine import Noise, batches_of, run, scattered
 from faultline.experiment.common import RECOVERED_WITHIN
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.1, 0.3]))
 def test_every_tuple_is_in_one_batch_and_batches_do_not_overlap(seed: int, variation: float) -> None:
     random = np.random.default_rng(seed)
@@ -28,7 +27,6 @@ def test_every_tuple_is_in_one_batch_and_batches_do_not_overlap(seed: int, varia
     assert not [one for one in batches if case.t0_s < one.committed < case.t0_s + case.outage_s], "nothing is done then"
 
 
-@settings(deadline=None, max_examples=15)
 @given(st.integers(0, 10_000))
 def test_the_folded_tuples_are_those_that_were_produced(seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from benchmarks.catalogue import BENCHMARKS
+from benchmarks.speed.generator import parse_jvm_rate
 from benchmarks.speed.performance import SPEED, Failure, page, run_all
 from faultline.system.errors import InfrastructureError
 
@@ -56,3 +59,10 @@ def test_the_page_has_each_figure_with_its_interval_and_whatever_failed() -> Non
     assert text.index("## generator") < text.index("## overhead") < text.index("## harvest")
     assert "*No figures:* kafka: away" in text
     assert "in the quick form" in page(made, [], build="x", quick=True)
+
+
+def test_the_last_rate_of_the_jvm_is_the_steady_one() -> None:
+    output = "10 records sent, 5.5 records/sec (0.1 MB/sec)\n8 records sent, 700000.25 records/sec (66.7 MB/sec)\n"
+    assert parse_jvm_rate(output) == 700000.25
+    with pytest.raises(InfrastructureError, match="no rate"):
+        parse_jvm_rate("Exception in thread main")

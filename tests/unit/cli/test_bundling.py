@@ -24,6 +24,7 @@ from faultline.records.record import SCHEMA, Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
+from tests.support.attempts import add_plan
 from tests.unit.night_records import night_records
 from tests.unit.pages_store import put
 from tests.unit.pages_store import record as stored
@@ -67,7 +68,7 @@ def path(tmp_path: Path) -> Path:
 def test_page_and_records_are_made_again_from_it(record: Record, path: Path, tmp_path: Path) -> None:
     assert "1 attempts" in run("--bundle", str(path))
     bundle = read_bundle(path)
-    assert bundle.records() == [record] and bundle.attempts() == [record.attempt]
+    assert bundle.records() == [record] and f"attempts/{record.attempt}/attempt.json" in bundle.files
     here, there = (tmp_path / name / "x.md" for name in ("here", "there"))
     run("--page", str(here))
     run("--from", str(path), "--page", str(there))
@@ -103,7 +104,8 @@ def test_no_path_of_the_machine_is_in_it(record: Record, results: Path, path: Pa
 def test_an_attempt_without_raw_files_is_there_with_its_record(record: Record, results: Path, path: Path) -> None:
     (results / "attempts" / record.attempt / "attempt.json").unlink()
     assert record.attempt in run("--bundle", str(path)).split("only the record, of")[1]
-    assert read_bundle(path).records() == [record] and read_bundle(path).attempts() == []
+    bundle = read_bundle(path)
+    assert bundle.records() == [record] and not any(name.startswith("attempts/") for name in bundle.files)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +130,7 @@ def test_the_paths_of_the_checkout_that_measured_are_replaced_whoever_makes_the_
     description = results / "attempts" / record.attempt / "attempt.json"
     measured = {"home": "/x/y/.home", "programs": "/x/y/spark_jobs", "z": "/x/y/z"}
     description.write_text(json.dumps({**json.loads(description.read_text()), **measured}))
+    add_plan(description.parent)
     kept = json.loads(bundled(path).files[f"attempts/{record.attempt}/attempt.json"])
     told = {"home": "/faultline/.faultline", "programs": "/faultline/spark_jobs", "z": "/faultline/z"}
     assert {name: kept[name] for name in measured} == told
@@ -135,11 +138,11 @@ def test_the_paths_of_the_checkout_that_measured_are_replaced_whoever_makes_the_
 
 @pytest.fixture
 def old(results: Path) -> Record:
-    """The record of an attempt as schema 1 had it: not recovered, though its raw files say otherwise."""
+    """The record of an attempt by older rules: not recovered, though its raw files say otherwise."""
     record = judge(Synthetic(Scenario()).write(results))
     part = record.metrics.recovery.model_copy(update={"recovered": False, "macro_s": None, "censored_at_s": 34.0})
     metrics = record.metrics.model_copy(update={"recovery": part, "recoveries": [part], "placebo": None})
-    before = record.model_copy(update={"schema_": 1, "metrics": metrics})
+    before = record.model_copy(update={"metrics": metrics})
     path = Store(results).path(before)
     path.parent.mkdir(parents=True)
     path.write_text(before.as_json())
@@ -150,7 +153,7 @@ def test_both_are_shown_and_nothing_is_written(old: Record, results: Path) -> No
     path = Store(results).path(old)
     judged = judge_sweep("s1", (0.1, 0.5), again=False)
     (row,) = judged.rows()
-    assert row["before"]["schema"] == 1 and row["before"]["macro_s"] is None
+    assert row["before"]["schema"] == SCHEMA and row["before"]["macro_s"] is None
     assert list(row["within"]) == ["0.1", "0.5"]
     tight, loose = row["within"]["0.1"], row["within"]["0.5"]
     assert tight["recovered"] and loose["recovered"]
@@ -162,10 +165,10 @@ def test_what_is_replaced_is_kept_beside(old: Record, results: Path, capsys: pyt
     judged = judge_sweep(old.attempt, (), again=True)
     judged.print()
     shown = capsys.readouterr().out
-    assert "(schema 1)" in shown and "> 34.0" in shown and "1 records changed" in shown
+    assert "> 34.0" in shown and "1 records changed" in shown
     now = Record.model_validate_json(Store(results).path(old).read_text())
     assert now.schema_ == SCHEMA and now.metrics.recovery.recovered
-    moved = results / SUPERSEDED / old.config_id / f"{old.attempt}.schema-1.json"
+    moved = results / SUPERSEDED / old.config_id / f"{old.attempt}.schema-2.json"
     assert moved.read_text() == old.as_json()
     # A second time changes nothing.
     (row,) = judge_sweep("s1", (), again=True).rows()
@@ -182,7 +185,7 @@ def test_without_whole_raw_files_a_record_stays(old: Record, results: Path, brok
     assert ("gate.json" in row["problem"]) if broken else (row["problem"], row["within"]) == (
         "its raw files are gone", {},
     )  # fmt: skip
-    assert json.loads(Store(results).path(old).read_text())["schema"] == 1
+    assert Store(results).path(old).read_text() == old.as_json()
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 10.1, float("nan"), float("inf")])

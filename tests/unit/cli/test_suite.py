@@ -25,6 +25,9 @@ from tests.run import LAYERS, Layer, Tally, closing_lines, run_layers, split_arg
 from tests.support.needs import needed
 from tests.support.processes import EVENT_S
 
+# Of a child's pytest, whose plugins take longer to load than its tests.
+WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
 
 @pytest.mark.parametrize(
     ("given", "layers", "rest"),
@@ -88,7 +91,8 @@ def test_each_layer_runs_by_itself_and_a_failure_stops_no_other(
         (tmp_path / name / "test_it.py").write_text(text)
     monkeypatch.setattr(suite, "LAYERS", {name: Layer((name,), ("-p", "no:cacheprovider")) for name in tests})
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'include'}:{ROOT}")
+    for key, value in {"PYTHONPATH": f"{ROOT / 'include'}:{ROOT}", **WITHOUT_PLUGINS}.items():
+        monkeypatch.setenv(key, value)
     said: list[str] = []
     assert run_layers(list(tests), [], said.append) == 1
     assert said == ["tests: bad", "tests: good", "tests: none"]
@@ -143,7 +147,7 @@ def test_a_runner_that_is_asked_to_end_has_the_fixtures_end_what_they_started(tm
         runner = subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, **WITHOUT_PLUGINS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdout=said,
             stderr=said,
             preexec_fn=lambda: signal.signal(signal.SIGINT, how),
@@ -291,7 +295,8 @@ def test_tests_that_need_a_missing_program_are_skipped_in_one_line_for_each_pack
         )
     fake_program(tmp_path, "initdb")
     options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": f"{ROOT}:{ROOT / 'include'}"}
+    options += ["-p", "pytest_timeout"]  # has a key in that file
+    environment = {**os.environ, **WITHOUT_PLUGINS, "PATH": str(tmp_path), "PYTHONPATH": f"{ROOT}:{ROOT / 'include'}"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(tmp_path)],
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from faultline.comparison.capacity import (
     PRECISION,
+    Capacity,
     at_rate,
     highest_near,
     highest_sustained,
@@ -64,11 +66,6 @@ def test_a_senseless_guess_is_refused(guess: float) -> None:
         highest_near(lambda rate: True, guess)
 
 
-def test_a_repeated_search_asks_the_same_rates() -> None:
-    asked = [highest_sustained(lambda rate: rate < 733, 100, 12_500).tried for _ in range(2)]
-    assert asked[0] == asked[1]
-
-
 @pytest.mark.parametrize(("low", "high", "precision"), [(0, 1, 1.1), (2, 2, 1.1), (3, 2, 1.1), (1, 2, 1.0)])
 def test_senseless_bounds_are_refused(low: float, high: float, precision: float) -> None:
     with pytest.raises(ValueError, match="give"):
@@ -76,17 +73,21 @@ def test_senseless_bounds_are_refused(low: float, high: float, precision: float)
 
 
 def measured(
-    status: str,
-    *reasons: str,
-    sustained: bool | None = True,
-    checkpoint_interval_s: float | None = 2.0,
-    others: float | None = None,
+    status: str, *reasons: str, sustained: bool | None = True, effective_s: float | None = 2.0, **besides: float | None
 ) -> Record:
+    """A record of an interval of 2 s; `besides`: cores of `others`, and those `stolen`."""
     record = sample(status=status, reasons=list(reasons), checkpoint_interval_s=2)
-    figures: dict[str, object] = {"sustained": sustained, "effective_interval_s": checkpoint_interval_s}
-    if others is not None:
-        figures["cpu_besides"] = CpuBesides(others=others, stolen=0.0)
+    figures: dict[str, object] = {"sustained": sustained, "effective_interval_s": effective_s}
+    if besides:
+        figures["cpu_besides"] = CpuBesides(**{"stolen": 0.0, **besides})
     return record.model_copy(update={"metrics": record.metrics.model_copy(update=figures)})
+
+
+def late(effective_s: float | None, *reasons: str, **besides: float | None) -> Record:
+    return measured("unsound", "schedule-lag: p99 1 s", *reasons, effective_s=effective_s, **besides)
+
+
+SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
 
 
 @pytest.mark.parametrize(
@@ -94,27 +95,43 @@ def measured(
     [
         (measured("valid"), True),
         (measured("valid", sustained=False), False),
-        (measured("valid", checkpoint_interval_s=2.5), False),
         (measured("valid", sustained=None), None),  # too few bins to tell
-        (
-            measured("unsound", "schedule-lag: p99 1 s", checkpoint_interval_s=19.5, others=0.1),
-            False,
-        ),  # at less than asked
-        (measured("unsound", "schedule-lag: p99 1 s", checkpoint_interval_s=19.5, others=0.9), None),
-        (
-            measured("unsound", "schedule-lag: 9 s", "interval-not-held: none", checkpoint_interval_s=None, others=0.1),
-            False,
-        ),
-        (measured("unsound", "not-steady: lag", checkpoint_interval_s=19.5, others=0.1), None),
-        (measured("valid", sustained=None, checkpoint_interval_s=16.7), False),  # too few because each took so long
-        (measured("unsound", "interval-not-held: 9 s", "drain-incomplete: 3"), False),
-        (measured("unmet", "overloaded: lag grew by 20 to 30 of 500 records/s > 1%"), False),
+        (measured("valid", sustained=None, effective_s=16.7), False),  # too few because each took so long
+        (measured("valid", effective_s=None), None),
+        # A commit may be a fifth late.
+        (measured("valid", effective_s=2.4), True),
+        (measured("valid", effective_s=2.5), False),
+        # Too slow for less than was asked; others may have had a third of a core.
+        (late(19.5, others=0.1), False),
+        (late(19.5, others=0.3), False),
+        (late(19.5, others=0.31), None),
+        (late(19.5, others=0.2, stolen=0.2), None),
+        (late(19.5, others=None), None),
+        (late(19.5, others=0.0, stolen=None), None),
+        (late(2.4, others=0.1), None),
+        (late(None, "interval-not-held: none", others=0.1), False),
+        (late(2.0, *SLOW, others=0.9), None),
+        (measured("unsound", "not-steady: lag", effective_s=19.5, others=0.1), None),
         (measured("unsound", "interval-not-held: 9 s", "schedule-lag: p99 99 ms"), None),
+        # All signs of an engine that is too slow may stand together.
+        (measured("unsound", *SLOW[:2]), False),
+        (measured("unsound", *SLOW), False),
+        (measured("unsound", *SLOW, "not-steady: lag"), None),
+        (measured("unmet", "overloaded: lag grew by 20 to 30 of 500 records/s > 1%"), False),
         (measured("failed", "generator: dead"), None),
     ],
 )
 def test_a_record_says_whether_its_rate_held(record: Record, answer: bool | None) -> None:
     assert holds(record) is answer
+
+
+def search(
+    measure: Callable[[Configuration], Record],
+    *,
+    known: Callable[[Configuration], Record | None] = lambda there: None,
+    by: Callable[[Callable[[float], bool]], Capacity] = lambda ask: highest_sustained(ask, 100, 1000),
+) -> tuple[Capacity, dict[float, Record]]:
+    return search_capacity(parse_configuration({}), by, known, measure)
 
 
 @pytest.mark.parametrize("reason", ["schedule-lag: p99 99 ms > 50 ms", "not-steady: lag has a trend"])
@@ -126,16 +143,13 @@ def test_a_rate_that_never_answers(reason: str) -> None:
         asked.append(there.rate)
         return measured("unsound", reason) if there.rate > 300 else measured("valid")
 
-    config = parse_configuration({})
     if reason.startswith("schedule-lag"):
-        found, records = search_capacity(
-            config, lambda holds: highest_sustained(holds, 100, 1000), lambda there: None, measure
-        )
+        found, records = search(measure)
         assert found.sustained is not None and found.sustained <= 300 < (found.exceeded or 0)
         assert asked.count(1000) == 3 and set(records) == {rate for rate, _ in found.tried}
     else:
         with pytest.raises(InfrastructureError, match="rate 1000: no answer"):
-            search_capacity(config, lambda holds: highest_sustained(holds, 100, 1000), lambda there: None, measure)
+            search(measure)
 
 
 def test_a_search_by_guess_ends_at_a_thousandth_and_at_the_most() -> None:
@@ -160,21 +174,6 @@ def test_the_answer_is_known_to_a_tenth_and_rates_have_three_digits() -> None:
     assert len(highest_sustained(lambda rate: rate <= 100, 100, 111).tried) == 3
 
 
-def test_others_may_have_had_a_third_of_a_core_and_a_commit_may_be_a_fifth_late() -> None:
-    late = ("unsound", "schedule-lag: p99 1 s")
-    assert holds(measured(*late, checkpoint_interval_s=19.5, others=0.3)) is False
-    assert holds(measured(*late, checkpoint_interval_s=19.5, others=0.31)) is None
-    assert holds(measured(*late, checkpoint_interval_s=2.4, others=0.1)) is None
-    assert holds(measured("valid", checkpoint_interval_s=2.4)) is True
-    stolen = measured(*late, checkpoint_interval_s=19.5, others=0.2)
-    besides = {"cpu_besides": CpuBesides(others=0.2, stolen=0.2)}
-    assert holds(stolen.model_copy(update={"metrics": stolen.metrics.model_copy(update=besides)})) is None
-    for unknown in (CpuBesides(others=None, stolen=0.0), CpuBesides(others=0.0, stolen=None)):
-        half = stolen.metrics.model_copy(update={"cpu_besides": unknown})
-        assert holds(stolen.model_copy(update={"metrics": half})) is None, "nobody knows what others had"
-    assert holds(measured("valid", checkpoint_interval_s=None)) is None
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_a_record_that_answers_is_not_measured_again(known: bool) -> None:
     measurements: list[float] = []
@@ -186,35 +185,20 @@ def test_a_record_that_answers_is_not_measured_again(known: bool) -> None:
     def find(there: Configuration) -> Record | None:
         return measured("valid", sustained=there.rate <= 200) if known else measured("failed", "generator: dead")
 
-    found, _ = search_capacity(parse_configuration({}), lambda ask: highest_sustained(ask, 100, 1000), find, measure)
+    found, _ = search(measure, known=find)
     assert measurements == ([] if known else [rate for rate, _ in found.tried])
     with pytest.raises(InfrastructureError, match="rate 100: no answer in 3 measurements; the last: generator: dead"):
-        search_capacity(
-            parse_configuration({}),
-            lambda ask: highest_sustained(ask, 100, 1000),
-            lambda there: None,
-            lambda there: measured("failed", "generator: dead"),
-        )
+        search(lambda there: measured("failed", "generator: dead"))
 
 
 def test_the_last_of_three_measurements_may_answer() -> None:
     answers = [measured("valid", sustained=None), measured("valid", sustained=None), measured("valid", sustained=True)]
-    found, _ = search_capacity(
-        parse_configuration({}),
-        lambda ask: highest_near(ask, 100, most=100),
-        lambda there: None,
-        lambda there: answers.pop(0),
-    )
+    found, _ = search(lambda there: answers.pop(0), by=lambda ask: highest_near(ask, 100, most=100))
     assert found.sustained == 100 and answers == []
 
 
 def test_a_rate_that_is_never_shown_to_be_kept_up_with_does_not_count_as_held() -> None:
-    found, records = search_capacity(
-        parse_configuration({}),
-        lambda ask: highest_sustained(ask, 100, 1000),
-        lambda there: None,
-        lambda there: measured("valid", sustained=True if there.rate < 200 else None),
-    )
+    found, records = search(lambda there: measured("valid", sustained=True if there.rate < 200 else None))
     assert found.sustained is not None and found.sustained < 200
     assert found.exceeded is not None and records[found.exceeded].metrics.sustained is None
 
@@ -227,17 +211,9 @@ def test_rates_that_three_digits_do_not_tell_apart_are_not_asked_again(low: floa
     assert (found.sustained, found.exceeded) == (low, high)
 
 
-SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
-
-
-def test_all_signs_of_an_engine_that_is_too_slow_may_stand_together() -> None:
-    assert holds(measured("unsound", *SLOW)) is False
-    assert holds(measured("unsound", *SLOW, "not-steady: lag")) is None
-    late = measured("unsound", "schedule-lag: p99 1 s", *SLOW, others=0.9)
-    assert holds(late) is None, "others had most of a core"
-    found, records = search_capacity(
-        parse_configuration({}), lambda ask: highest_near(ask, 1.0, most=1.0), lambda there: None, lambda there: late
-    )
+def test_an_engine_that_was_too_slow_beside_others_is_so_at_the_only_rate() -> None:
+    slow = late(2.0, *SLOW, others=0.9)
+    found, records = search(lambda there: slow, by=lambda ask: highest_near(ask, 1.0, most=1.0))
     assert found.sustained is None and set(records) == {rate for rate, _ in found.tried}
 
 

@@ -57,10 +57,25 @@ def two_sweeps(settings: Settings, **after: Any) -> None:
     put(settings.results, *(measured("after", 1500 + n, **after) for n in range(5)))
 
 
-def entries(settings: Settings, sweep: str) -> list[Entry]:
+def index_of(settings: Settings) -> Index:
     index = Index(settings.results)
     index.refresh()
-    return index.of_sweep(sweep)
+    return index
+
+
+def sweeps_of(settings: Settings, name: str, **narrowed: Any) -> list[str | None]:
+    """The sweeps whose records stand on the side of this name."""
+    return [entry.sweep_id for entry in side_of(index_of(settings), name, settings.root, **narrowed).entries]
+
+
+def committed(settings: Settings, *tags: str) -> str:
+    """Makes the checkout a repository with one commit; returns that."""
+    git = ["git", "-C", str(settings.root), "-c", "user.name=x", "-c", "user.email=x@x"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    for tag in tags:
+        subprocess.run([*git, "tag", tag], check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +99,7 @@ def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixtur
 
 def test_recoveries_that_nobody_saw_end_are_censored_not_left_out(settings: Settings) -> None:
     two_sweeps(settings, reload_s=None)
-    assert values_of(entries(settings, "after"), "recovery.reload_s") == (Between(30.0, math.inf),) * 5
+    assert values_of(index_of(settings).of_sweep("after"), "recovery.reload_s") == (Between(30.0, math.inf),) * 5
     row = compare_named("before", "after", ["recovery.reload_s"]).rows[0]
     assert row.comparison.verdict is Verdict.WORSE
     assert as_json(compare_named("before", "after", ["recovery.reload_s"]))[0]["after"]["median"] is None
@@ -94,27 +109,18 @@ def test_a_day_means_its_night_before_it_means_what_was_measured_on_it(settings:
     late = measured("late", 1.0, measured_at="2026-11-30T01:00:00+00:00")
     put(settings.results, late.model_copy(update={"logical_date": "2026-11-20T02:00:00+00:00"}))
     put(settings.results, measured("adhoc", 1.0, measured_at="2026-11-30T09:00:00+00:00"))
-    index = Index(settings.results)
-    index.refresh()
-    assert [entry.sweep_id for entry in side_of(index, "2026-11-20", settings.root).entries] == ["late"]
-    assert [entry.sweep_id for entry in side_of(index, "2026-11-30", settings.root).entries] == ["adhoc"]
+    assert sweeps_of(settings, "2026-11-20") == ["late"] and sweeps_of(settings, "2026-11-30") == ["adhoc"]
 
 
 def test_a_revision_is_what_git_takes_for_one(settings: Settings) -> None:
-    git = ["git", "-C", str(settings.root), "-c", "user.name=x", "-c", "user.email=x@x"]
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
-    subprocess.run([*git, "tag", "release"], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:12]
+    head = committed(settings, "release")[:12]
     put(settings.results, measured("clean", 1.0, commit=head), measured("changed", 1.0, commit=f"{head}-dirty"))
-    index = Index(settings.results)
-    index.refresh()
     for name in ("release", "HEAD", head[:7]):
-        assert [entry.sweep_id for entry in side_of(index, name, settings.root).entries] == ["clean"]
+        assert sweeps_of(settings, name) == ["clean"]
     with pytest.raises(ConfigError, match="no-such-tag: has no record; give a sweep, a day or a revision"):
-        side_of(index, "no-such-tag", settings.root)
+        sweeps_of(settings, "no-such-tag")
     with pytest.raises(ConfigError, match="--output=x: has no record"):
-        side_of(index, "--output=x", settings.root)
+        sweeps_of(settings, "--output=x")
 
 
 def test_a_file_of_saved_records_is_a_side(settings: Settings, tmp_path: Path) -> None:
@@ -134,11 +140,7 @@ def test_sides_that_cannot_be_compared_are_refused_by_name(settings: Settings) -
     two_sweeps(settings)
     put(settings.results, measured("broken", 1.0, status="unsound"), measured("other", 1.0, state_mb=8.0))
     put(settings.results, measured("mixed", 1.0), measured("mixed", 1.0, build="b2"))
-    old = [measured(name, 1.0).model_copy(update={"schema_": 1}) for name in ("old", "both")]
-    put(settings.results, *old, measured("both", 1.0))
     refused = {
-        ("before", "old"): "old: is of schema 1 and before of schema 2, whose figures do not mean the same; judge",
-        ("before", "both"): "both: its records of the schemas 1 and 2 do not mean the same; judge the old ones again",
         ("before", "afer"): "afer: has no record; give a sweep, a day or a revision; did you mean after",
         ("before", "broken"): "broken: none of its 1 records is valid; choose others",
         ("before", "mixed"): "mixed: records of the builds b1, b2 are never averaged; write mixed@b1, say",
@@ -163,8 +165,7 @@ def test_how_much_controls_differ_is_the_noise_floor(settings: Settings) -> None
     for sweep in ("before", "after"):
         put(settings.results, *(measured(sweep, p99, fault="none") for p99 in (500, 1000, 1500, 2000, 4000)))
     metric = metrics_named(["latency_ms.p99"])
-    index = Index(settings.results)
-    index.refresh()
+    index = index_of(settings)
     compared = compare_sides(*(side_of(index, name, settings.root) for name in ("before", "after")), metric)
     fault, control = (row.comparison for row in compared.rows)
     assert fault.floor == pytest.approx(spread_of(control.before))
@@ -331,39 +332,25 @@ def test_without_git_no_name_is_a_revision(
         raise error
 
     put(settings.results, measured("before", 1.0))
-    index = Index(settings.results)
-    index.refresh()
+    index = index_of(settings)
     monkeypatch.setattr(subprocess, "run", fails)
     with pytest.raises(ConfigError, match="HEAD: has no record; give a sweep, a day or a revision; known: before"):
         side_of(index, "HEAD", settings.root)
 
 
 def test_a_commit_is_known_by_twelve_digits_and_a_build_by_what_follows_the_last_at(settings: Settings) -> None:
-    git = ["git", "-C", str(settings.root), "-c", "user.name=x", "-c", "user.email=x@x"]
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    head = committed(settings)
     put(settings.results, *(measured(build, 1.0, commit=head[:12], build=build) for build in ("b1", "b2")))
     put(settings.results, measured("longer", 1.0, commit=head[:13]), measured("user-host", 1.0), measured("none", 1.0))
-    index = Index(settings.results)
-    index.refresh()
-
-    def sweeps(name: str) -> list[str | None]:
-        return [entry.sweep_id for entry in side_of(index, name, settings.root).entries]
-
-    assert sweeps("HEAD@b2") == sweeps("HEAD@{0}@b2") == ["b2"]
-    assert sweeps("user-host@b1") == ["user-host"]
+    assert sweeps_of(settings, "HEAD@b2") == sweeps_of(settings, "HEAD@{0}@b2") == ["b2"]
+    assert sweeps_of(settings, "user-host@b1") == ["user-host"]
     with pytest.raises(ConfigError, match=r"HEAD@\{0\}: records of the builds b1, b2 are never averaged"):
-        sweeps("HEAD@{0}")
+        sweeps_of(settings, "HEAD@{0}")
     for name in ("@b1", "HEAD@"):
         with pytest.raises(ConfigError, match=f"{name}: has no record; give a sweep, a day or a revision"):
-            sweeps(name)
+            sweeps_of(settings, name)
 
 
 def test_a_matrix_narrows_a_side(settings: Settings) -> None:
     put(settings.results, measured("s", 1.0, matrix="m1"), measured("s", 1.0, matrix="m2"))
-    index = Index(settings.results)
-    index.refresh()
-    for matrix, found in (("m1", ["m1"]), (None, ["m1", "m2"])):
-        side = side_of(index, "s", settings.root, matrix=matrix)
-        assert (side.name, sorted(str(entry.matrix) for entry in side.entries)) == ("s", found)
+    assert len(sweeps_of(settings, "s", matrix="m1")) == 1 and len(sweeps_of(settings, "s", matrix=None)) == 2

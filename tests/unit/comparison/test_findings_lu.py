@@ -6,111 +6,77 @@ from typing import Any
 
 import pytest
 
-from faultline.comparison.findings.catalogue import findings
 from faultline.comparison.findings.finding import Verdict
-from faultline.records.record import LatencyMs, Record, StagesPart
-from tests.unit.sample_records import sample
+from faultline.records.record import Record, StagesPart
+from tests.unit.made_up_findings import AGREES, CANNOT_TELL, DISAGREES, NOT_ASKED, TOPOLOGY, grid, of, run, verdict
 
-AGREES, DISAGREES, CANNOT_TELL = Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL
-NOT_ASKED, NOT_TESTABLE = Verdict.NOT_ASKED, Verdict.NOT_TESTABLE
-NOISE = (0.99, 0.995, 1.0, 1.005, 1.01)
-Figures = dict[str, float]
+FAST, ENOUGH, BOOK = "all mechanisms together raise", "with enough tasks", "all together lower the latency"
+COST, SLOW, PAUSE = "where nothing is overloaded", "with a slow store", "a stage is replaced without a pause"
 
 
-def verdict(words: str, records: list[Record]) -> Verdict:
-    (found,) = [one for one in findings("topology_optimisation", records) if words in one.claim.text]
-    assert found.evidence and "\n" not in found.evidence
-    return found.verdict
-
-
-def run(mechanisms: str, *, repetition: int = 0, parallelism: str = "1-1-1", **given: Any) -> Record:
-    """A record; `latency`, `throughput`, `sustained` and `stages` are its figures, the rest is the configuration."""
-    latency, throughput = given.pop("latency", 1000.0), given.pop("throughput", 500.0)
-    sustained, stages = given.pop("sustained", True), given.pop("stages", None)
-    record = sample(workload="topology", mechanisms=mechanisms, parallelism=parallelism, repetition=repetition, **given)
-    update = {
-        "latency_ms": LatencyMs.empty().model_copy(update={"mean": latency}),
-        "throughput_rps": throughput,
-        "sustained": sustained,
-        "stages": stages,
-    }
-    return record.model_copy(update={"metrics": record.metrics.model_copy(update=update)})
-
-
-def repeated(mechanisms: str, figures: Figures, **given: Any) -> list[Record]:
-    return [
-        run(mechanisms, repetition=number, **{name: value * noise for name, value in figures.items()}, **given)
-        for number, noise in enumerate(NOISE)
-    ]
-
-
-@pytest.mark.parametrize(("with_all", "expected"), [(600.0, AGREES), (400.0, DISAGREES), (501.0, DISAGREES)])
-def test_throughput_while_tasks_are_few(with_all: float, expected: Verdict) -> None:
-    records = repeated("none", {"throughput": 500.0}) + repeated("all", {"throughput": with_all})
-    assert verdict("raise the throughput", records) is expected
-    assert verdict("with enough tasks", records) is NOT_ASKED
-
-
-@pytest.mark.parametrize(("with_all", "expected"), [(505.0, AGREES), (900.0, DISAGREES)])
-def test_throughput_with_enough_tasks(with_all: float, expected: Verdict) -> None:
-    records = repeated("none", {"throughput": 500.0}, parallelism="1-4-6")
-    records += repeated("all", {"throughput": with_all}, parallelism="1-4-6")
-    assert verdict("with enough tasks", records) is expected
-
-
-@pytest.mark.parametrize(("with_all", "expected"), [(800.0, AGREES), (1200.0, DISAGREES)])
-def test_latency_over_a_book(with_all: float, expected: Verdict) -> None:
-    records = repeated("none", {"latency": 1000.0}, parallelism="1-2-4-1")
-    records += repeated("all", {"latency": with_all}, parallelism="1-2-4-1")
-    assert verdict("lower the latency", records) is expected
-    assert verdict("cost no noticeable", records) is DISAGREES  # it moved noticeably
+def both(figure: str, none: float, every: float, **named: Any) -> list[Record]:
+    """Five runs without and five with all mechanisms."""
+    points = [({"mechanisms": which}, {figure: value}) for which, value in (("none", none), ("all", every))]
+    return grid(points, **{"workload": "topology", "parallelism": "1-1-1", **named})
 
 
 @pytest.mark.parametrize(
-    ("with_queue", "without", "expected"),
-    [(True, False, AGREES), (False, False, DISAGREES), (True, True, DISAGREES)],
+    ("figure", "parallelism", "with_all", "expected"),
+    [
+        ("throughput_rps", "1-1-1", 600.0, {FAST: AGREES, ENOUGH: NOT_ASKED}),
+        ("throughput_rps", "1-1-1", 400.0, {FAST: DISAGREES}),
+        ("throughput_rps", "1-1-1", 501.0, {FAST: DISAGREES}),
+        ("throughput_rps", "1-4-6", 505.0, {ENOUGH: AGREES, FAST: NOT_ASKED}),
+        ("throughput_rps", "1-4-6", 900.0, {ENOUGH: DISAGREES}),
+        ("latency", "1-2-4-1", 400.0, {BOOK: AGREES, COST: DISAGREES}),
+        ("latency", "1-2-4-1", 600.0, {BOOK: DISAGREES, COST: DISAGREES}),
+        ("latency", "1-2-2", 505.0, {COST: AGREES, BOOK: NOT_ASKED}),
+    ],
 )
-def test_a_slow_store(with_queue: bool, without: bool, expected: Verdict) -> None:
-    slow: dict[str, Any] = {"parallelism": "1-2-4-1", "topology": {"persist_delay_ms": 5}}
-    queued = [run("delayed_persistence", repetition=number, sustained=with_queue, **slow) for number in range(2)]
-    direct = [run("none", repetition=number, sustained=without, **slow) for number in range(2)]
-    assert verdict("slow store", queued + direct) is expected
-    assert verdict("slow store", queued) is NOT_ASKED
-    assert verdict("lower the latency", queued + direct) is NOT_ASKED, "a slow store is another test"
+def test_what_all_mechanisms_do_to_a_figure(
+    figure: str, parallelism: str, with_all: float, expected: dict[str, Verdict]
+) -> None:
+    records = both(figure, 500.0, with_all, parallelism=parallelism)
+    assert {begins: verdict(TOPOLOGY, begins, records) for begins in expected} == expected
 
 
-def stages(gap: float | None, batch: float | None = 1.0) -> StagesPart:
-    return StagesPart(
-        signals=0, failed=9, set_aside=0, replacements=1, gap_s=gap, batch_s=batch, most_queued=9, unstored=None
+def test_only_what_kept_up_says_what_the_mechanisms_cost() -> None:
+    """In an overload latency is that of a queue."""
+    kept_up = both("latency", 1000.0, 1010.0, sustained=True)
+    overloaded = both("latency", 1000.0, 9000.0, rate=70, sustained=False)
+    assert verdict(TOPOLOGY, COST, kept_up + overloaded) is AGREES
+    assert verdict(TOPOLOGY, COST, overloaded) is NOT_ASKED
+
+
+def replaced(mechanisms: str, gap_s: float | None, batch_s: float | None = 1.0) -> Record:
+    stages = StagesPart(
+        signals=0, failed=9, set_aside=0, replacements=1, gap_s=gap_s, batch_s=batch_s, most_queued=9, unstored=None
     )
+    return run(workload="topology", mechanisms=mechanisms, stages=stages)
 
 
 @pytest.mark.parametrize(("gap_s", "expected"), [(0.8, AGREES), (1.0, AGREES), (1.1, DISAGREES), (3.0, DISAGREES)])
 def test_a_replacement_leaves_one_batch_at_most(gap_s: float, expected: Verdict) -> None:
-    rebalanced = run("rebalance", stages=stages(5.0))
-    assert verdict("without a pause", [run("replacement", stages=stages(gap_s)), rebalanced]) is expected
-    assert verdict("without a pause", [rebalanced]) is NOT_ASKED
+    rebalanced = replaced("rebalance", 5.0)
+    assert verdict(TOPOLOGY, PAUSE, [replaced("replacement", gap_s), rebalanced]) is expected
+    assert verdict(TOPOLOGY, PAUSE, [rebalanced]) is NOT_ASKED
 
 
 def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
     def evidence(*records: Record) -> tuple[Verdict, str]:
-        (found,) = [one for one in findings("topology_optimisation", records) if "without a pause" in one.claim.text]
+        found = of(TOPOLOGY, records)[PAUSE]
         return found.verdict, found.evidence
 
-    replaced = [
-        run("replacement", stages=stages(0.5, 0.9)),
-        run("replay+replacement", stages=stages(0.8, 2.0)),
-        run("all", stages=stages(0.7, None)),
-        run("replacement", stages=stages(None, 0.1)),
-        run("replacement"),
-    ]
-    assert evidence(*replaced) == (AGREES, "longest pause 0.8 s, longest batch 2.0 s (n = 3)")
-    assert evidence(*replaced, run("replacement", stages=stages(1.0)))[0] is DISAGREES
-    stopped = [run("rebalance", stages=stages(5.0, 0.1)), run("replay+rebalance", stages=stages(7.0, 0.1))]
-    assert evidence(*replaced, *stopped) == (
+    every = [
+        replaced("replacement", 0.5, 0.9), replaced("replay+replacement", 0.8, 2.0), replaced("all", 0.7, None),
+        replaced("replacement", None, 0.1), run(workload="topology", mechanisms="replacement"),
+    ]  # fmt: skip
+    assert evidence(*every) == (AGREES, "longest pause 0.8 s, longest batch 2.0 s (n = 3)")
+    assert evidence(*every, replaced("replacement", 1.0))[0] is DISAGREES
+    assert evidence(*every, replaced("rebalance", 5.0, 0.1), replaced("replay+rebalance", 7.0, 0.1)) == (
         AGREES, "longest pause 0.8 s, longest batch 2.0 s; stopped and started: 5.0 to 7.0 s (n = 5)"
     )  # fmt: skip
-    assert evidence(run("replacement", stages=stages(0.1, None))) == (NOT_ASKED, "no stage was replaced")
+    assert evidence(replaced("replacement", 0.1, None)) == (NOT_ASKED, "no stage was replaced")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +86,7 @@ def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
         ("+++", "-+-", CANNOT_TELL, "lag stayed in 3 of 3 runs with the queue, in 1 of 3 without"),
         ("+-", "--", CANNOT_TELL, "lag stayed in 1 of 2 runs with the queue, in 0 of 2 without"),
         ("--", "-+", DISAGREES, "lag stayed in 0 of 2 runs with the queue, in 1 of 2 without"),
+        ("++", "++", DISAGREES, "lag stayed in 2 of 2 runs with the queue, in 2 of 2 without"),
         ("+-", "++", DISAGREES, "lag stayed in 1 of 2 runs with the queue, in 2 of 2 without"),
         ("+?", "--", NOT_ASKED, "takes a slow store with and without the queue, each measured more than once"),
         ("++", "-", NOT_ASKED, "takes a slow store with and without the queue, each measured more than once"),
@@ -129,25 +96,14 @@ def test_all_runs_with_the_queue_keep_up_and_none_without(
     with_queue: str, without: str, expected: Verdict, said: str
 ) -> None:
     held = {"+": True, "-": False, "?": None}
-    slow: dict[str, Any] = {"parallelism": "1-2-4-1", "topology": {"persist_delay_ms": 5}}
+    named: dict[str, Any] = {"workload": "topology", "parallelism": "1-2-4-1"}
     records = [
-        run(mechanisms, repetition=number, sustained=held[sign], **slow)
+        run(number, mechanisms=every[number % 2], sustained=held[sign], topology={"persist_delay_ms": 5}, **named)
         for signs, every in ((with_queue, ("all", "replay+delayed_persistence")), (without, ("none", "replay")))
         for number, sign in enumerate(signs)
-        for mechanisms in [every[number % 2]]
     ]
+    assert verdict(TOPOLOGY, BOOK, records) is NOT_ASKED, "a slow store is another test"
     # A store that is as fast as it is says nothing.
-    records += [run("all", parallelism="1-2-4-1", sustained=False), run("none", parallelism="1-2-4-1")]
-    (found,) = [one for one in findings("topology_optimisation", records) if "slow store" in one.claim.text]
+    records += [run(mechanisms="all", sustained=False, **named), run(mechanisms="none", sustained=True, **named)]
+    (found,) = [one for text, one in of(TOPOLOGY, records).items() if text.startswith(SLOW)]
     assert (found.verdict, found.evidence) == (expected, said)
-
-
-def test_only_what_kept_up_says_what_the_mechanisms_cost() -> None:
-    """In an overload latency is that of a queue."""
-    words = "cost no noticeable"
-    same = repeated("none", {"latency": 1000.0}) + repeated("all", {"latency": 1010.0})
-    assert verdict(words, same) is AGREES
-    overloaded = repeated("none", {"latency": 1000.0}, rate=70, sustained=False)
-    overloaded += repeated("all", {"latency": 9000.0}, rate=70, sustained=False)
-    assert verdict(words, same + overloaded) is AGREES
-    assert verdict(words, overloaded) is NOT_ASKED

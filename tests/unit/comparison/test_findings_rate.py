@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
+from faultline.comparison.findings import shi
 from faultline.comparison.findings.finding import Verdict
-from faultline.records.record import ByRole, Record
+from faultline.records.record import ByRole, GarbagePart, Record
 from tests.unit.made_up_findings import (
     AGREES,
     CANNOT_TELL,
+    CORES,
     DISAGREES,
     NOT_ASKED,
+    NOT_TESTABLE,
     RATE,
+    cores,
     grid,
     of,
     rates,
+    repeated,
     run,
     verdict,
 )
@@ -69,26 +77,6 @@ def test_a_threshold_has_both_sides() -> None:
     assert verdict(RATE, begins, records(True, False, True)) is DISAGREES
     assert verdict(RATE, begins, records(True, True, True)) is verdict(RATE, begins, records(False)) is CANNOT_TELL
     assert verdict(RATE, begins, records(True, False)[::2]) is CANNOT_TELL, "single runs"
-
-
-def test_an_overload_costs_no_executor() -> None:
-    begins = "a rate that is too high"
-    over = [run(number, rate=9000, workload="stock_group_by", sustained=False) for number in range(2)]
-    lost = run(
-        rate=9000, workload="stock_group_by", status="unsound", reasons=["fault-in-control: executor 0 was lost"]
-    )
-    assert verdict(RATE, begins, over) is AGREES
-    assert verdict(RATE, begins, [*over, lost]) is verdict(RATE, begins, [lost]) is DISAGREES
-    assert verdict(RATE, begins, over[:1]) is CANNOT_TELL
-    assert verdict(RATE, begins, [run(rate=10)]) is NOT_ASKED
-
-
-def test_what_is_fully_used() -> None:
-    begins = "at the highest rate the CPU is not"
-    assert verdict(RATE, begins, rates((10, {"cpu": 1.9}), (100, {"cpu": 0.5}))) is AGREES
-    assert verdict(RATE, begins, rates((10, {"cpu": 0.1}), (100, {"cpu": 1.69}))) is DISAGREES
-    assert verdict(RATE, begins, rates((100, {"cpu": 1.5}))) is CANNOT_TELL
-    assert verdict(RATE, "the higher the rate, the more CPU", rates((10, {"cpu": 0.1}), (99, {"cpu": 1.6}))) is AGREES
 
 
 def test_four_repetitions_of_a_rate_are_enough_two_tell_nothing_and_one_is_not_asked() -> None:
@@ -147,36 +135,147 @@ def test_series_that_differ_about_the_last_step_leave_it_open() -> None:
     assert verdict(RATE, "latency rises little", [*steep, *flat]) is CANNOT_TELL
 
 
-def test_only_an_executor_that_was_lost_without_a_fault_was_lost_to_the_rate() -> None:
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (((100, 1.45),), AGREES), (((100, 1.5),), CANNOT_TELL), (((100, 1.55),), DISAGREES),
+        (((10, 1.9), (100, 0.5)), AGREES), (((10, 0.1), (100, 1.69)), DISAGREES),
+    ],
+)  # fmt: skip
+def test_nine_tenths_of_the_machine_at_the_highest_rate_are_fully_used(
+    rows: tuple[tuple[float, float], ...], expected: Verdict
+) -> None:
+    """Of two cores; driver, broker and generator use 0.1 each, which counts as well."""
+    records = rates(*((rate, {"cpu": cpu}) for rate, cpu in rows))
+    assert verdict(RATE, "at the highest rate the CPU is not", records) is expected
+    rising = len(rows) > 1 and rows[0][1] < rows[1][1]
+    assert not rising or verdict(RATE, "the higher the rate, the more CPU", records) is AGREES
+
+
+OVER: dict[str, Any] = {"rate": 9000, "workload": "stock_group_by"}
+
+
+def lost_to(reason: str = "fault-in-control: executor 0 was lost") -> Record:
+    return run(**OVER, status="unsound", reasons=[reason])
+
+
+def test_an_overload_costs_no_executor() -> None:
     begins = "a rate that is too high"
-    over = [run(number, rate=9000, workload="stock_group_by", sustained=False) for number in range(2)]
 
-    def evidence(records: list[Record]) -> str:
-        return next(one.evidence for text, one in of(RATE, records).items() if text.startswith(begins))
+    def found(*records: Record) -> tuple[Verdict, str]:
+        (one,) = [one for text, one in of(RATE, records).items() if text.startswith(begins)]
+        return one.verdict, one.evidence
 
+    over = [run(number, **OVER, sustained=False) for number in range(2)]
+    assert found(*over)[0] is AGREES
+    assert found(*over, lost_to())[0] is found(lost_to())[0] is DISAGREES
+    assert found(over[0])[0] is CANNOT_TELL
+    assert found(run(rate=10))[0] is NOT_ASKED
     for reason in (
         "fault-in-control: the driver was restarted", "fault-in-control: executor 0 was slow",
         "fault-in-control: worker 1 was lost", "not-steady: executor 0 was lost",
     ):  # fmt: skip
-        other = run(rate=9000, workload="stock_group_by", status="unsound", reasons=[reason])
-        assert verdict(RATE, begins, [*over, other]) is AGREES
-    lost = run(
-        rate=9000, workload="stock_group_by", status="unsound", reasons=["fault-in-control: executor 0 was lost"]
-    )
-    assert evidence([*over, lost]) == "1 of 3 runs at rates that were too high lost an executor"
-    named: dict[str, Any] = {"rate": 9000, "workload": "stock_group_by", "sustained": False}
+        assert found(*over, lost_to(reason))[0] is AGREES, "only an executor that was lost without a fault"
+    assert found(*over, lost_to())[1] == "1 of 3 runs at rates that were too high lost an executor"
     sizes = ByRole(driver=9999.0, executors=1200.0, python_workers=0.0, kafka=9999.0, generator=9999.0)
     held = [
-        run(number, **named, rss_mb=sizes.model_copy(update={"executors": size}))
+        run(number, **OVER, sustained=False, rss_mb=sizes.model_copy(update={"executors": size}))
         for number, size in enumerate((1200.0, None, 3400.0))
     ]
-    assert evidence(held) == "0 of 3 runs at rates that were too high lost an executor; executors held 3,400 MB at most"
-    broken = [run(number, **named, fault="executor", duration_s=100) for number in range(2)]
-    assert verdict(RATE, begins, broken) is NOT_ASKED, "what a fault did is not the rate's doing"
+    said = "0 of 3 runs at rates that were too high lost an executor; executors held 3,400 MB at most"
+    assert found(*held)[1] == said
+    broken = [run(number, **OVER, sustained=False, fault="executor", duration_s=100) for number in range(2)]
+    assert found(*broken)[0] is NOT_ASKED, "what a fault did is not the rate's doing"
     assert verdict(RATE, "performance is stable", broken) is NOT_ASKED
 
 
-@pytest.mark.parametrize(("cpu", "expected"), [(1.45, AGREES), (1.5, CANNOT_TELL), (1.55, DISAGREES)])
-def test_nine_tenths_of_the_machine_are_fully_used(cpu: float, expected: Verdict) -> None:
-    """Of two cores; driver, broker and generator use 0.1 each, which counts as well."""
-    assert verdict(RATE, "at the highest rate the CPU is not", rates((100, {"cpu": cpu}))) is expected
+MORE_GC = "the more cores, the more GC time"
+
+
+def test_cores_lower_the_latency_and_leave_the_throughput() -> None:
+    as_paper = cores(
+        (2, {"non_compute_ms": 900.0, "throughput_rps": 500.0, "gc_s": 1.0, "cpu": 0.5}),
+        (16, {"non_compute_ms": 300.0, "throughput_rps": 495.0, "gc_s": 2.0, "cpu": 0.7}),
+        oversubscribed=True,
+    )
+    found = of(CORES, as_paper)
+    assert MORE_GC in found and {one.verdict for text, one in found.items() if text != MORE_GC} == {AGREES}
+    assert "oversubscribed at 2, 16" in found["the more cores, the smaller the latency"].evidence
+    otherwise = cores(
+        (2, {"non_compute_ms": 300.0, "throughput_rps": 100.0, "gc_s": 3.0, "cpu": 1.9}),
+        (16, {"non_compute_ms": 290.0, "throughput_rps": 900.0, "gc_s": 2.0, "cpu": 1.8}),
+    )
+    verdicts = {text: one.verdict for text, one in of(CORES, otherwise).items()}
+    assert verdicts.pop("the more cores, the smaller the latency") is AGREES
+    assert verdicts.pop(MORE_GC) is CANNOT_TELL
+    assert set(verdicts.values()) == {DISAGREES}
+
+
+def test_gc_that_is_counted_once_a_task_says_nothing_of_more_cores() -> None:
+    for fewest, most in ((1.0, 4.0), (4.0, 1.0)):
+        found = of(CORES, cores((1, {"gc_s": fewest}), (4, {"gc_s": most})))[MORE_GC]
+        assert found.verdict is CANNOT_TELL and "once for each running task" in found.evidence
+
+
+def test_gc_by_the_jvms_logs_can_rise_with_the_cores() -> None:
+    logged = {"gc": GarbagePart(driver_s=0.1, executors_s=1.0, pauses=9, longest_ms=30.0)}
+    for fewest, most, expected in ((1.0, 4.0, AGREES), (4.0, 1.0, DISAGREES)):
+        records = cores((1, {"gc_s": fewest}), (4, {"gc_s": most}))
+        known = [one.model_copy(update={"metrics": one.metrics.model_copy(update=logged)}) for one in records]
+        found = of(CORES, known)[MORE_GC]
+        assert found.verdict is expected and "running task" not in found.evidence
+        assert of(CORES, [*known[1:], records[0]])[MORE_GC].verdict is CANNOT_TELL, "one is of the other kind"
+
+
+def test_a_third_of_the_latency_takes_eight_times_the_cores() -> None:
+    begins = "with 16 cores instead of 2"
+    four = cores((1, {"non_compute_ms": 900.0}), (4, {"non_compute_ms": 200.0}))
+    assert verdict(CORES, begins, four) is NOT_TESTABLE
+    wide = [
+        *repeated((0.5, 1.0, 1.5), executor_cores=2, workload="stock_join", scaled={"non_compute_ms": 900.0}),
+        *repeated((0.5, 1.0, 1.5), executor_cores=16, workload="stock_join", scaled={"non_compute_ms": 300.0}),
+    ]
+    assert verdict(CORES, begins, wide) is CANNOT_TELL
+    assert verdict(CORES, begins, wide[::3]) is NOT_ASKED
+
+
+@pytest.mark.parametrize(
+    ("most", "share", "expected"),
+    [
+        (16, 0.42, AGREES), (16, 0.45, DISAGREES), (15, 0.2, NOT_TESTABLE), (18, 0.42, AGREES), (16, 0.0, NOT_ASKED),
+    ],
+)  # fmt: skip
+def test_a_third_means_at_most_a_tenth_more_than_that(most: int, share: float, expected: Verdict) -> None:
+    """By three runs each; a latency of nothing has no share. Also where all of it is less than a millisecond."""
+    for latency in (900.0, 0.9):
+        records = [
+            run(number, executor_cores=count, workload="stock_join", partitions=4, non_compute_ms=value)
+            for count, value in ((2, latency), (most, latency * share))
+            for number in range(3)
+        ]
+        assert verdict(CORES, "with 16 cores instead of 2", records) is expected
+
+
+def test_a_run_without_any_latency_makes_no_share() -> None:
+    values = ((2, (0.0, 900.0, 900.0)), (16, (300.0, 300.0, 300.0)))
+    records = [
+        run(number, executor_cores=count, workload="stock_join", partitions=4, non_compute_ms=value)
+        for count, every in values
+        for number, value in enumerate(every)
+    ]
+    found = of(CORES, records)["with 16 cores instead of 2 the latency is a third"]
+    assert (found.verdict, found.evidence) == (CANNOT_TELL, "33% to 33% of the non-compute time with 8 times the cores")
+
+
+def test_the_claims_about_a_limit_rest_on_a_p() -> None:
+    """A third of the latency, and a machine that is not fully used, are corrected beside the others of a page."""
+    records = [
+        run(number, executor_cores=cores, non_compute_ms=value * noise, fault="none")
+        for cores, value in ((1, 900.0), (8, 300.0))
+        for number, noise in enumerate((0.9, 1.0, 1.1))
+    ]
+    third, used = (shi.EXECUTOR_CORES[place].test(records) for place in (2, 5))
+    shares = np.log([[900.0 * one, 300.0 * one] for one in (0.9, 1.0, 1.1)])
+    asked = stats.ttest_ind(shares[:, 1] - math.log(1 / 3 + 0.1), shares[:, 0], equal_var=False)
+    assert third.p == pytest.approx(asked.pvalue) and (third.verdict is AGREES) == (asked.pvalue <= 0.05)
+    assert used.verdict is AGREES and used.p is not None and used.p <= 0.05

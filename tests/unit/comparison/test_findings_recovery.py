@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from faultline.comparison.findings import jiang
@@ -67,12 +69,29 @@ def test_what_rests_on_chance_says_so_and_stands_beside_the_others(
     assert beside[0] is (held if 3 * p <= 0.05 else CANNOT_TELL)
 
 
-def test_the_heartbeat_is_seen_in_length_and_in_detection() -> None:
-    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=40.0)] * 3) is AGREES
-    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=0.1)] * 3) is DISAGREES
-    assert verdict(RECOVERY, HEARTBEAT, [kill()] * 3) is DISAGREES
-    assert verdict(RECOVERY, HEARTBEAT, [kill()] * 2) is CANNOT_TELL
-    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=40.0), kill(), kill()]) is CANNOT_TELL
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        *(
+            ([kill(reload_s=reload_s, detection_s=0.8 * reload_s)] * 3, expected)
+            for reload_s, expected in (
+                (29.0, DISAGREES), (31.0, AGREES), (59.0, AGREES), (61.0, DISAGREES), (30.0, CANNOT_TELL)
+            )
+        ),
+        ([kill(reload_s=45.0, detection_s=0.1)] * 3, DISAGREES),
+        ([kill()] * 3, DISAGREES),
+        ([kill()] * 2, CANNOT_TELL),
+        ([kill(reload_s=45.0, detection_s=40.0), kill(), kill()], CANNOT_TELL),
+        # Half of a reload is mostly waiting, and no reload is not.
+        ([kill(reload_s=45.0, detection_s=22.0)] * 5, DISAGREES),
+        ([*[kill(reload_s=45.0, detection_s=23.0)] * 4, kill(reload_s=0.0, detection_s=0.0)], CANNOT_TELL),
+        ([kill(reload_s=45.0, detection_s=23.0)] * 5, AGREES),
+    ],
+)  # fmt: skip
+def test_the_heartbeat_is_seen_in_a_reload_of_half_a_minute_to_a_minute_and_in_its_detection(
+    records: list[Record], expected: Verdict
+) -> None:
+    assert verdict(RECOVERY, HEARTBEAT, records) is expected
 
 
 def test_a_censored_recovery_is_no_proof_of_speed() -> None:
@@ -114,51 +133,12 @@ def test_growth_is_believed_from_repetitions_only() -> None:
     assert verdict(RECOVERY, INTERVAL, [*pairs("macro_s", 5, 9, checkpoint_interval_s=(2, 5)), censored]) is NOT_ASKED
 
 
-def test_the_restart_is_the_replacements_registration() -> None:
-    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=up) for up in (9.0, 10.0, 11.0)]) is AGREES
-    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=2.0)] * 3) is DISAGREES
-    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=up) for up in (7.4, 16.7)]) is CANNOT_TELL
-
-
-def test_one_miscount_is_enough() -> None:
-    def counted(**numbers: int) -> Record:
-        record = kill("driver")
-        exact = {"lost": 0, "overcounted": 0, "wrong": 0, "sums_differ": 0}
-        audit = record.metrics.audit.model_copy(update={**exact, **numbers})
-        return record.model_copy(update={"metrics": record.metrics.model_copy(update={"audit": audit})})
-
-    assert verdict(RECOVERY, ONCE, [counted(), counted()]) is AGREES
-    assert verdict(RECOVERY, ONCE, [counted(), counted(wrong=1)]) is DISAGREES
-    assert verdict(RECOVERY, ONCE, [counted(), counted(sums_differ=1)]) is DISAGREES
-    assert verdict(RECOVERY, ONCE, [counted()]) is CANNOT_TELL
-    without = counted(lost=5)
-    without = without.model_copy(update={"config": {**without.config, "commit_mode": "none"}})
-    assert verdict(RECOVERY, ONCE, [without]) is NOT_ASKED, "without checkpoints a loss is expected"
-
-
-@pytest.mark.parametrize(
-    ("reload_s", "expected"),
-    [(29.0, DISAGREES), (31.0, AGREES), (59.0, AGREES), (61.0, DISAGREES), (30.0, CANNOT_TELL)],
-)
-def test_a_reload_of_half_a_minute_to_a_minute_is_about_45_seconds(reload_s: float, expected: Verdict) -> None:
-    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=reload_s, detection_s=0.8 * reload_s)] * 3) is expected
-
-
 def test_what_is_noticed_within_a_second_waited_for_no_heartbeat() -> None:
-    for detection_s, said in ((0.9, True), (1.1, False)):
-        evidence = of(RECOVERY, [kill(detection_s=detection_s)] * 3)[
-            "reload takes about 45 s, because the loss is noticed by a heartbeat's timeout"
-        ].evidence
-        assert ("a broken connection is noticed" in evidence) is said
-
-
-def test_half_of_a_reload_is_mostly_waiting_and_no_reload_is_not() -> None:
-    at_once = kill(reload_s=0.0, detection_s=0.0)
-    found = of(RECOVERY, [at_once])["reload takes about 45 s, because the loss is noticed by a heartbeat's timeout"]
-    assert found.evidence.startswith("median reload 0.0 s, of which detection 0.00 s: a broken connection")
-    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=22.0)] * 5) is DISAGREES
-    assert verdict(RECOVERY, HEARTBEAT, [*[kill(reload_s=45.0, detection_s=23.0)] * 4, at_once]) is CANNOT_TELL
-    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=23.0)] * 5) is AGREES
+    for reload_s, detection_s, said in ((4.0, 0.9, True), (4.0, 1.1, False), (0.0, 0.0, True)):
+        (found,) = [one for text, one in of(RECOVERY, [kill(reload_s=reload_s, detection_s=detection_s)] * 3).items()
+                    if text.startswith(HEARTBEAT)]  # fmt: skip
+        assert found.evidence.startswith(f"median reload {reload_s:.1f} s, of which detection {detection_s:.2f} s")
+        assert ("a broken connection is noticed" in found.evidence) is said
 
 
 def test_a_recovery_without_reload_and_replay_has_no_share_of_either() -> None:
@@ -181,9 +161,15 @@ def test_a_recovery_of_a_minute_is_the_limit(macro_s: float, expected: Verdict) 
     assert censored.verdict is (DISAGREES if macro_s > 60 else CANNOT_TELL)
 
 
-@pytest.mark.parametrize(("up_s", "expected"), [(4.8, DISAGREES), (5.5, AGREES), (19.5, AGREES), (20.5, DISAGREES)])
-def test_a_restart_between_5_and_20_seconds_is_about_ten(up_s: float, expected: Verdict) -> None:
-    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=up_s)] * 3) is expected
+@pytest.mark.parametrize(
+    ("ups", "expected"),
+    [
+        ((4.8,) * 3, DISAGREES), ((5.5,) * 3, AGREES), ((19.5,) * 3, AGREES), ((20.5,) * 3, DISAGREES),
+        ((9.0, 10.0, 11.0), AGREES), ((7.4, 16.7), CANNOT_TELL),
+    ],
+)  # fmt: skip
+def test_a_restart_between_5_and_20_seconds_is_about_ten(ups: tuple[float, ...], expected: Verdict) -> None:
+    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=up) for up in ups]) is expected
 
 
 def test_only_valid_kills_whose_recovery_was_watched_are_recoveries() -> None:
@@ -217,26 +203,41 @@ def test_replay_is_that_of_processes_of_the_engine_and_the_interval_is_asked_of_
         assert verdict(RECOVERY, INTERVAL, records(victim)) is AGREES
 
 
+def audited(**numbers: Any) -> Record:
+    """A record of a kill, whose audit has these, and `config` besides."""
+    record, config = kill("driver"), numbers.pop("config", {})
+    audit = record.metrics.audit.model_copy(update={"lost": 0, "overcounted": 0, "wrong": 0, **numbers})
+    metrics = record.metrics.model_copy(update={"audit": audit})
+    return record.model_copy(update={"metrics": metrics, "config": {**record.config, **config}})
+
+
+EXACT = {"sums_differ": 0}
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([audited(**EXACT)] * 2, AGREES),
+        ([audited(**EXACT)], CANNOT_TELL),
+        # One miscount is enough.
+        *(([audited(**EXACT), audited(**EXACT | {name: 1})], DISAGREES) for name in ("wrong", "sums_differ", "lost")),
+        # Counts alone do not show that each record was counted once.
+        ([audited()] * 2, CANNOT_TELL),
+        ([audited(**EXACT), audited()], CANNOT_TELL),
+        # Outputs of one workload carry ids.
+        ([audited(config={"workload": "pi"})] * 2, AGREES),
+        ([audited(config={"workload": "of another version"})] * 2, CANNOT_TELL),
+        # Nothing was audited; and without checkpoints a loss is expected.
+        ([audited(lost=None, wrong=9)] * 2, NOT_ASKED),
+        ([audited(**EXACT | {"lost": 5}, config={"commit_mode": "none"})] * 2, NOT_ASKED),
+    ],
+)
+def test_each_record_is_shown_to_be_counted_once(records: list[Record], expected: Verdict) -> None:
+    assert verdict(RECOVERY, ONCE, records) is expected
+
+
 def test_an_audit_that_counted_only_losses_is_an_audit() -> None:
-    found = of(RECOVERY, [audited(lost=0, wrong=None, overcounted=None)] * 2)
+    found = of(RECOVERY, [audited(wrong=None, overcounted=None)] * 2)
     assert [one.evidence for one in found.values() if "0 lost" in one.evidence] == [
         "0 lost, 0 overcounted, 0 wrong (n = 2, of which 0 tell which tuples were counted)"
     ]
-    assert verdict(RECOVERY, ONCE, [audited(lost=None, wrong=9)] * 2) is NOT_ASKED, "nothing was audited"
-
-
-def test_counts_alone_do_not_show_that_each_record_was_counted_once() -> None:
-    assert verdict(RECOVERY, ONCE, [audited(lost=0)] * 2) is CANNOT_TELL
-    assert verdict(RECOVERY, ONCE, [audited(lost=0, sums_differ=0), audited(lost=0)]) is CANNOT_TELL
-    assert verdict(RECOVERY, ONCE, [audited(lost=0, sums_differ=0)] * 2) is AGREES
-    assert verdict(RECOVERY, ONCE, [audited(lost=0, workload="pi")] * 2) is AGREES, "its outputs carry ids"
-    assert verdict(RECOVERY, ONCE, [audited(lost=0, workload="of another version")] * 2) is CANNOT_TELL
-
-
-def audited(workload: str | None = None, **numbers: int | None) -> Record:
-    """A record of a kill, whose audit has these."""
-    record = kill()
-    audit = record.metrics.audit.model_copy(update={"overcounted": 0, "wrong": 0, **numbers})
-    config = {**record.config, **({} if workload is None else {"workload": workload})}
-    metrics = record.metrics.model_copy(update={"audit": audit})
-    return record.model_copy(update={"metrics": metrics, "config": config})

@@ -13,8 +13,12 @@ from tests.unit.made_up_findings import (
     CANNOT_TELL,
     DISAGREES,
     NOT_ASKED,
+    NOT_TESTABLE,
+    SKEW,
     STATE,
+    grid,
     kill,
+    modes,
     of,
     run,
     states,
@@ -38,19 +42,6 @@ def test_a_run_with_a_kill_says_nothing_of_runs_without() -> None:
     kills = [record for state in (1, 8) for record in [kill(state_mb=state)] * 3]
     found = of(STATE, kills)["the larger the state, the larger the latency"]
     assert found.verdict is NOT_ASKED and "fault=none" in found.evidence
-
-
-def test_an_interval_of_a_second_is_too_short_when_the_largest_state_cannot_hold_it() -> None:
-    begins = "checkpoints every 1 s"
-    held = [run(number, checkpoint_interval_s=1, state_mb=8) for number in range(2)]
-    late = ["interval-not-held: 1.9 s between commits > 1.20 s"]
-    failed = [run(number, checkpoint_interval_s=1, state_mb=8, status="unsound", reasons=late) for number in range(2)]
-    other = run(checkpoint_interval_s=1, state_mb=8, status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"])
-    small = run(checkpoint_interval_s=1, state_mb=1)
-    assert verdict(STATE, begins, [*held, small]) is DISAGREES
-    assert verdict(STATE, begins, [*failed, small, other]) is AGREES
-    assert verdict(STATE, begins, [*held, *failed]) is verdict(STATE, begins, failed[:1]) is CANNOT_TELL
-    assert verdict(STATE, begins, [small, other]) is NOT_ASKED
 
 
 def test_which_axis_moves_the_latency_more() -> None:
@@ -120,20 +111,38 @@ def test_one_axis_moves_more_when_it_does_by_more_than_repetitions_differ(
     assert verdict(STATE, "up to 5 MB the interval moves the latency", few) is CANNOT_TELL
 
 
-def test_only_intervals_of_a_second_with_a_state_and_no_fault_are_too_short() -> None:
-    begins = "checkpoints every 1 s"
+def second(times: int = 2, **named: Any) -> list[Record]:
+    """Runs at an interval of a second with 8 MB; `late`: that did not hold it."""
+    reasons = ["interval-not-held: 1.9 s between commits > 1.20 s"] if named.pop("late", False) else []
+    status = {"status": "unsound", "reasons": reasons} if reasons else {}
+    return [run(number, **{"checkpoint_interval_s": 1, "state_mb": 8, **status, **named}) for number in range(times)]
 
-    def twice(**named: Any) -> list[Record]:
-        return [run(number, **{"checkpoint_interval_s": 1, "state_mb": 8, **named}) for number in range(2)]
 
-    late: dict[str, Any] = {"status": "unsound", "reasons": ["interval-not-held: 1.9 s between commits > 1.20 s"]}
-    assert verdict(STATE, begins, twice(**late)) is AGREES
-    assert verdict(STATE, begins, twice(**late, checkpoint_interval_s=0.5)) is AGREES
-    assert verdict(STATE, begins, twice(**late, checkpoint_interval_s=2)) is NOT_ASKED
-    assert verdict(STATE, begins, twice(**late, fault="executor", duration_s=100)) is NOT_ASKED
-    assert verdict(STATE, begins, twice(**late, state_mb=0)) is NOT_ASKED
-    assert verdict(STATE, begins, [*twice(), *twice(**late, state_mb=2)]) is DISAGREES, "a smaller state says nothing"
-    assert verdict(STATE, begins, [*twice(**late), *twice(state_mb=2)]) is AGREES
+LATE, OTHER = second(late=True), second(1, status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"])
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (LATE, AGREES),
+        (second(), DISAGREES),
+        ([*second(), *LATE], CANNOT_TELL),
+        (LATE[:1], CANNOT_TELL),
+        # A smaller state, or what is invalid for another reason, says nothing.
+        ([*LATE, *second(state_mb=2), *OTHER], AGREES),
+        ([*second(), *second(late=True, state_mb=2)], DISAGREES),
+        ([*second(1, state_mb=1), *OTHER], NOT_ASKED),
+        # Only intervals of a second with a state and no fault are too short.
+        (second(late=True, checkpoint_interval_s=0.5), AGREES),
+        (second(late=True, checkpoint_interval_s=2), NOT_ASKED),
+        (second(late=True, fault="executor", duration_s=100), NOT_ASKED),
+        (second(late=True, state_mb=0), NOT_ASKED),
+    ],
+)
+def test_an_interval_of_a_second_is_too_short_when_the_largest_state_cannot_hold_it(
+    records: list[Record], expected: Verdict
+) -> None:
+    assert verdict(STATE, "checkpoints every 1 s", records) is expected
 
 
 def test_a_level_line_is_straight_but_does_not_rise() -> None:
@@ -141,4 +150,93 @@ def test_a_level_line_is_straight_but_does_not_rise() -> None:
     assert found.verdict is CANNOT_TELL
     assert found.evidence.startswith(
         "mean latency by state_mb: 1,000 ms at 0, 1,000 ms at 10; r² 1.00 to 1.00 (n = 15, p = 1)"
+    )
+
+
+MUCH, LITTLE = "with much skew, aligning", "with even data, aligning"
+
+
+def at(*rows: tuple[float, float, float], aligned: str = "aligned") -> list[Record]:
+    """Runs at (skew, latency of the mode with alignment, latency of that without)."""
+    points = [
+        ({"skew": skew, "commit_mode": mode}, {"latency": latency})
+        for skew, *latencies in rows
+        for mode, latency in zip((aligned, "unaligned"), latencies, strict=True)
+    ]
+    return grid(points, checkpoint_interval_s=5, realtime=True)
+
+
+THREE = at((0.0, 1000, 1000), (1.0, 900, 5000), (2.0, 3000, 1000))
+WAITED = [
+    record.model_copy(update={"metrics": record.metrics.model_copy(update={"realtime": False})}) for record in THREE
+]
+
+
+@pytest.mark.parametrize(
+    ("records", "much", "little"),
+    [
+        (at((0.0, 1000, 1000), (1.5, 3000, 1000)), AGREES, AGREES),
+        (at((0.0, 3000, 1000), (1.5, 1000, 1000)), DISAGREES, DISAGREES),
+        (at((0.0, 1000, 1000)), NOT_ASKED, NOT_ASKED),
+        # It is asked at the largest skew and at the least.
+        (THREE, AGREES, AGREES),
+        # Of two modes with alignment the first is compared.
+        ([*THREE, *at((0.0, 9000, 1000), (2.0, 100, 1000), aligned="aligned-changelog")], AGREES, AGREES),
+        (at((0.0, 9000, 1000), (2.0, 9000, 1000), aligned="aligned-changelog"), AGREES, DISAGREES),
+        # Without real-time mode, or where that waited as well, nobody can tell.
+        (modes(aligned=(1000, 3000), none=(1000, 1000)), NOT_TESTABLE, NOT_TESTABLE),
+        (WAITED, NOT_TESTABLE, NOT_TESTABLE),
+    ],
+)
+def test_aligning_is_compared_with_real_time_mode_only_where_that_was_real(
+    records: list[Record], much: Verdict, little: Verdict
+) -> None:
+    found = {text: one for text, one in of(SKEW, records).items() if text.startswith((MUCH, LITTLE))}
+    assert [one.verdict for one in found.values()] == [much, little]
+    said = {NOT_TESTABLE: "barriers", NOT_ASKED: "takes two skews in commit mode unaligned (CP+NA)"}.get(much, "")
+    assert all(said in one.evidence for one in found.values())
+
+
+def test_alignment_under_skew_against_no_checkpoints() -> None:
+    grows = "what checkpoints with alignment add"
+    assert verdict(SKEW, grows, modes(aligned=(1100, 3000), none=(1000, 1000))) is AGREES
+    assert verdict(SKEW, grows, modes(aligned=(3000, 1100), none=(1000, 1000))) is DISAGREES
+    assert verdict(SKEW, grows, modes(aligned=(1100, 1100), none=(1000, 1000))) is DISAGREES
+    rises = "with alignment (CP+A), the more skew"
+    assert verdict(SKEW, rises, modes(aligned=(1100, 3000))) is AGREES
+    assert verdict(SKEW, rises, modes(**{"aligned-changelog": (3000, 1100)})) is DISAGREES
+
+
+def test_heavy_computing_is_disturbed_more() -> None:
+    matrix, more = "compute_x_checkpoint_interval", "the heavier the computing"
+
+    def records(light: tuple[float, float], heavy: tuple[float, float]) -> list[Record]:
+        points = [
+            ({"iterations": count, "checkpoint_interval_s": interval}, {"latency": value})
+            for count, pair in ((100, light), (10_000, heavy))
+            for interval, value in zip((1, 5), pair, strict=True)
+        ]
+        return grid(points, workload="pi")
+
+    disturbed = records((1100, 1000), (5000, 2000))
+    assert verdict(matrix, more, disturbed) is AGREES
+    assert verdict(matrix, "the shorter the checkpoint interval", disturbed) is AGREES
+    assert verdict(matrix, more, records((5000, 2000), (1100, 1000))) is DISAGREES
+    waiting = records((600, 3000), (700, 3200))
+    assert verdict(matrix, "the shorter the checkpoint interval", waiting) is DISAGREES
+    assert verdict(matrix, more, disturbed[:3]) is NOT_ASKED
+
+
+def test_what_a_shorter_interval_adds_is_the_shortest_less_the_longest() -> None:
+    points = [
+        ({"iterations": count, "checkpoint_interval_s": interval}, {"latency": latency})
+        for count, latencies in ((100, (1500, 9000, 1000)), (10_000, (5000, 100, 2000)))
+        for interval, latency in zip((1, 5, 30), latencies, strict=True)
+    ]
+    found = of("compute_x_checkpoint_interval", grid(points, workload="pi"))[
+        "the heavier the computing, the more frequent checkpoints add to its latency"
+    ]
+    assert found.verdict is AGREES
+    assert found.evidence.startswith(
+        "mean latency at 1 s less that at 30 s by iterations: 500 ms at 100, 3,000 ms at 10,000 ("
     )

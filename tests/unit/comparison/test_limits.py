@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline.comparison.answer import Placebo, placebo_among
 from faultline.comparison.limits import NOTHING_PROMISED, parse_limits, promises
+from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError
 from tests.unit.pages_store import record
 from tests.unit.sample_records import RECOVERED
+from tests.unit.swept_records import with_placebo
 
 UNRECOVERED = {**RECOVERED, "recovered": False, "macro_s": None, "censored_at_s": 34.0}
 
@@ -79,3 +84,38 @@ def test_a_figure_that_nothing_has_and_records_that_do_not_count_keep_no_limit()
 def test_a_limit_that_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse_limits(given)
+
+
+def among(records: Sequence[Record]) -> Placebo | None:
+    return placebo_among([Entry.of(one) for one in records])
+
+
+def control(number: int) -> Record:
+    return record(f"c-{number}", fault="none", repetition=number)
+
+
+def test_without_controls_nobody_knows() -> None:
+    assert among([record("a"), control(1)]) is None
+
+
+def test_controls_that_recover_at_once_let_recoveries_be_relied_on() -> None:
+    found = among([with_placebo(control(n), 2.0) for n in range(20)])
+    assert found is not None
+    assert (found.controls, found.unrecovered, found.macro_s, found.relied_on) == (20, 0, 2.0, True)
+
+
+def test_more_than_one_in_twenty_unrecovered_is_too_many() -> None:
+    fine = [with_placebo(control(n), 2.0) for n in range(19)]
+    one, two = with_placebo(control(19), None), with_placebo(control(20), None)
+    assert (found := among([*fine, one])) is not None
+    assert found.relied_on
+    assert (found := among([*fine, one, two])) is not None
+    assert not found.relied_on
+    assert (found := among([one, two])) is not None
+    assert (found.macro_s, found.resolution_s, found.relied_on) == (math.inf, None, False)
+
+
+def test_a_recovery_from_nothing_longer_than_it_is_known_is_too_long() -> None:
+    found = among([with_placebo(control(n), 8.0, late_s=6.0) for n in range(20)])
+    assert found is not None
+    assert not found.relied_on

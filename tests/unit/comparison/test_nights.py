@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.comparison.compare import Verdict, metrics_named
@@ -47,18 +47,6 @@ def test_a_night_is_what_has_its_logical_date_whenever_it_was_measured() -> None
     found = nights(night(3, 100), late, night(1, 100), [Entry.of(record("20261121T061500Z-3fa9c1"))])
     assert [one.day for one in found] == ["2026-11-01", "2026-11-02", "2026-11-03"]
     assert len(found[1].valid) == 5
-
-
-def test_the_baseline_is_the_window_before_the_night_and_of_one_build() -> None:
-    every = nights(
-        night(1, 100), night(2, 100, build="b0"), night(3, 100), night(4, 100), night(5, 100, status="unsound"),
-        night(6, 100), night(7, 100, build="b2"), night(8, 100),
-    )  # fmt: skip
-    assert [one.day[-2:] for one in baseline_of(every[5], every, 7)] == ["01", "03", "04"]
-    assert [one.day[-2:] for one in baseline_of(every[5], every, 2)] == ["03", "04"]
-    assert [one.day[-2:] for one in baseline_of(every[6], every, 2)] == ["04", "06"]
-    assert [one.day[-2:] for one in baseline_of(every[7], every, 7)] == ["07"], "builds are never averaged"
-    assert baseline_of(every[0], every, 7) == []
 
 
 def test_a_night_that_broke_off_after_an_upgrade_hides_no_regression() -> None:
@@ -122,14 +110,6 @@ def test_a_night_of_two_builds_counts_with_the_newer_only() -> None:
     assert course.values[0] is not None and course.values[0].value > 190
 
 
-def test_a_planted_change_of_level_is_found_over_thirty_nights() -> None:
-    every = nights(*(night(number, 100 if number < 19 else 112) for number in range(1, 31)))
-    course = course_of(every, every[0].valid[0].config_id, P99[0])
-    assert len(course.changes) == 1 and abs(course.changes[0] - 18) <= 1
-    flat = nights(*(night(number, 100) for number in range(1, 31)))
-    assert course_of(flat, flat[0].valid[0].config_id, P99[0]).changes == ()
-
-
 def test_nights_without_the_figure_leave_a_gap() -> None:
     every = nights(*(night(number, 100, status="failed" if number == 4 else "valid") for number in range(1, 9)))
     course = course_of(every, every[0].valid[0].config_id, P99[0])
@@ -155,37 +135,34 @@ def test_nights_are_due_by_cron(monkeypatch: pytest.MonkeyPatch) -> None:
         schedule()
 
 
-def baseline(every: list[Night], window: int = 7) -> list[int]:
-    """The days that the last night is held against."""
-    return [int(one.day[-2:]) for one in baseline_of(every[-1], every, window)]
+BOTH = {"state_mb": 8.0}
 
 
-@pytest.mark.parametrize(("repetitions", "days"), [(5, [1]), (4, [2])])
-def test_five_repetitions_make_a_baseline_and_where_no_build_has_them_the_newest_does(
-    repetitions: int, days: list[int]
+@pytest.mark.parametrize(
+    ("entries", "window", "days"),
+    [
+        # The window before the night, without what is not valid.
+        ([night(1, 100), night(2, 100), night(3, 100, status="unsound"), night(4, 100)], 7, [1, 2]),
+        ([night(1, 100), night(2, 100), night(3, 100, status="unsound"), night(4, 100)], 1, [2]),
+        ([night(1, 100), night(2, 100)], 0, []),
+        ([night(1, 100)], 7, []),
+        # Builds are never averaged: of those with five repetitions the newest, also where another lies between.
+        ([night(1, 100), night(2, 100, build="b0"), night(3, 100), night(4, 100)], 7, [1, 3]),
+        ([night(1, 100), night(2, 100, build="b2"), night(3, 100)], 7, [2]),
+        ([night(1, 100), night(2, 110, build="b2"), night(3, 120, build="b3", n=1), night(4, 9, build="b3")], 7, [2]),
+        ([night(1, 100), night(2, 150, build="b2", n=1), night(3, 150, build="b2")], 7, [1]),
+        # Where none has so many, the newest.
+        ([night(1, 100, n=4), night(2, 150, build="b2", n=1), night(3, 150, build="b2")], 7, [2]),
+        # A configuration that never succeeds with a build hides no baseline of the others.
+        ([[*night(1, 100), *night(1, 100, **BOTH)], night(2, 110, build="b2"),
+          [*night(3, 110, build="b2"), *night(3, 110, build="b2", **BOTH)]], 7, [2]),
+    ],
+)  # fmt: skip
+def test_the_baseline_is_the_window_before_the_night_and_of_one_build(
+    entries: list[list[Entry]], window: int, days: list[int]
 ) -> None:
-    every = nights(night(1, 100, n=repetitions), night(2, 150, build="b2", n=1), night(3, 150, build="b2"))
-    assert baseline(every) == days
-
-
-def test_of_two_builds_with_enough_repetitions_the_newer_is_the_baseline() -> None:
-    broken_off = night(3, 120, build="b3", n=1)
-    assert baseline(nights(night(1, 100), night(2, 110, build="b2"), broken_off, night(4, 120, build="b3"))) == [2]
-
-
-def test_a_configuration_that_never_succeeds_with_a_build_hides_no_baseline_of_the_others() -> None:
-    every = nights(
-        [*night(1, 100), *night(1, 100, state_mb=8.0)],
-        night(2, 110, build="b2"),
-        [*night(3, 110, build="b2"), *night(3, 110, build="b2", state_mb=8.0)],
-    )
-    assert baseline(every) == [2]
-
-
-def test_a_window_of_no_nights_holds_none() -> None:
-    every = nights(night(1, 100), night(2, 100))
-    assert baseline(every, window=0) == []
-    assert baseline(every, window=1) == [1]
+    every = nights(*entries)
+    assert [int(one.day[-2:]) for one in baseline_of(every[-1], every, window)] == days
 
 
 def test_of_nights_with_two_builds_only_the_records_of_the_newer_are_compared() -> None:
@@ -276,7 +253,6 @@ def levels(seed: int, *parts: tuple[int, float]) -> list[float]:
 
 
 @given(st.integers(0, 50), st.integers(8, 22))
-@settings(deadline=None, max_examples=15)
 def test_a_planted_change_is_found_within_one_night(seed: int, begins: int) -> None:
     found = change_points(levels(seed, (begins, 100), (30 - begins, 110)))
     assert any(abs(one - begins) <= 1 for one in found) and len(found) <= 3

@@ -9,12 +9,13 @@ from faultline.comparison.answer import answer_named, wish_of
 from faultline.comparison.coverage import gap_of
 from faultline.comparison.selection import entries_of_sweep
 from faultline.experiment.config import parse_configuration
+from faultline.experiment.matrix import PlannedCell
 from faultline.records.index import Index
-from faultline.records.manifest import Manifest, ManifestCell, Manifests, Missing
+from faultline.records.manifest import Manifests, Missing
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.settings import Settings
-from tests.unit.sample_records import sample
+from tests.unit.sample_records import made_plan, sample
 
 INTERVALS = (2.0, 10.0)
 CELLS = [(parse_configuration({"checkpoint_interval_s": s, "fault": "none"}), r) for s in INTERVALS for r in range(5)]
@@ -35,17 +36,8 @@ def put(results: Path, number: int, sweep: str, *, status: str = "valid", attemp
 
 
 def plan(results: Path, sweep: str, numbers: list[int], since: str | None = None) -> None:
-    cells = [CELLS[number] for number in numbers]
-    Manifests(results).write(
-        Manifest(
-            schema=1, sweep_id=sweep, matrix="recovery", run_id=sweep, series="b1", build="b1", logical_date=None,
-            planned_at="2026-11-21T06:00:00+00:00", since=since,
-            cells=tuple(
-                ManifestCell(config=one.model_dump(mode="json"), config_id=one.config_id, repetition=repetition)
-                for one, repetition in cells
-            ),
-        )
-    )  # fmt: skip
+    cells = [PlannedCell(*CELLS[number], "b1") for number in numbers]
+    Manifests(results).write(made_plan(cells, sweep_id=sweep, matrix="recovery", since=since))
 
 
 def attempts(results: Path, sweep: str) -> list[str]:

@@ -112,7 +112,9 @@ def test_options_are_added_to_the_jvms_they_are_meant_for() -> None:
         ({"jvm_options": {"worker": "-Da=b"}}, "jvm_options.worker: no JVM of that name"),
         ({"jvm_options": {"driver": "-Xmx4g"}}, "-Xmx4g is not to be given"),
         ({"jvm_options": {"driver": "UseZGC"}}, "'UseZGC' is no option of a JVM"),
-        ({"workload": "known_truth", "spark_conf.spark.x": "1"}, "spark_conf: this engine is no Spark"),
+        ({"workload": "known_truth", "spark_conf.spark.x": "1"}, "spark_conf: the engine known_truth does not read it"),
+        ({"workload": "known_truth", "generator_on": "executors"}, "generator_on: the engine known_truth does not"),
+        ({"workload": "known_truth", "spark_build": "twin"}, "spark_build: the engine known_truth does not read it"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_given_is_refused_with_the_remedy(values: dict[str, Any], said: str) -> None:

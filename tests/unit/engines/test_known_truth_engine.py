@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.engines.known_truth.course import MS, NS, Course, Run, lay_out
@@ -185,7 +185,6 @@ def test_the_engine_keeps_its_course(style: str, fault: bool) -> None:
             assert name == expected and 0 <= at - planned <= 15 * MS
 
 
-@settings(max_examples=25)
 @given(st.sampled_from(["batch", "record"]), st.integers(20 * MS, 20 * NS), st.booleans(), st.integers(0, 2**20))
 def test_counts_stay_exact_wherever_the_kill_falls(style: str, kill_ns: int, stateless: bool, seed: int) -> None:
     kept = {"load_s": 0.0 if stateless else 0.5, "lost": 5 if style == "batch" else 0}

@@ -20,7 +20,7 @@ from faultline.records.judge.judge import judge
 from faultline.records.judge.timeline import reloads
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, read_journal, write_lines
-from tests.support.attempts import run_in
+from tests.support.attempts import add_plan, run_in
 from tests.unit.synthetic import Scenario, Synthetic
 
 FIRST, SECOND, THIRD = {0: 3, 1: 3}, {0: 5, 1: 4}, {0: 9, 1: 9}
@@ -129,6 +129,7 @@ def known_truth_attempt(made: Synthetic, results: Path) -> Path:
     fault = {"fault": "driver", "fault_at_s": 30.5, "fault_plan": None}
     description["config"] |= {"workload": "known_truth", "truth": {}, **fault}
     (directory / "attempt.json").write_text(json.dumps(description))
+    add_plan(directory)
     samples = [line for line in read_journal(directory / "recorder.jsonl") if line.get("kind") != "executors"]
     write_lines(directory / "recorder.jsonl", samples)
     (directory / "spark-logs" / "driver-0.log").unlink()

@@ -20,7 +20,8 @@ from faultline.lifecycle.prepare import Order
 from faultline.records.find import read_saved
 from faultline.records.judge.evidence import AttemptFile
 from faultline.records.manifest import Manifest, Manifests
-from faultline.records.record import Record, committed_schema
+from faultline.records.record import Record
+from faultline.records.store import validator
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
 from tests.unit.pages_store import app as served
@@ -63,7 +64,7 @@ def test_what_no_id_is_is_refused_wherever_one_is_taken(text: str, tmp_path: Pat
     with pytest.raises(ValidationError, match="sweep_id"):
         Record.model_validate(stored)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**stored, "sweep_id": text.rstrip("\n") + "/"}, committed_schema())
+        validator().validate({**stored, "sweep_id": text.rstrip("\n") + "/"})
     with pytest.raises(ValidationError, match="sweep_id"):
         AttemptFile.model_validate({"sweep_id": text, "attempt": "a", "config": {}, "config_id": "c", "repetition": 0,
                                     "series": "s", "build": "b", "prepared_wall_ns": 1})  # fmt: skip

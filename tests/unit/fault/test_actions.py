@@ -18,6 +18,7 @@ from fault.actions.processes import Signals
 from fault.errors import FaultError
 from fault.identity import Delivery, Presence, Tokens
 from fault.injector import Injector, Outcome
+from fault.parameters import DURATION
 from fault.plan import Fault, FaultPlan
 from fault.proxy_control import ProxyControl
 from fault.registry import ACTIONS
@@ -86,10 +87,10 @@ def test_what_an_action_says_of_itself_is_what_its_hands_do(name: str, tmp_path:
     assert bool(daemons) == action.detours
     assert all(daemon.ready.parent == tmp_path for daemon in daemons)
     assert hash(daemons) == hash(action.hands.prepare(Site(tmp_path, "127.0.0.1:1", "127.0.0.1:2")))
-    assert bool(action.by_hand) == action.lasts, "what is undone says what to do when that fails"
+    assert bool(action.by_hand) == bool(action.takes(DURATION)), "what is undone says what to do when that fails"
     if isinstance(action.hands, Signals):
         assert action.ends == (action.hands.shows is Presence.GONE)
-        assert action.lasts == (action.hands.shows is Presence.STOPPED)
+        assert bool(action.takes(DURATION)) == (action.hands.shows is Presence.STOPPED)
 
 
 @pytest.mark.parametrize("name", ON_CONNECTIONS)
@@ -103,13 +104,13 @@ def test_an_act_on_connections_from_find_to_undo(name: str, bench: Bench) -> Non
     (line,) = act.describe()
     assert line.startswith(f"would {name} the workload's connections to Kafka")
     undos = act.undo()
-    assert bool(undos) == action.lasts
+    assert bool(undos) == bool(action.takes(DURATION))
     act.arm(Moment())
     (sent,) = act.perform()
     assert (sent.victim, sent.role, sent.delivery) == (None, "kafka_connection", Delivery.SENT)
     assert act.settle([sent]).outcome is Outcome.EFFECTIVE
     assert act.settle([sent]).detail == f"{name}: 1 connections"
-    assert mode(bench)["mode"] == (name if action.lasts else "plain")
+    assert mode(bench)["mode"] == (name if action.takes(DURATION) else "plain")
     assert mode(bench)["delay_ms"] == action.short_form.get("delay_ms", mode(bench)["delay_ms"])
     for undo in undos:
         undo = UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))  # as another process reads it
@@ -118,7 +119,7 @@ def test_an_act_on_connections_from_find_to_undo(name: str, bench: Bench) -> Non
         action.hands.undo(undo, context)
         action.hands.undo(undo, context)
         assert not action.hands.holds(undo, context)
-    if action.lasts:
+    if action.takes(DURATION):
         client.sendall(b"all is plain")
         assert server.recv(100) == b"all is plain"
     else:

@@ -54,7 +54,7 @@ def test_a_connection_is_made_once_with_no_key_but_the_named_one(channel: SshCha
     channel.ask("arm", victim=NOBODY)
     assert len(host.connected) == len(host.agents) == 2
     plain = RemoteHost("there", "me", Path("key"), Path("known"))
-    assert (plain.port, plain.python, plain.timeout_s, plain.keepalive_s) == (22, "python3", 10.0, 5), "unsaid"
+    assert (plain.port, plain.python, plain.timeout_s) == (22, "python3", 10.0), "unsaid"
 
 
 def test_an_agent_keeps_a_folder_while_it_is_asked_and_then_nothing(channel: SshChannel, host: Host) -> None:

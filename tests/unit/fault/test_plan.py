@@ -66,8 +66,8 @@ def kill(at_s: float | None = 5.0, **changes: Any) -> Fault:
 @given(plans)
 def test_a_plan_survives_json_and_mapping(plan: FaultPlan) -> None:
     text = plan.to_json()
-    assert FaultPlan.from_json(text) == plan
-    assert FaultPlan.from_json(text).to_json() == text
+    assert FaultPlan.from_mapping(json.loads(text)) == plan
+    assert FaultPlan.from_mapping(json.loads(text)).to_json() == text
     assert FaultPlan.from_mapping(plan.as_mapping()) == plan
     names = {item.name for item in fields(Fault)}
     # What the first plans did not have is left out where it is empty.
@@ -77,7 +77,7 @@ def test_a_plan_survives_json_and_mapping(plan: FaultPlan) -> None:
 def test_equal_plans_have_one_text() -> None:
     for at_s in ("0", "-0.0"):
         spelled = f'{{"faults": [{{"victim": "executor", "action": "kill", "at_s": {at_s}}}], "seed": 0}}'
-        assert FaultPlan.from_json(spelled).to_json() == FaultPlan((kill(0.0),)).to_json()
+        assert FaultPlan.from_mapping(json.loads(spelled)).to_json() == FaultPlan((kill(0.0),)).to_json()
     assert "-0" not in FaultPlan((kill(-0.0),)).to_json()
 
 
@@ -247,7 +247,7 @@ def test_the_nearest_known_name_is_offered() -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        *((text, "fault_plan") for text in ("{", "[]")),
+        ("[]", "fault_plan"),
         *((f'{{"faults": {faults}}}', "faults") for faults in ("{}", '"kill"')),
         ('{"faults": [3]}', "faults.0.fault"),
         ('{"faults": [{}]}', "faults.0.action"),
@@ -257,7 +257,7 @@ def test_the_nearest_known_name_is_offered() -> None:
 )
 def test_a_malformed_plan_is_refused_with_its_key(text: str, key: str) -> None:
     with pytest.raises(PlanError) as caught:
-        FaultPlan.from_json(text)
+        FaultPlan.from_mapping(json.loads(text))
     assert str(caught.value).startswith(f"{key}: ")
 
 

@@ -121,7 +121,7 @@ def test_the_control_file_is_whole_and_private(proxy: Running) -> None:
     assert {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     up=st.lists(st.binary(min_size=1, max_size=5000), max_size=12),
     down=st.lists(st.binary(min_size=1, max_size=5000), max_size=12),

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from fault.action import UndoSpec
 from fault.errors import DeclarationError
 from fault.identity import VICTIMS
+from fault.parameters import DURATION
 from fault.plan import Fault
 from fault.registry import ACTIONS, ALLOWED, discover, in_words
 from faultline.experiment.config import Configuration
-from faultline.lifecycle.healing import as_line, undo_of
+from faultline.lifecycle.ending.healing import as_line, undo_of
 from faultline.system.settings import ROOT
 
 ON_HOSTS = ["partition", "loss", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure"]
@@ -40,7 +41,7 @@ def test_what_derives_from_the_actions_follows_them() -> None:
         on_hosts = ("delay", *ON_HOSTS) if victim in ("executor", "worker") else ()
         on_hosts = ("disk_full",) if victim == "driver" else on_hosts
         assert ALLOWED[victim] == (tuple(NAMES) if victim == "kafka" else ("kill", "term", "pause", *on_hosts))
-    assert {name for name in NAMES if ACTIONS[name].lasts} == {"pause", "delay", "cut", *ON_HOSTS}
+    assert {name for name in NAMES if ACTIONS[name].takes(DURATION)} == {"pause", "delay", "cut", *ON_HOSTS}
     assert {name for name in NAMES if ACTIONS[name].on_hosts} == {"delay", *ON_HOSTS}
     assert {name for name in NAMES if ACTIONS[name].ends} == {"kill", "term"}
     assert {name for name in NAMES if ACTIONS[name].detours} == {"delay", "reset", "cut", "loss"}

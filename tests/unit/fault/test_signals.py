@@ -18,6 +18,7 @@ from fault.errors import IdentityMismatch, RemoteError, SignalRefused, WatchdogU
 from fault.handler import Handler
 from fault.identity import EXECUTOR, KAFKA, PYTHON_WORKER, WORKER, Delivery, ProcessIdentity, Role, Tokens
 from fault.injector import Channel, Injector, Outcome, Settlement
+from fault.parameters import DURATION
 from fault.plan import Fault, FaultPlan
 from fault.registry import ACTIONS
 from fault.victims import Guard
@@ -78,7 +79,7 @@ def test_an_act_on_processes_from_find_to_undo(name: str) -> None:
     (line,) = act.describe()
     assert line.startswith(f"would {name} executor {named['command'][3]} (pid {named['pid']}, run {RUN})")
     undos = act.undo()
-    assert bool(undos) == action.lasts and act.await_ready(0)
+    assert bool(undos) == bool(action.takes(DURATION)) and act.await_ready(0)
     act.arm(Moment())
     (sent,) = act.perform()
     assert (sent.victim, sent.role, sent.delivery, sent.at) == (named["pid"], "executor", Delivery.SENT, Moment())

@@ -65,7 +65,7 @@ from faultline.system.journal import Journal, read_journal
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.assignment import Assignment
 from faultline.lifecycle.conductor import Conductor
-from faultline.lifecycle.healing import heal
+from faultline.lifecycle.ending.healing import heal
 
 class Offsets:
     def read(self, timeout_s):

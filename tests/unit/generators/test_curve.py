@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from generators.curve import NANOSECONDS, Curve, Piece, PiecewiseLinear, parse_curve, to_ns
@@ -106,14 +106,15 @@ def test_integrals_are_those_of_the_formulas(given_curve: tuple[dict[str, Any], 
         period, amplitude = mapping["period_s"], mapping["amplitude"]
         exact = base * t_s + amplitude * period / (2 * math.pi) * (1 - math.cos(2 * math.pi * t_s / period))
         # Chords of 20 knots lie up to 0.8 % inside the curve, over at most half a period.
-        assert abs(float(curve(mapping, base).shape.area(to_ns(t_s))) - exact) <= 0.01 * amplitude * period
+        assert abs(curve(mapping, base).shape.area_up(to_ns(t_s)) - exact) <= 1 + 0.01 * amplitude * period
     else:
-        assert curve(mapping, base).shape.area(to_ns(t_s)) == area(mapping, base, Fraction(to_ns(t_s), NANOSECONDS))
+        exactly = area(mapping, base, Fraction(to_ns(t_s), NANOSECONDS))
+        assert curve(mapping, base).shape.area_up(to_ns(t_s)) == math.ceil(exactly)
 
 
 def test_a_sine_comes_back_to_its_base_however_long() -> None:
     wave = curve({"kind": "sine", "period_s": 20, "amplitude": 100})
-    assert wave.shape.area(LONG * NANOSECONDS) == 500 * LONG
+    assert wave.shape.area_up(LONG * NANOSECONDS) == 500 * LONG
     assert [wave.value(t) for t in (0, 5, 10, 15, 20, LONG + 5)] == [500, 600, 500, 400, 500, 600]
     assert abs(wave.value(2.5) - 500 - 100 * math.sin(math.pi / 4)) < 1e-6
 
@@ -133,11 +134,10 @@ def test_values(mapping: dict[str, Any], values: dict[float, float]) -> None:
 
 
 @given(mappings(), st.sampled_from([1.0, 33.3, 400.0, float(LONG)]), st.integers(0, 10**12))
-@settings(max_examples=150)
 def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], length_s: float, k: int) -> None:
     moving = curve(*given_curve)
     schedule = Schedule.over(given_curve[1], length_s, moving)
-    assert schedule.count == math.ceil(moving.shape.area(to_ns(length_s)))
+    assert schedule.count == moving.shape.area_up(to_ns(length_s))
     assert schedule.due_count(10**18) == schedule.count and schedule.due_count(-1) == 0
     if schedule.count == 0:
         return
@@ -145,7 +145,7 @@ def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], lengt
     k %= schedule.count
     due = schedule.due_ns(k)
     # Record k is due when the integral passes k: not before this nanosecond, and before the next.
-    assert moving.shape.area(due) <= k < moving.shape.area(due + 1)
+    assert moving.shape.area_up(due) <= k < moving.shape.area_up(due + 1)
     assert schedule.due_count(due) >= k + 1
     assert schedule.due_count(due - 1) <= k
     if k > 0:
@@ -153,7 +153,6 @@ def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], lengt
 
 
 @given(mappings(), st.integers(0, 10**9), st.integers(1, 8), st.integers(1, 300))
-@settings(max_examples=150)
 def test_due_arrays_are_due_times(given_curve: tuple[dict[str, Any], float], first: int, step: int, n: int) -> None:
     schedule = Schedule.over(given_curve[1], 1000.0, curve(*given_curve))
     if schedule.count == 0:
@@ -202,7 +201,6 @@ def test_what_never_comes_is_said() -> None:
 
 
 @given(mappings(), st.integers(1, 3), st.integers(0, 2), st.lists(st.integers(0, 200_000_000), max_size=20))
-@settings(max_examples=50)
 def test_pace_sends_all_in_order_and_never_early(
     given_curve: tuple[dict[str, Any], float], of: int, index: int, stalls: list[int]
 ) -> None:
@@ -296,7 +294,7 @@ def test_roots_at_the_edges_of_pieces(rows: list[tuple[int, int, int]], data: st
     """Short pieces, values down to 0 and areas that end on a piece's edge, where a root is easiest to miss."""
     pieces = [Piece(length, Fraction(a), Fraction(b)) for length, a, b in rows]
     shape = PiecewiseLinear(pieces, [Piece(NANOSECONDS, Fraction(1), Fraction(1))])
-    k = data.draw(st.integers(0, int(shape.area(sum(p.length_ns for p in pieces))) + 2)) if data else 0
+    k = data.draw(st.integers(0, shape.area_up(sum(p.length_ns for p in pieces)) + 2)) if data else 0
     at = shape.reach(k)
-    assert shape.area(at) <= k < shape.area(at + 1)
+    assert shape.area_up(at) <= k < shape.area_up(at + 1)
     assert shape.reach_array(k, 1, 3).tolist() == [shape.reach(k + j) for j in range(3)]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hdrh.log import HistogramLogReader
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.data_files import Data
@@ -98,7 +98,6 @@ def test_a_queue_full_by_size_loses_and_repeats_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400)), max_size=60))
-@settings(max_examples=50, deadline=None)
 def test_records_wait_while_others_are_on_their_way(steps: list[tuple[int, int]]) -> None:
     """Each step sends some records, then lets the broker acknowledge up to so many."""
     producer = FakeProducer(stuck=10**9)
@@ -167,7 +166,6 @@ def test_the_buffer_is_bounded_whatever_the_length() -> None:
 
 
 @given(st.lists(st.integers(-10, 4_000_000_000_000), min_size=1, max_size=300))
-@settings(max_examples=50, deadline=None)
 def test_lateness_equals_a_plain_histogram(late_ns: list[int]) -> None:
     lateness, plain = Lateness(), new_histogram()
     for value in late_ns:

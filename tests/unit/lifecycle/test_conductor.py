@@ -22,7 +22,7 @@ from faultline.experiment.config import Configuration
 from faultline.lifecycle import conductor as subject
 from faultline.lifecycle.assignment import Assignment, read_assignment
 from faultline.lifecycle.conductor import Conductor, main
-from faultline.lifecycle.healing import unhealed
+from faultline.lifecycle.ending.healing import unhealed
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant, Journal, read_journal
 from tests.support.attempts import ENDPOINTS, prepared

@@ -22,6 +22,7 @@ class Plain:
 
     name: str = "plain"
     roles: frozenset[str] = frozenset({"driver", "kafka"})
+    parameters: frozenset[str] = frozenset({"spark_build"})
     capabilities: Capabilities = Capabilities(frozenset({"aligned"}), frozenset({"checkpoint"}), frozenset({"batch"}))
     checked: bool = False
 
@@ -42,6 +43,11 @@ AT_SNAPSHOT = {"fault_plan": {"faults": [SNAPSHOT]}, "commit_mode": "aligned-cha
         ({"fault_plan": {"faults": [CHECKPOINT]}, "duration_s": 100}, None),
         ({"fault": "none", "commit_mode": "none"}, "commit_mode: the engine plain has no none; use aligned"),
         (AT_SNAPSHOT, "commit_mode: the engine plain has no aligned-changelog; use aligned"),
+        ({"fault": "none", "spark_build": "twin"}, None),
+        (
+            {"fault": "none", "jvm_options.driver": "-XX:+UseZGC"},
+            "jvm_options: the engine plain does not read it; leave it out",
+        ),
         ({"fault": "executor"}, "victim: the engine plain has no executor; use driver, kafka"),
         ({"fault": "any"}, "victim: the engine plain has no any; use driver, kafka"),
     ],

@@ -31,7 +31,7 @@ from faultline.experiment.plan import read_plan
 from faultline.experiment.run import Run, run_of
 from faultline.lifecycle.ending import drain
 from faultline.lifecycle.ending.drain import Advance, drain_limit_s, has_settled
-from faultline.lifecycle.healing import as_line
+from faultline.lifecycle.ending.healing import as_line
 from faultline.lifecycle.teardown import close, note_failure, refuse_unfinished
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
@@ -152,7 +152,7 @@ def test_a_process_that_would_not_end_keeps_nothing_from_being_healed(
     run, attempt, _ = left(settings)
     attempt.conductor_journal.touch()
     healed: list[Attempt] = []
-    monkeypatch.setattr("faultline.lifecycle.healing.heal", healed.append)
+    monkeypatch.setattr("faultline.lifecycle.ending.healing.heal", healed.append)
 
     def refuse(ledger: Path) -> list[int]:
         raise InfrastructureError("process 7 (generator): still there after SIGKILL")

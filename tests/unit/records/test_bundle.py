@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.records import bundle
@@ -22,7 +22,6 @@ PATHS = st.lists(st.lists(NAME, min_size=1, max_size=3).map("/".join), unique=Tr
 
 
 @given(PATHS, st.data())
-@settings(max_examples=40)
 def test_what_went_in_comes_out_in_whatever_order(
     tmp_path_factory: pytest.TempPathFactory, paths: list[str], data: st.DataObject
 ) -> None:
@@ -61,7 +60,7 @@ def test_it_says_of_what_a_file_was_made_and_how(tmp_path: Path) -> None:
     log, gate = found.listing.files["attempts/a/log"], found.listing.files["attempts/a/gate.json"]
     assert (log.original, log.how) == (sha256(b"two"), "1 of 2")
     assert (gate.sha256, gate.original, gate.how) == (sha256(b"{}"), None, None)
-    assert found.attempts() == ["a"]
+    assert {name.split("/")[1] for name in found.files if name.startswith("attempts/")} == {"a"}
 
 
 def test_unpacked_it_is_a_results_folder(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_kill_is_told_from_plan_to_recovery_with_instants_words_and_evidence(s
         f"{record.attempt} valid",
         "word_count · 500 records/s · state 8 MB · interval 2 s · aligned · 2 × 1 cores",
         "Fault 1: executor kill at T0 + 41 s",
-        "Recovered in 13.84 s (± 2.0 s, one bin)",
+        "Recovered in 13.84 s (not before 11.84 s)",
         "victim: executor 0 (pid 200)",
         "planned: T0 + 41.000 s, +0.40 ms off",
         "outcome: effective: executor 0 gone within 0.004 s",
@@ -302,7 +302,7 @@ def test_the_same_facts_as_json(settings: Settings) -> None:
     assert again_read["attempt"] == record.attempt
     assert again_read["config"] == record.config
     (fault,) = again_read["faults"]
-    assert fault["verdict"] == "recovered in 13.84 s (± 2.0 s, one bin)"
+    assert fault["verdict"] == "recovered in 13.84 s (not before 11.84 s)"
     assert fault["recovery"]["dip_depth"] == 1.0
     assert fault["deed"]["late_ms"] == pytest.approx(0.4)
     assert fault["deed"]["planned_at_s"] == 41.0

@@ -16,7 +16,7 @@ from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.night_file import NIGHTLY
-from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
+from faultline.records.manifest import Baseline, Manifests
 from faultline.records.summary import Entry
 from faultline.reports.pages.site import Unknown
 from faultline.reports.pages.sweep import nights_page, sweep_page
@@ -25,6 +25,7 @@ from faultline.reports.views.nights import Chosen
 from faultline.reports.views.sweep import chosen_group
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site
+from tests.unit.sample_records import made_plan
 
 SPEC = MATRICES["recovery"]
 PLANNED = SPEC.matrix(SPEC.resolve({"preset": "smoke", "repetitions": 3})).cells("b1")
@@ -52,8 +53,7 @@ def plan_night(results: Path, number: int, cells: list[PlannedCell], *, beside: 
 
 
 def plan_sweep(results: Path, sweep_id: str, cells: list[PlannedCell], **said: Any) -> None:
-    known = {"matrix": "recovery", "run_id": "r", "series": "b1", "logical_date": None, "planned_at": night_of(21)}
-    Manifests(results).write(Manifest(sweep_id=sweep_id, build="b1", cells=cells_of(cells), **{**known, **said}))
+    Manifests(results).write(made_plan(cells, **{"sweep_id": sweep_id, "matrix": "recovery", **said}))
 
 
 def test_thirty_nights_show_where_a_new_level_begins_and_what_was_different(tmp_path: Path) -> None:

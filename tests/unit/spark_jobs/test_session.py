@@ -23,11 +23,11 @@ class NoSpark:
         self.sessions = self.cleared = 0
         self.catalog = self
 
-    def newSession(self) -> NoSpark:  # noqa: N802 - Spark's name
+    def newSession(self) -> NoSpark:
         self.sessions += 1
         return self
 
-    def clearCache(self) -> None:  # noqa: N802
+    def clearCache(self) -> None:
         self.cleared += 1
 
 

@@ -57,6 +57,7 @@ class Slate:
         commit_modes=frozenset({"aligned"}), cycles=frozenset(), granularity=frozenset({"batch"})
     )
     packages: Mapping[str, str] = MappingProxyType({"chalk": "Chalk"})
+    parameters: frozenset[str] = frozenset()
     programs = None
     replacer = "nobody"
     job_settings = "slate."

@@ -17,7 +17,6 @@ from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration
 from faultline.records.catalogue import CPU_PER_MILLION, KNOWN
 from faultline.records.manifest import Manifest
-from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
 from faultline.system.text import finite
 
@@ -44,7 +43,7 @@ def paired_of(plan: Manifest, entries: Iterable[Entry]) -> Paired:
     if baseline is None:
         raise ValueError(f"{plan.sweep_id}: has no baseline")
     builds = {plan.series: plan.build, baseline.series: baseline.build}
-    known = [one for one in entries if builds.get(one.series) == one.build and one.schema == SCHEMA]
+    known = [one for one in entries if builds.get(one.series) == one.build]
     found = {(one.series, one.config_id, one.repetition): one for one in known if one.sound}
     named = _names(plan)
     cells = []
@@ -120,6 +119,7 @@ def paired_verdict(
 
 
 def _cell(cell: CellVerdict) -> dict[str, Any]:
+    change = cell.change
     return {
         "name": cell.name,
         "config_id": cell.config_id or None,
@@ -127,7 +127,7 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
         "finding": str(cell.finding),
         "pairs": cell.pairs,
         "planned": cell.planned,
-        "change": None if cell.change is None else [finite(cell.change.value), *_ends(cell.change)],
+        "change": None if change is None else [finite(one) for one in (change.value, change.low, change.high)],
         "p": cell.p,
         "q": cell.q,
         "visible": None if cell.visible is None else finite(cell.visible),
@@ -154,10 +154,6 @@ def _broken(entries: Sequence[Entry], series: str, whose: str) -> str:
     why = own[-1].reasons[0] if own[-1].reasons else own[-1].status
     verb = "did not run" if all(one.status == "failed" for one in own) else "has no usable record"
     return f"{whose} {verb}: {why[:MAX_REASON]}"
-
-
-def _ends(change: Interval) -> list[float | None]:
-    return [finite(change.low), finite(change.high)]
 
 
 # A night that never was: what an alert on it would say, so that whoever receives alerts can be tried out.

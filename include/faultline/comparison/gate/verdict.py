@@ -125,11 +125,6 @@ class CellVerdict:
         """By what it is found in another night."""
         return self.config_id, self.metric.key if self.metric else ""
 
-    @property
-    def certain(self) -> bool:
-        """Whether this night alone is enough."""
-        return self.finding is Finding.WORSE and self.q <= CERTAIN
-
 
 @dataclass(frozen=True)
 class GateVerdict:

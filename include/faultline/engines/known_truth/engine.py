@@ -99,6 +99,7 @@ class KnownTruth:
         commit_modes=frozenset({"aligned"}), cycles=frozenset(), granularity=frozenset({"batch", "record"})
     )
     packages: Mapping[str, str] = MappingProxyType({})
+    parameters: frozenset[str] = frozenset()
     programs: str | None = None
     replacer = "the workload supervisor"
     job_settings = "spark.sql."
@@ -123,11 +124,6 @@ class KnownTruth:
 
     def check(self, config: Configuration) -> None:
         """What contradicts its script was refused with the configuration."""
-        if config.generator_on != "host":
-            raise ConfigError("generator_on: no Spark runs beside this engine's program; use host")
-        for key in ("spark_conf", "jvm_options"):
-            if getattr(config, key):
-                raise ConfigError(f"{key}: this engine is no Spark, and has no JVMs; leave it out")
 
     def another(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
         return None

@@ -27,13 +27,11 @@ SNAPSHOTS, CHANGES = (ARCHIVE, ".snapshot"), (".changelog", ".delta")
 
 
 def committed_batches(
-    checkpoint: Path, *, after: int = -1, since_ns: int | None = None, lineage: int = 0, topic: str | None = None
+    checkpoint: Path, *, since_ns: int | None = None, lineage: int = 0, topic: str | None = None
 ) -> list[Commit]:
-    """The committed batches above `after`, made after `since_ns`, in order; empty before the first commit."""
+    """The committed batches, of those made after `since_ns`, in order; empty before the first commit."""
     found = []
     for commit in _numbered(checkpoint / "commits"):
-        if int(commit.name) <= after:
-            continue
         offsets = checkpoint / "offsets" / commit.name
         try:
             committed = commit.stat().st_mtime_ns
@@ -92,7 +90,7 @@ def ends_of(sources: Sequence[Any], topic: str | None = None) -> dict[str, int] 
     return {"0": numbered[0]} if numbered and not of_topics else None
 
 
-def initial_offsets(checkpoint: Path, topic: str | None = None) -> dict[str, int] | None:
+def initial_offsets(checkpoint: Path, topic: str | None) -> dict[str, int] | None:
     """Where the query's source began, as Spark noted it; None when it did not get to that."""
     found = []
     for source in _numbered(checkpoint / "sources"):
@@ -102,14 +100,13 @@ def initial_offsets(checkpoint: Path, topic: str | None = None) -> dict[str, int
     return ends_of(found, topic) if found else None
 
 
-def commits_of(checkpoint: Path, given_up: Path | None = None, topic: str | None = None) -> list[Commit]:
+def commits_of(checkpoint: Path, given_up: Path, topic: str | None = None) -> list[Commit]:
     """The commits of all lineages, those `given_up` first; that folder holds one for each, named by its number.
 
     Raises InfrastructureError when a later lineage does not say where it began.
     """
-    older = [] if given_up is None else _numbered(given_up)
     commits: list[Commit] = []
-    for number, folder in enumerate([*older, checkpoint]):
+    for number, folder in enumerate([*_numbered(given_up), checkpoint]):
         found = committed_batches(folder, lineage=number, topic=topic)
         if number and found:
             start = initial_offsets(folder, topic)

@@ -43,6 +43,7 @@ class Spark:
         granularity=frozenset({"batch", "record"}),
     )
     packages: Mapping[str, str] = MappingProxyType({"pyspark": "Spark"})
+    parameters = frozenset({"generator_on", "jvm_options", "spark_build", "spark_conf"})
     programs: str | None = PROGRAMS
     replacer = "the Spark Master"
     job_settings = "spark.sql."

@@ -173,7 +173,7 @@ def write_names(settings: Settings) -> None:
 SIZE_MB = 4096
 
 
-def mount(image: Path, folder: Path, *, size_mb: int = SIZE_MB) -> None:
+def mount(image: Path, folder: Path) -> None:
     """Has the disk there; an image that is there keeps what it holds. Raises InfrastructureError."""
     folder.mkdir(parents=True, exist_ok=True)
     if is_mounted(folder):
@@ -183,7 +183,7 @@ def mount(image: Path, folder: Path, *, size_mb: int = SIZE_MB) -> None:
         made = image.with_suffix(".new")
         made.unlink(missing_ok=True)
         # No room is kept back for root, as which everything on it runs.
-        _run([str(found("mkfs.ext4")), "-q", "-m", "0", str(made), f"{size_mb}M"])
+        _run([str(found("mkfs.ext4")), "-q", "-m", "0", str(made), f"{SIZE_MB}M"])
         made.rename(image)
     _run([str(found("mount")), "-o", "loop", str(image), str(folder)])
 

@@ -36,7 +36,7 @@ TRANSLATED = frozenset({
     "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.pem", "ssl.certificate.pem",
     "ssl.key.pem", "ssl.key.password", "ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification",
 })  # fmt: skip
-_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -109,23 +109,25 @@ def _certificates(known: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
     if identified is not None:
         options["ssl.endpoint.identification.algorithm"] = "" if identified.lower() == "none" else identified
     if "ssl.ca.pem" in known:
-        files[CA] = _blocks(known["ssl.ca.pem"], "ssl.ca.pem", "CERTIFICATE")
+        files[CA] = _certificate_blocks(known["ssl.ca.pem"], "ssl.ca.pem")
         options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": f"{{folder}}/{CA}"}
     one, other = "ssl.certificate.pem" in known, "ssl.key.pem" in known
     if one != other:
         raise ConfigError(f"ssl.{'key' if one else 'certificate'}.pem: missing beside the other; give both, or neither")
     if one:
         key = plain_key(known["ssl.key.pem"], known.get("ssl.key.password"))
-        files[KEYSTORE] = key + _blocks(known["ssl.certificate.pem"], "ssl.certificate.pem", "CERTIFICATE")
+        files[KEYSTORE] = key + _certificate_blocks(known["ssl.certificate.pem"], "ssl.certificate.pem")
         options |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": f"{{folder}}/{KEYSTORE}"}
     return options, files
 
 
-def _blocks(text: str, key: str, kind: str) -> str:
-    """The blocks of one kind in a PEM file, without what stands between them."""
-    found = [match.group() for match in _BLOCK.finditer(text) if match.group(1) == kind]
+def _certificate_blocks(text: str, key: str) -> str:
+    """The certificates in a PEM file, without what stands between them."""
+    found = [match.group() for match in _CERTIFICATE.finditer(text)]
     if not found:
-        raise ConfigError(f"{key}: holds no {kind} in PEM form; give one that begins with -----BEGIN {kind}-----")
+        raise ConfigError(
+            f"{key}: holds no CERTIFICATE in PEM form; give one that begins with -----BEGIN CERTIFICATE-----"
+        )
     return "".join(f"{one}\n" for one in found)
 
 

@@ -100,12 +100,6 @@ def notifier_of(plan: AlertPlan, alert: Alert) -> BaseNotifier:
     return made
 
 
-def _password(target: Mapping[str, Any]) -> str:
-    """What the server is told; from a file, since every child of a service reads the service's environment."""
-    file = password_file(target)
-    return file.read_text().strip() if file else ""
-
-
 def _quiet(text: str) -> str:
     """A text in which Slack sees nothing but text."""
     return html.escape(one_line(text), quote=False)
@@ -117,7 +111,8 @@ def _mail(target: Mapping[str, Any], alert: Alert) -> BaseNotifier:
 
     host, port = mail_server(target)
     tls = bool(target.get("tls", True))
-    password = _password(target)
+    # From a file, since every child of a service reads the service's environment.
+    password = file.read_text().strip() if (file := password_file(target)) else ""
     connection = {
         "conn_type": "smtp", "host": host, "port": port, "login": target.get("user"),
         "password": password or None, "extra": {"disable_ssl": True, "disable_tls": not tls, "timeout": int(TIMEOUT_S)},

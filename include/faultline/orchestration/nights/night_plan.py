@@ -13,6 +13,7 @@ from faultline.system.text import counted, suggest
 
 if TYPE_CHECKING:
     from faultline.comparison.coverage import Gap
+    from faultline.experiment.build import BuildSpec
     from faultline.experiment.config import Configuration
     from faultline.experiment.matrix import PlannedCell
     from faultline.records.manifest import Baseline, Manifest
@@ -43,15 +44,12 @@ def planned_night(params: Mapping[str, Any]) -> tuple[list[Configuration], list[
     they are measured and judged. Brings no programs here. Raises ConfigError naming the key."""
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.limits import parse_limits
-    from faultline.experiment.build import parse_build
-    from faultline.lifecycle.builds import check_builds, commit_of
+    from faultline.lifecycle.builds import commit_of
 
     configs, cells = night_configurations(params["set"]), night_cells(params, "a night")
     metrics_named(params["metrics"])
     limits = [f"red beyond its limit: {one.metric.name} {one.text}" for one in parse_limits(params.get("limits"))]
-    if params["baseline"] is None:
-        if params["primary"]:
-            raise ConfigError("primary: judges pairs, and there is no baseline to pair with; give one, or leave it out")
+    if (spec := _reference(params, configs)) is None:
         repetitions = params["repetitions"] or LEAST
         words = [
             f"each {repetitions} times, with {params['controls']} controls where something is broken",
@@ -59,8 +57,6 @@ def planned_night(params: Mapping[str, Any]) -> tuple[list[Configuration], list[
             *limits,
         ]
         return configs, cells, words
-    spec = parse_build(params["baseline"], "baseline")
-    check_builds(spec, configs, key="baseline")
     if spec.revision is not None:
         commit_of(spec.revision, load_settings(), key="baseline")
     judged = dict.fromkeys(primary_of(configs, params["primary"]).values())
@@ -74,18 +70,13 @@ def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
 
     Raises ConfigError for a build that cannot be, a figure that is none, and pairs too few to tell anything.
     """
-    if params["baseline"] is None:
-        if params["primary"]:
-            raise ConfigError("primary: judges pairs, and there is no baseline to pair with; give one, or leave it out")
-        return None
-    from faultline.experiment.build import parse_build
-    from faultline.lifecycle.builds import build_of, check_builds
+    from faultline.lifecycle.builds import build_of
     from faultline.lifecycle.environment import installed_build
     from faultline.records.manifest import BASELINE, Baseline
 
     settings, configs = load_settings(), night_configurations(params["set"])
-    spec = parse_build(params["baseline"], "baseline")
-    check_builds(spec, configs, key="baseline")
+    if (spec := _reference(params, configs)) is None:
+        return None
     primary = primary_of(configs, params["primary"])
     pairs_of(params, len(primary))
     brought = build_of(spec, settings, key="baseline")
@@ -93,6 +84,21 @@ def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
     pinned = {**spec.as_mapping(), "revision": brought.commit}
     build = installed_build(settings, brought, configs)
     return Baseline(series=f"{night}{BASELINE}", build=build, spec=pinned, primary=primary)
+
+
+def _reference(params: Mapping[str, Any], configs: Sequence[Configuration]) -> BuildSpec | None:
+    """The build to pair with, None for none. Raises ConfigError for one that cannot be, and for a figure of pairs
+    without one."""
+    from faultline.experiment.build import parse_build
+    from faultline.lifecycle.builds import check_builds
+
+    if params["baseline"] is None:
+        if params["primary"]:
+            raise ConfigError("primary: judges pairs, and there is no baseline to pair with; give one, or leave it out")
+        return None
+    spec = parse_build(params["baseline"], "baseline")
+    check_builds(spec, configs, key="baseline")
+    return spec
 
 
 def other_build_of_night(gap: Gap, plan: Manifest | None, settings: Settings) -> str | None:

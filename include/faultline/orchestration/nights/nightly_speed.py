@@ -138,12 +138,12 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     nights = read_nights(folder)
     own = next(one for one in nights if one.date == night)
     verdict = judge_speed(own, nights, int(context["params"]["baseline_nights"]))
-    lines = [verdict.summary(), *verdict.reasons(), *([verdict.problem] if verdict.problem else [])]
+    lines = [verdict.summary, *verdict.reasons, *([verdict.problem] if verdict.problem else [])]
     lines += [f"bench {name} gave no figures" for name in own.failed]
     print(*lines, sep="\n")
     if problem := write_note(settings, context["dag"].dag_id, context["run_id"], "\n\n".join(map(plain, lines))):
         print(problem)
-    return {"reasons": verdict.reasons(), "problem": verdict.problem, "failed": list(own.failed)}
+    return {"reasons": list(verdict.reasons), "problem": verdict.problem, "failed": list(own.failed)}
 
 
 @task

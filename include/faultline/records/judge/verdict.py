@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from faultline.experiment.attempt import Attempt
 from faultline.records.judge.judge import judge, judged
-from faultline.records.record import Record
+from faultline.records.record import Record, content_problem
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import sync_files
@@ -56,8 +56,9 @@ def stored_record(attempt: Attempt, settings: Settings) -> Record | None:
     for path in settings.records.glob(f"*/{attempt.id}.json"):
         try:
             return Record.model_validate_json(path.read_bytes())
-        except ValidationError:
-            raise InfrastructureError(f"{path}: is no whole record; move it away, then clear the task judge") from None
+        except ValidationError as error:
+            problem = content_problem(error, "move it away, then clear the task judge")
+            raise InfrastructureError(f"{path}: {problem}") from None
     return None
 
 

@@ -13,6 +13,8 @@ import pandas as pd
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogWriter
 
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.plan import is_added
 from faultline.records.judge.counts import Counts
 from faultline.records.judge.cpu import cores_by_second
 from faultline.records.judge.signals import Signals
@@ -50,8 +52,12 @@ ARTIFACTS = {
 
 
 def artifacts(folder: Path) -> dict[str, str]:
-    """Name → path under the results folder, for each known file that the attempt has."""
-    return {name: f"attempts/{folder.name}/{path}" for name, path in ARTIFACTS.items() if (folder / path).exists()}
+    """Name → path under the results folder, for each known file that the attempt has; without a plan that
+    `scripts/migrate.py` made where there was none."""
+    found = {name: f"attempts/{folder.name}/{path}" for name, path in ARTIFACTS.items() if (folder / path).exists()}
+    if is_added(Attempt(folder)):
+        del found["plan"]
+    return found
 
 
 def write_findings(folder: Path, signals: Signals, counts: Counts, course: dict[str, Any]) -> None:

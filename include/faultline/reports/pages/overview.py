@@ -13,7 +13,6 @@ from faultline.lifecycle.progress import is_waiting, phase_of
 from faultline.records.format import NONE, title_of
 from faultline.records.index import Tally
 from faultline.records.manifest import Manifest, Manifests
-from faultline.records.record import SCHEMA
 from faultline.reports.pages.site import STATUSES, Site, paged, render
 from faultline.reports.views.run import explained, minute, period
 from faultline.reports.views.runs import load_of
@@ -192,6 +191,6 @@ def _running(site: Site, attempt: Attempt) -> Running | None:
 def progress(site: Site, plan: Manifest) -> str:
     """How many cells of a plan have a valid record: `3 of 12`."""
     entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
-    sound = {Cell(one.config_id, one.repetition, one.series) for one in entries if one.sound and one.schema == SCHEMA}
+    sound = {Cell(one.config_id, one.repetition, one.series) for one in entries if one.sound}
     wanted = {Cell(cell.config_id, cell.repetition, plan.series) for cell in plan.cells}
     return f"{len(sound & wanted)} of {len(wanted)}"

@@ -52,7 +52,7 @@ class NightRow:
     """One nightly run; or several in a row, back to `until`, of which nothing was measured."""
 
     day: str
-    summary: str
+    verdict: NightVerdict
     missing: int | None
     sweep: str | None = None
     until: str = ""
@@ -61,13 +61,6 @@ class NightRow:
     build: str = NONE
     value: str = NONE
     begins: bool = False
-    beyond: Sequence[str] = ()
-    worse: Sequence[str] = ()
-    suspected: Sequence[str] = ()
-    better: Sequence[str] = ()
-    visible: str = ""
-    power: str = ""
-    problem: str = ""
     changed: str = ""
 
 
@@ -129,13 +122,14 @@ class NightView:
     @cached_property
     def _kept(self) -> Callable[[str | None], NightVerdict]:
         # Of a year of nights only the verdicts that are looked at are read.
-        return cache(lambda sweep_id: kept_verdict(self.results, sweep_id) or NightVerdict())
+        return cache(lambda sweep_id: kept_verdict(self.results, sweep_id) or NightVerdict(summary="not compared"))
 
     @cached_property
     def limit(self) -> Limit | None:
         """The limit of the metric by the newest nightly run that had limits."""
-        newest = reversed(self.nights[-NIGHTS_A_PAGE:])
-        return limit_of((self._kept(night.entries[-1].sweep_id) for night in newest), self.metric)
+        kept = (self._kept(night.entries[-1].sweep_id) for night in reversed(self.nights[-NIGHTS_A_PAGE:]))
+        bounds = next((one.limits for one in kept if one.limits), {})
+        return Limit(self.metric, bounds[self.metric.key]) if self.metric and self.metric.key in bounds else None
 
     @cached_property
     def figure(self) -> go.Figure | None:
@@ -158,7 +152,7 @@ class NightView:
         rows = [(str(plan.logical_date), "nothing measured yet", gap_of(plan, ()).planned) for plan in waiting]
         missed = missed_nights(self._plans, datetime.now(UTC))
         rows += [(gap.series, _NOT_MEASURED.format(self.of), gap.planned) for gap in missed]
-        return {date: NightRow(date[:10], why, planned) for date, why, planned in rows}
+        return {date: NightRow(date[:10], NightVerdict(summary=why), planned) for date, why, planned in rows}
 
     @cached_property
     def dates(self) -> list[str]:
@@ -172,7 +166,7 @@ class NightView:
         for date in dates:
             row = self._row(measured[date]) if date in measured else self._absent[date]
             last = found[-1] if found else row
-            alike = (last.sweep, last.summary, last.missing) == (row.sweep, row.summary, row.missing)
+            alike = (last.sweep, last.verdict, last.missing) == (row.sweep, row.verdict, row.missing)
             if found and row.sweep is None and not row.total and alike:
                 found[-1] = replace(row, until=last.until or last.day)
             else:
@@ -181,7 +175,6 @@ class NightView:
 
     def _row(self, night: Night) -> NightRow:
         sweep = night.entries[-1].sweep_id
-        verdict = self._kept(sweep)
         plan = next((plan for plan in self._plans if plan.logical_date == night.date), None)
         every = [entry for entry in self.entries if str(entry.logical_date) == night.date]
         place = self.course.places.index(night.date) if self.course else -1
@@ -195,19 +188,6 @@ class NightView:
             build=night.build or NONE,
             value=self.course.metric.text(value.value) if self.course and value is not None else NONE,
             begins=self.course is not None and place in self.course.changes,
-            summary=verdict.summary or "not compared",
-            beyond=verdict.beyond,
-            worse=verdict.reasons,
-            suspected=verdict.suspicions,
-            better=verdict.improvements,
-            visible="; ".join(verdict.visible),
-            power=verdict.power or "",
-            problem=verdict.problem or "",
+            verdict=self._kept(sweep),
             changed=self.surroundings.get(night.date, ""),
         )
-
-
-def limit_of(kept: Iterable[NightVerdict], metric: Metric | None) -> Limit | None:
-    """The limit of a figure by the newest night that had limits. `kept`: verdicts of nights, the newest first."""
-    bounds = next((one.limits for one in kept if one.limits), {})
-    return Limit(metric, bounds[metric.key]) if metric and metric.key in bounds else None

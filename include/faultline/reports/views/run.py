@@ -47,7 +47,6 @@ BROKEN = (
 _VERDICTS = {
     "unmet": "The engine did not do what was asked of it; its figures count:",
     "unsound": "The measurement failed; its figures do not count:",
-    "invalid": "Measured, but not valid:",
     "failed": "Not measured, because the attempt failed:",
     "cancelled": "Not measured, because the attempt was cancelled:",
 }

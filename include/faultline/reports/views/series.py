@@ -2,7 +2,6 @@
 
 `series.json` has the curves as the judge left them; a bundle that was unpacked has none, so they are made of the raw
 files. The record says which signal was the last one out, and the bounds; how far it was out stands in the curves.
-Records of schema 1 had no such bounds.
 """
 
 from __future__ import annotations

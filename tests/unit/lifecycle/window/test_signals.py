@@ -155,7 +155,7 @@ def attempt_with(folder: Path, *late: int) -> Attempt:
     return attempt
 
 
-def plan(spec: dict[str, Any] | None = SPEC) -> Any:  # noqa: B006 - read only
+def plan(spec: dict[str, Any] | None = SPEC) -> Any:
     return SimpleNamespace(generator=spec)
 
 

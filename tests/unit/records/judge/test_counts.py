@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.experiment.config import parse_configuration
@@ -92,7 +92,6 @@ def test_totals_are_those_of_a_count_by_hand(
 SUMS = st.tuples(st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))
 
 
-@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.integers(1, 3), st.integers(0, 3) | st.none(), SUMS, SUMS | st.none()), min_size=1, max_size=20

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,10 +21,11 @@ from faultline.records.judge.judge import failed_record, judge, judged
 from faultline.records.judge.parts import lag_area_of_bins
 from faultline.records.judge.signals import Schedule
 from faultline.records.judge.verdict import error_of, judge_attempt, require_valid, stored_record
-from faultline.records.record import Record, committed_schema
-from faultline.records.store import Store
+from faultline.records.record import Record
+from faultline.records.store import Store, validator
 from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.settings import Settings
+from tests.support.attempts import add_plan
 from tests.unit.sample_records import sample
 from tests.unit.synthetic import (
     CORES,
@@ -57,7 +57,7 @@ def control(tmp_path: Path) -> Path:
 def checked(directory: Path, status: str = "valid", *reasons: str) -> Record:
     """A record by the schema, of such a status; `reasons`: how they begin."""
     record = judge(directory)
-    jsonschema.validate(record.as_dict(), committed_schema())
+    validator().validate(record.as_dict())
     assert record.status == status, record.reasons
     assert len(record.reasons) == len(reasons), record.reasons
     assert all(found.startswith(begin) for found, begin in zip(record.reasons, reasons, strict=True)), record.reasons
@@ -66,6 +66,7 @@ def checked(directory: Path, status: str = "valid", *reasons: str) -> Record:
 
 def configure(directory: Path, **config: Any) -> None:
     edit_json(directory / "attempt.json", config=read_attempt(directory).config.model_dump(mode="json") | config)
+    add_plan(directory)
 
 
 def is_unknown(part: Any) -> bool:
@@ -281,7 +282,7 @@ def test_ranks_tell_nothing_once_a_word_was_counted_twice(
     edit_table(control / "harvest" / "counts.parquet", lambda rows: rows.assign(final=rows["expected"] + final))
     configure(control, workload=workload, state_mb=0)
     record = judge(control)
-    jsonschema.validate(record.as_dict(), committed_schema())
+    validator().validate(record.as_dict())
     metrics = record.metrics
     assert metrics.latency_ms.method == "rank"
     figures = metrics.latency_ms.model_dump(exclude={"method", "batches"})
@@ -319,7 +320,7 @@ def test_by_whose_clock_latencies_end_stands_in_the_environment(
     clocks = [{"kind": "clock", "host": "kafka", "offset_s": one, "round_trip_s": 0.001} for one in asked]
     edit_lines(killed / "recorder.jsonl", lambda lines: [*clocks, *lines])
     record = judge(killed)
-    jsonschema.validate(record.as_dict(), committed_schema())
+    validator().validate(record.as_dict())
     found = record.environment.latency_clock
     assert found is not None and found.ahead_ms == ahead_ms
     assert (found.host, found.uncertain_ms, found.unsure) == said
@@ -327,7 +328,7 @@ def test_by_whose_clock_latencies_end_stands_in_the_environment(
 
 def test_a_failed_record_keeps_every_key(killed: Path) -> None:
     record = failed_record(read_attempt(killed), "failed", ["driver: it never came up"], killed)
-    jsonschema.validate(record.as_dict(), committed_schema())
+    validator().validate(record.as_dict())
     assert record.status == "failed"
     assert record.metrics.recovery.model_dump().keys() == judge(killed).metrics.recovery.model_dump().keys()
     assert "recorder" in record.artifacts
@@ -433,6 +434,7 @@ def test_of_a_job_whose_outputs_tell_nothing_lag_says_when_it_is_over(killed: Pa
 def test_what_is_out_of_sight_on_a_target_is_null_with_its_reason_and_not_0(control: Path) -> None:
     why = {f"{figure}.{role}": "far" for figure in ("cpu_cores", "rss_mb") for role in ("kafka", "executors")}
     edit_json(control / "attempt.json", not_measured=why)
+    add_plan(control)
     metrics = checked(control).metrics
     assert (metrics.cpu_cores.kafka, metrics.cpu_cores.executors, metrics.rss_mb.executors) == (None, None, None)
     assert metrics.cpu_cores.driver == pytest.approx(CORES["driver"], abs=1e-3)
@@ -474,7 +476,7 @@ def test_a_damaged_record_is_named(attempt: Attempt, settings: Settings) -> None
     path = settings.records / "c0ffee000000" / f"{attempt.id}.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    with pytest.raises(InfrastructureError, match=f"{attempt.id}.json: is no whole record; move it away"):
+    with pytest.raises(InfrastructureError, match=f"{attempt.id}.json: file: .*; move it away"):
         judge_attempt(attempt, settings)
 
 

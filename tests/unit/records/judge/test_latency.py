@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.records.judge.latency import summarise
@@ -74,7 +74,6 @@ def test_nothing_measured_is_unknown_and_not_zero() -> None:
     assert (latency.mean, latency.p99, latency.count, latency.method) == (None, None, 0, "rank")
 
 
-@settings(deadline=None, max_examples=30)
 @given(GROUPS, st.integers(1, 7))
 def test_chunks_make_no_difference(groups: list[tuple[int, int]], size: int) -> None:
     rows = [(1_002_000 + value, 1_002_000 + 2 * value, False, n) for value, n in groups]

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pandas as pd
 import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.plan import read_plan
 from faultline.records.judge.judge import judge
-from faultline.records.record import Record, committed_schema
+from faultline.records.record import Record
+from faultline.records.store import validator
 from faultline.system.journal import Line
 from tests.unit.synthetic import NS, T0_NS, Scenario, Synthetic, edit_event, edit_lines, edit_table
 
@@ -33,7 +33,7 @@ class Repeated:
     def judged(self, *codes: str) -> Record:
         """A record with such reasons."""
         record = judge(self.folder)
-        jsonschema.validate(record.as_dict(), committed_schema())
+        validator().validate(record.as_dict())
         assert [reason.partition(":")[0] for reason in record.reasons] == list(codes)
         return record
 

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.records.judge.steady import (
@@ -27,7 +27,6 @@ from faultline.records.judge.steady import (
 
 
 @given(st.integers(0, 50), st.integers(6, 24))
-@settings(deadline=None, max_examples=25)
 def test_a_planted_level_is_found_where_it_begins(seed: int, begin: int) -> None:
     noise = 0.02 * np.random.default_rng(seed).standard_normal(30)
     found = level_begins(np.where(np.arange(30) < begin, 10.0, 5.0) + noise)
