@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 
 from benchmarks.blocks import measure_blocks
-from benchmarks.figure import Figure
+from benchmarks.figure import BenchmarkFigure
 from benchmarks.installation import own_home
 from benchmarks.slowdowns import (
     FIGURES,
@@ -32,7 +32,7 @@ SEED = 2031
 _OPEN, _CLOSED = 0.0, 1.0
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """Ten pairs, one when `quick`, which can tell nothing. `FIGURE_change`: of the figure with its 95 % interval."""
     parameters, pairs = (QUICK_PARAMETERS, QUICK_PAIRS) if quick else (PARAMETERS, PAIRS)
 
@@ -45,7 +45,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     return figures(measured, say)
 
 
-def figures(pairs: Sequence[Block], say: Say) -> dict[str, Figure]:
+def figures(pairs: Sequence[Block], say: Say) -> dict[str, BenchmarkFigure]:
     """How much more each figure is with strangers kept out."""
     found = {}
     for name, key in FIGURES.items():

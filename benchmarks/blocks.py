@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
-from faultline.cli.run_one import run_single
+from faultline.cli.run_command import run_single
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.record import Record
 from faultline.system.text import Say

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from benchmarks.figure import Figure, summarise, total
+from benchmarks.figure import BenchmarkFigure, summarise, total
 from benchmarks.installation import LONGEST_SWEEP_S, MATRIX, await_run, form
-from benchmarks.leftovers import Tally, series_tally, stray_ports, stray_processes, stray_topics, unclosed
+from benchmarks.leak_check import CellCounts, series_tally, stray_ports, stray_processes, stray_topics, unclosed
 from faultline.experiment.cell import EXPERIMENT, sweep_id_of
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.store import Store
@@ -38,7 +38,7 @@ _COUNTS = {
 _NEVER = ("lost_records", "duplicate_records", "remeasured")
 
 
-class Diary:
+class BenchmarkLog:
     """What a long benchmark has done: acts and sweeps, a line each. A crash of the benchmark itself loses none."""
 
     def __init__(self, path: Path, act: str) -> None:
@@ -83,14 +83,14 @@ class Diary:
         path.rename(path.with_name(f"{path.stem}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"))
 
 
-class Act(Protocol):
+class SweepAction(Protocol):
     """Something that is done to a sweep; a dataclass."""
 
     @property
     def number(self) -> int: ...
 
 
-A = TypeVar("A", bound=Act)
+A = TypeVar("A", bound=SweepAction)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Sweep:
     acts: int
     triggers: int
     seconds: float
-    outcome: Tally
+    outcome: CellCounts
     state: str
 
 
@@ -118,7 +118,7 @@ class BrokenSweeps(ABC, Generic[A]):
     triggers = 1
     end_s = LONGEST_SWEEP_S
 
-    def __init__(self, settings: Settings, diary: Diary, say: Say) -> None:
+    def __init__(self, settings: Settings, diary: BenchmarkLog, say: Say) -> None:
         self.settings, self.diary, self.say = settings, diary, say
 
     @abstractmethod
@@ -133,7 +133,7 @@ class BrokenSweeps(ABC, Generic[A]):
     def api(self) -> AirflowApi:
         return AirflowApi(self.settings)
 
-    def go_through(self, acts: Sequence[A]) -> dict[str, Figure]:
+    def go_through(self, acts: Sequence[A]) -> dict[str, BenchmarkFigure]:
         """Do the acts that are not done yet, then measure in peace; return what the dead left behind."""
         for former in self.api.runs(MATRIX, "queued", "running"):
             self.say(f"{former['dag_run_id']}: goes on from an interrupted call")
@@ -231,7 +231,7 @@ def calm(settings: Settings, say: Say) -> None:
     )
 
 
-def left_behind(settings: Settings, say: Say) -> dict[str, Figure]:
+def left_behind(settings: Settings, say: Say) -> dict[str, BenchmarkFigure]:
     """Count what is left of the dead once all is calm, and records that cannot be read; report each of them."""
     found = {
         "orphan_processes": stray_processes(settings),
@@ -248,7 +248,7 @@ def left_behind(settings: Settings, say: Say) -> dict[str, Figure]:
     return figures
 
 
-def sums(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+def sums(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, BenchmarkFigure]:
     """Sum all sweeps' tallies, runs and seconds; `low` and `high` are those of single sweeps."""
     found = {name: total([sweep["outcome"][key] for sweep in sweeps]) for name, key in _COUNTS.items()}
     found["triggers"] = total([sweep["triggers"] for sweep in sweeps])
@@ -256,7 +256,7 @@ def sums(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
     return found
 
 
-def require_none(name: str, found: Mapping[str, Figure], never: Sequence[str] = ()) -> None:
+def require_none(name: str, found: Mapping[str, BenchmarkFigure], never: Sequence[str] = ()) -> None:
     """Raise InfrastructureError for what must not be in the benchmark `name`; `never`: further figures of that kind."""
     forbidden = [figure for figure in found if figure.startswith(("orphan_", "unreadable_"))]
     forbidden += [*_NEVER, *never]

@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.broken_sweeps import BrokenSweeps, Diary, asked, require_none, sums
-from benchmarks.figure import Figure, total
+from benchmarks.broken_sweeps import BenchmarkLog, BrokenSweeps, asked, require_none, sums
+from benchmarks.figure import BenchmarkFigure, total
 from benchmarks.installation import own_services
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import EXPERIMENT, sweep_id_of
@@ -30,7 +30,7 @@ from faultline.installation.supervision import marked_processes
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.system.processes import read_ledger, victim_of
+from faultline.system.process_ledger import read_ledger, victim_of
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 from faultline.system.waiting import wait_until
@@ -95,7 +95,7 @@ def plan_kills() -> list[Kill]:
     return [Kill(number, *kill) for number, kill in enumerate(kills)]
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """Kill and count: all planned kills, or six when `quick`. Figures: what was killed, what became of the cells, what
     was left behind, and the wall time.
 
@@ -105,7 +105,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     database = os.environ.get(BENCH_DATABASE, "")
     with own_services("crash_postgresql" if database else "crash", say, database) as settings:
         # The quick kills are the first ones of all: a journal of their own keeps them from counting as done.
-        diary = Diary(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl"), "kill")
+        diary = BenchmarkLog(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl"), "kill")
         leftovers = Kills(settings, diary, say).go_through(kills)
     found = {**figures(diary.sweeps, diary.acts), **leftovers}
     diary.move_aside()  # all kills are done: the next call measures again
@@ -113,7 +113,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     return found
 
 
-def figures(sweeps: Sequence[dict[str, Any]], kills: Sequence[dict[str, Any]]) -> dict[str, Figure]:
+def figures(sweeps: Sequence[dict[str, Any]], kills: Sequence[dict[str, Any]]) -> dict[str, BenchmarkFigure]:
     """Count the kills by victim, and sum over all sweeps."""
     victims = sorted({kill["victim"] for kill in kills})
     found = {f"kills_{victim}": total([float(kill["victim"] == victim) for kill in kills]) for victim in victims}

@@ -21,20 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figure import Figure
+from benchmarks.figure import BenchmarkFigure
 from benchmarks.neighbours.neighbour import neighbour
-from benchmarks.topics import fresh_topics
+from benchmarks.synthetic_topics import fresh_topics
 from fault.identity import EXECUTOR
-from faultline.cli.operations import bring_up
+from faultline.cli.service_control import bring_up
 from faultline.engines.registry import engine_of
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
-from faultline.experiment.common import SECONDS_AFTER_FAULT
+from faultline.experiment.attempt_plan import Ordered, Places, PlannedEngine, resolve
+from faultline.experiment.common_parameters import SECONDS_AFTER_FAULT
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import Ordered, Places, PlannedEngine, resolve
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import JournalReader, events, last
-from faultline.system.processes import Entry, end_processes, process_of, spawn_detached, victim_of
+from faultline.system.process_ledger import LedgerEntry, end_processes, process_of, spawn_detached, victim_of
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 from faultline.system.waiting import wait_until
@@ -54,7 +54,7 @@ _STOP_S = 10.0
 FULL, QUICK = (4, 50), (2, 20)
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """Measure all figures of the benchmark `fault_timing`.
 
     It starts a broker; makes a topic of its own and deletes it. The journals stay under `bench` of the installation.
@@ -70,22 +70,22 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     return figures(runs)
 
 
-def figures(runs: Sequence[Sequence[float]]) -> dict[str, Figure]:
+def figures(runs: Sequence[Sequence[float]]) -> dict[str, BenchmarkFigure]:
     """The figures from the errors of each run in ms; every second run was loaded."""
     every = [error for errors in runs for error in errors]
     loaded = runs[1::2]
 
-    def figure(percent: float, chosen: Sequence[Sequence[float]]) -> Figure:
+    def figure(percent: float, chosen: Sequence[Sequence[float]]) -> BenchmarkFigure:
         each = [percentile(errors, percent) for errors in chosen]
         value = percentile([error for errors in chosen for error in errors], percent)
-        return Figure(value, "ms", min(each), max(each), len(each))
+        return BenchmarkFigure(value, "ms", min(each), max(each), len(each))
 
     return {
         "error_p99_ms": figure(99, runs),
         "error_p50_ms": figure(50, runs),
         "error_max_ms": figure(100, runs),
         "loaded_error_p99_ms": figure(99, loaded),
-        "faults": Figure(len(every), "1", min(map(len, runs)), max(map(len, runs)), len(runs)),
+        "faults": BenchmarkFigure(len(every), "1", min(map(len, runs)), max(map(len, runs)), len(runs)),
     }
 
 
@@ -146,7 +146,7 @@ def errors_ms(lines: Sequence[dict[str, Any]], faults: int) -> list[float]:
 def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: int) -> list[dict[str, Any]]:
     """Runs a conductor until the last fault is settled; returns its journal. It is ended also when that fails."""
     entry = spawn_detached(
-        [sys.executable, "-m", "faultline.lifecycle.conductor", "--attempt-dir", str(attempt.folder)],
+        [sys.executable, "-m", "faultline.lifecycle.fault_scheduler", "--attempt-dir", str(attempt.folder)],
         role="conductor",
         attempt=attempt.id,
         ledger=attempt.ledger,
@@ -180,7 +180,7 @@ def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: in
     return lines
 
 
-def _end(entry: Entry) -> None:
+def _end(entry: LedgerEntry) -> None:
     if (process := victim_of(entry)) is not None:
         end_processes([process], grace_s=_STOP_S)
 

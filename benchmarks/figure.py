@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 
 @dataclass(frozen=True)
-class Figure:
+class BenchmarkFigure:
     """A measured value with its unit, its range over `n` repetitions, `n`, and what each of them gave."""
 
     value: float
@@ -23,24 +23,24 @@ class Figure:
     values: tuple[float, ...] = ()
 
 
-def summarise(values: Sequence[float], unit: str) -> Figure:
+def summarise(values: Sequence[float], unit: str) -> BenchmarkFigure:
     """Median, smallest and largest of at least one value."""
-    return Figure(statistics.median(values), unit, min(values), max(values), len(values), tuple(values))
+    return BenchmarkFigure(statistics.median(values), unit, min(values), max(values), len(values), tuple(values))
 
 
-def exactly(value: float, unit: str, n: int = 1) -> Figure:
+def exactly(value: float, unit: str, n: int = 1) -> BenchmarkFigure:
     """One value that has no range."""
-    return Figure(value, unit, value, value, n)
+    return BenchmarkFigure(value, unit, value, value, n)
 
 
-def total(values: Sequence[float], unit: str = "1") -> Figure:
+def total(values: Sequence[float], unit: str = "1") -> BenchmarkFigure:
     """Sum; `low` and `high` are the least and the greatest of the values."""
-    return Figure(sum(values), unit, min(values, default=0), max(values, default=0), len(values))
+    return BenchmarkFigure(sum(values), unit, min(values, default=0), max(values, default=0), len(values))
 
 
-def share(hits: npt.ArrayLike) -> Figure:
+def share(hits: npt.ArrayLike) -> BenchmarkFigure:
     """Share of what holds, with its 95 % interval (Wilson 1927)."""
     each = np.asarray(hits)
     found = binomtest(int(each.sum()), len(each))
     low, high = found.proportion_ci(0.95, "wilson")
-    return Figure(found.statistic, "share", float(low), float(high), len(each))
+    return BenchmarkFigure(found.statistic, "share", float(low), float(high), len(each))

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from faultline.cli.operations import bring_up
-from faultline.cli.sweeping import await_dags
+from faultline.cli.service_control import bring_up
+from faultline.cli.sweep_runner import await_dags
 from faultline.experiment.attempt import write_json
 from faultline.experiment.cell import EXPERIMENT
 from faultline.installation.airflow import DATABASE

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.broken_sweeps import Diary, new_series
-from benchmarks.figure import Figure, summarise
+from benchmarks.broken_sweeps import BenchmarkLog, new_series
+from benchmarks.figure import BenchmarkFigure, summarise
 from benchmarks.installation import MATRIX, form, own_services
-from benchmarks.leftovers import attempts_of, series_tally
+from benchmarks.leak_check import attempts_of, series_tally
 from faultline.experiment.cell import sweep_id_of
 from faultline.installation.supervisord import Supervisor
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
@@ -37,7 +37,7 @@ _TIMEOUT_S = 12 * 3600.0
 Sample = dict[str, tuple[float, int]]
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """200 cells, or 10 when `quick`. Figures: cells, attempts, `fixed_s` an experiment, lock errors, and of each
     service the memory and the descriptors in the first and the last quarter of the sweep.
 
@@ -45,7 +45,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     """
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     with own_services("sweep", say) as settings:
-        diary = Diary(settings.home / f"sweep-{repetitions}.jsonl", "run")
+        diary = BenchmarkLog(settings.home / f"sweep-{repetitions}.jsonl", "run")
         series, runs = next(iter(diary.unfinished.items()), (new_series("long"), list[str]()))
         api = AirflowApi(settings)
         # A run that goes on by itself is followed; a second one beside it would measure the same cells.
@@ -71,13 +71,13 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     return found
 
 
-def fixed_cost(starts: Sequence[float], *, measured_s: float) -> dict[str, Figure]:
+def fixed_cost(starts: Sequence[float], *, measured_s: float) -> dict[str, BenchmarkFigure]:
     """`fixed_s`: from an experiment's start to the next one's, less what it measures; `starts` in order, in seconds."""
     gaps = [later - earlier - measured_s for earlier, later in zip(starts, starts[1:], strict=False)]
     return {"fixed_s": summarise(gaps, "s")} if gaps else {}
 
 
-def growth(samples: Sequence[Sample]) -> dict[str, Figure]:
+def growth(samples: Sequence[Sample]) -> dict[str, BenchmarkFigure]:
     """Memory and descriptors of each service: `value` is the median of the last quarter, `low` that of the first.
 
     Nothing when there are too few samples for quarters.
@@ -90,7 +90,7 @@ def growth(samples: Sequence[Sample]) -> dict[str, Figure]:
         for place, (name, unit) in enumerate((("memory", "MB"), ("descriptors", "1"))):
             values = [float(sample[service][place]) for sample in samples if service in sample]
             first, last = statistics.median(values[:quarter]), statistics.median(values[-quarter:])
-            found[f"{name}_{service}"] = Figure(last, unit, first, max(values), len(values))
+            found[f"{name}_{service}"] = BenchmarkFigure(last, unit, first, max(values), len(values))
     return found
 
 

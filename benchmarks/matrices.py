@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from benchmarks.figure import Figure, summarise
-from faultline.cli.operations import bring_up
-from faultline.cli.sweeping import await_dags
+from benchmarks.figure import BenchmarkFigure, summarise
+from faultline.cli.service_control import bring_up
+from faultline.cli.sweep_runner import await_dags
 from faultline.experiment.cell import EXPERIMENT, sweep_id_of
 from faultline.experiment.matrices import MATRICES
 from faultline.lifecycle.progress import current_attempt, phase_of
@@ -36,7 +36,7 @@ _PAGE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MatrixOutcome:
     """What became of one matrix: its sweep, the state of its run, how long it took, and its records."""
 
     matrix: str
@@ -57,7 +57,7 @@ class Outcome:
         ]
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """Runs all matrices, or two when `quick`. Figures for each: MATRIX_s, MATRIX_experiments, MATRIX_valid; `pages`.
 
     The records are of a series of their own, so each call measures. Raises InfrastructureError after the last matrix
@@ -81,7 +81,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     return figures(outcomes, len(answers))
 
 
-def figures(outcomes: Sequence[Outcome], pages: int) -> dict[str, Figure]:
+def figures(outcomes: Sequence[MatrixOutcome], pages: int) -> dict[str, BenchmarkFigure]:
     """The figures; `pages` is how many answers of pages were checked."""
 
     found = {}
@@ -94,7 +94,7 @@ def figures(outcomes: Sequence[Outcome], pages: int) -> dict[str, Figure]:
     return found
 
 
-def troubles(outcome: Outcome) -> list[str]:
+def troubles(outcome: MatrixOutcome) -> list[str]:
     """What is wrong with a matrix that has ended; empty when nothing is."""
     if not outcome.valid:
         why = f": {outcome.reasons[-1]}" if outcome.reasons else ", no record at all"
@@ -107,7 +107,7 @@ def form(series: str) -> dict[str, Any]:
     return {"preset": PRESET, "series": series, "only_missing": False}
 
 
-def _drive(api: AirflowApi, settings: Settings, matrix: str, stamp: str, say: Say) -> Outcome:
+def _drive(api: AirflowApi, settings: Settings, matrix: str, stamp: str, say: Say) -> MatrixOutcome:
     """Triggers one matrix and follows it to its end."""
     began = time.monotonic()
     run_id = api.trigger(matrix, form(f"bench-{stamp}"), run_id=f"bench_{stamp}_{matrix}")
@@ -123,7 +123,7 @@ def _drive(api: AirflowApi, settings: Settings, matrix: str, stamp: str, say: Sa
 
     state = wait_until(ended, timeout_s=TIMEOUT_S, every_s=POLL_S, what=f"{matrix}: the end of the run {run_id}")
     records = tuple(Store(settings.results).query(sweep=sweep_id))
-    return Outcome(matrix, sweep_id, state, time.monotonic() - began, records)
+    return MatrixOutcome(matrix, sweep_id, state, time.monotonic() - began, records)
 
 
 def _progress(settings: Settings, sweep_id: str) -> str:
@@ -131,14 +131,14 @@ def _progress(settings: Settings, sweep_id: str) -> str:
     return "planning" if attempt is None else f"{attempt.id} {phase_of(attempt).name}"
 
 
-def _show(outcome: Outcome, say: Say) -> None:
+def _show(outcome: MatrixOutcome, say: Say) -> None:
     head = f"{outcome.matrix}: {outcome.state} after {outcome.seconds:.0f} s"
     say(f"{head}, {len(outcome.records)} experiments, {outcome.valid} valid")
     for reason in outcome.reasons:
         say(f"   {reason}")
 
 
-def _pages(settings: Settings, outcome: Outcome, token: str) -> list[str | None]:
+def _pages(settings: Settings, outcome: MatrixOutcome, token: str) -> list[str | None]:
     """A line for each wrong answer, None for each right one: the pages of matrix and sweep, with a login and without.
 
     A matrix without records has no page, which is no further problem.

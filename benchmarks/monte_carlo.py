@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.figure import Figure, share
+from benchmarks.figure import BenchmarkFigure, share
 from faultline.system.text import Say
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
-class Study(dict[str, Figure]):
+class Study(dict[str, BenchmarkFigure]):
     """Figures by name, as they are found."""
 
     def __init__(self, say: Say, seed: int) -> None:
@@ -39,7 +39,7 @@ class Study(dict[str, Figure]):
         self._say("\n".join(f"{name}: {_text(figure)}" for name, figure in new))
 
 
-def _text(figure: Figure) -> str:
+def _text(figure: BenchmarkFigure) -> str:
     return f"{figure.value:.1%}" if figure.unit == "share" else f"{figure.value:.4g} {figure.unit}"
 
 

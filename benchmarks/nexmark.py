@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.figure import Figure, summarise
+from benchmarks.figure import BenchmarkFigure, summarise
 from benchmarks.speed.spark_job import run_job, submit_command
 from faultline.cli.nexmark_sweep import wanted_of
-from faultline.cli.sweeping import run_wanted
+from faultline.cli.sweep_runner import run_wanted
 from faultline.comparison.findings.nexmark import per_core, per_machine
 from faultline.engines.spark.settings import NEXMARK_SETTINGS
 from faultline.experiment.config import parse_configuration
@@ -26,7 +26,7 @@ EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
 READ = tuple(dict.fromkeys(map(reads, QUERIES)))
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """All queries through the matrix's preset `default`, or its `smoke` when `quick`.
 
     Figures: events_per_s_QUERY, events_per_s_per_core_QUERY, events_per_s_per_core_with_driver_QUERY, and of the
@@ -44,7 +44,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     return found
 
 
-def figures(records: Sequence[Record]) -> dict[str, Figure]:
+def figures(records: Sequence[Record]) -> dict[str, BenchmarkFigure]:
     """The figures by name."""
     kinds = (
         ("events_per_s", "events/s", per_machine(records)),
@@ -84,7 +84,7 @@ def source_per_core(settings: Settings, quick: bool) -> dict[tuple[str, ...], li
 
 def source_figures(
     source: Mapping[tuple[str, ...], Sequence[float]], queries: Mapping[str, Sequence[float]]
-) -> dict[str, Figure]:
+) -> dict[str, BenchmarkFigure]:
     """source_events_per_s_per_core_READ, and source_share_QUERY: CPU time of its events ÷ CPU time of the query.
 
     `queries`: events per second and core of each, as `per_core` gives them.

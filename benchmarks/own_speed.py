@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faultline.comparison.compare import Comparison, Verdict, compare, scatter_of_series
-from faultline.comparison.night_verdict import NightVerdict
-from faultline.comparison.nights import counts_in_words
+from faultline.comparison.compare import Comparison, ComparisonVerdict, compare, scatter_of_series
+from faultline.comparison.nightly_history import counts_in_words
+from faultline.comparison.nightly_verdict import NightlyVerdict
 from faultline.comparison.statistics.estimate import Values, exactly, median_of
 
 # Of all other figures less is better: seconds, cores, megabytes, errors, exponents.
@@ -24,7 +24,7 @@ OF_A_MACHINE = ("cores", "memory_mb", "system", "python")
 
 
 @dataclass(frozen=True)
-class SpeedNight:
+class SpeedRun:
     """One night. `figures`: what each repetition gave, by `<benchmark>.<figure>`. `failed`: benchmarks without any."""
 
     date: str
@@ -39,7 +39,7 @@ class SpeedNight:
         return self.date[:10]
 
 
-def judge_speed(night: SpeedNight, nights: Sequence[SpeedNight], window: int) -> NightVerdict:
+def judge_speed(night: SpeedRun, nights: Sequence[SpeedRun], window: int) -> NightlyVerdict:
     """Holds a night against those of the newest build among the `window` before it on a machine like its own."""
     before = [one for one in nights if one.date < night.date and one.machine == night.machine and one.figures]
     before = sorted(before, key=lambda one: one.date)[-window:]
@@ -47,7 +47,7 @@ def judge_speed(night: SpeedNight, nights: Sequence[SpeedNight], window: int) ->
     known: dict[str, Any] = {"date": night.date, "build": night.build, "baseline": tuple(one.date for one in baseline)}
     if not night.figures or not baseline:
         why = "no earlier night on such a machine" if night.figures else "no benchmark gave a figure"
-        return NightVerdict(**known, summary="nothing to compare", problem=f"{night.day}: {why}")
+        return NightlyVerdict(**known, summary="nothing to compare", problem=f"{night.day}: {why}")
     pairs, floors = {}, {}
     for name, after in night.figures.items():
         sides = [one.figures[name] for one in baseline if name in one.figures]
@@ -59,13 +59,13 @@ def judge_speed(night: SpeedNight, nights: Sequence[SpeedNight], window: int) ->
         chosen = {name: pair for name, pair in pairs.items() if lower is not _more_is_better(name)}
         found |= compare(chosen, lower_is_better=lower, floors=floors)
     verdicts = [one.verdict for one in found.values()]
-    summary = counts_in_words({one: verdicts.count(one) for one in Verdict}, [one.day for one in baseline])
-    worse = (name for name in pairs if found[name].verdict is Verdict.WORSE)
+    summary = counts_in_words({one: verdicts.count(one) for one in ComparisonVerdict}, [one.day for one in baseline])
+    worse = (name for name in pairs if found[name].verdict is ComparisonVerdict.WORSE)
     reasons = tuple(_line(name, found[name]) for name in worse)
-    return NightVerdict(**known, summary=summary if found else "nothing to compare", reasons=reasons)
+    return NightlyVerdict(**known, summary=summary if found else "nothing to compare", reasons=reasons)
 
 
-def read_nights(folder: Path) -> list[SpeedNight]:
+def read_nights(folder: Path) -> list[SpeedRun]:
     """The nights that are kept in a folder, the oldest first."""
     return [_night(json.loads(file.read_text())) for file in sorted(folder.glob("*.json"))]
 
@@ -77,10 +77,10 @@ def as_json(
     return {"schema": 1, "date": date, "build": build, "outcomes": list(outcomes), "failures": dict(failures)}
 
 
-def _night(kept: Mapping[str, Any]) -> SpeedNight:
+def _night(kept: Mapping[str, Any]) -> SpeedRun:
     outcomes = kept["outcomes"]
     machine = outcomes[0]["machine"] if outcomes else {}
-    return SpeedNight(
+    return SpeedRun(
         date=kept["date"],
         build=kept["build"],
         machine=tuple(str(machine.get(key)) for key in OF_A_MACHINE),

@@ -11,17 +11,17 @@ import math
 from collections.abc import Mapping, Sequence
 
 from benchmarks.blocks import measure_blocks, measured
-from benchmarks.figure import Figure, exactly
-from faultline.comparison.cells import interval_of
+from benchmarks.figure import BenchmarkFigure, exactly
 from faultline.comparison.compare import metrics_named
-from faultline.comparison.gate.nights import change_text
-from faultline.comparison.gate.verdict import CellVerdict, Paired, Pairs, judge_gate
+from faultline.comparison.config_points import interval_of
+from faultline.comparison.regression_gate.nightly_pairs import change_text
+from faultline.comparison.regression_gate.verdict import CellVerdict, Paired, Pairs, judge_gate
 from faultline.comparison.statistics.estimate import Between
 from faultline.engines.spark.conf_rules import BUSY
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.catalogue import CPU_PER_MILLION
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
 from faultline.system.errors import InfrastructureError
 from faultline.system.text import Say
 
@@ -37,7 +37,7 @@ SEED = 2029
 Block = Mapping[float, Record]
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """Eight blocks of four experiments, one when `quick`, which can tell nothing.
 
     `busy_us`: microseconds of a core that ten percent come to. `FIGURE_PERCENT_change`: that of the figure with its
@@ -54,9 +54,9 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     return {"busy_us": exactly(cost_us / 10, "µs"), **figures(found, say)}
 
 
-def figures(blocks: Sequence[Block], say: Say) -> dict[str, Figure]:
+def figures(blocks: Sequence[Block], say: Say) -> dict[str, BenchmarkFigure]:
     """What the gate says of each figure and each share of planted work."""
-    found: dict[str, Figure] = {}
+    found: dict[str, BenchmarkFigure] = {}
     for share in PLANTED:
         for name, key in FIGURES.items():
             verdict = judged(blocks, share, key)
@@ -75,7 +75,7 @@ def judged(blocks: Sequence[Block], share: float, key: str) -> CellVerdict:
     (metric,) = metrics_named([key])
     values: list[tuple[Between, Between]] = []
     for block in blocks:
-        before, after = (interval_of(Entry.of(block[each]), key) for each in (0.0, share))
+        before, after = (interval_of(IndexEntry.of(block[each]), key) for each in (0.0, share))
         if before is not None and after is not None:
             values.append((before, after))
     pairs = Pairs.of("word_count", f"{share:.0%}", metric, values, len(blocks))
@@ -83,12 +83,12 @@ def judged(blocks: Sequence[Block], share: float, key: str) -> CellVerdict:
     return verdict
 
 
-def change_of(verdict: CellVerdict) -> Figure | None:
+def change_of(verdict: CellVerdict) -> BenchmarkFigure | None:
     """By how much a figure is more, with its 95 % interval; None where that has no ends."""
     change = verdict.change
     if change is None or not (math.isfinite(change.low) and math.isfinite(change.high)):
         return None
-    return Figure(change.value, "1", change.low, change.high, verdict.pairs)
+    return BenchmarkFigure(change.value, "1", change.low, change.high, verdict.pairs)
 
 
 def measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Say) -> Record:

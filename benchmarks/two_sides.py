@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from scipy import stats
 
-from benchmarks.figure import Figure
+from benchmarks.figure import BenchmarkFigure
 from benchmarks.monte_carlo import Bools, Floats, Study, standard
 
 RUNS, RECOVERIES, CORRELATIONS = (2, 3, 5, 10), (1, 3, 5), (0.0, 0.4, 0.8)
@@ -67,7 +67,7 @@ def _studies(
             if not math.isnan(each[0]):
                 count = draws * len(each) // TWO_SIDES[name][1]
                 mean = float(np.mean(each))
-                study[f"{question}_{name}_{what}_{case}"] = Figure(mean, "share", min(each), max(each), count)
+                study[f"{question}_{name}_{what}_{case}"] = BenchmarkFigure(mean, "share", min(each), max(each), count)
 
 
 def _watched(values: Floats, watched: float, planted: float) -> tuple[Floats, Floats]:

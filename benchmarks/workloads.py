@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from benchmarks.figure import Figure, exactly
-from faultline.cli.operations import bring_up, require
-from faultline.cli.run_one import run_single
+from benchmarks.figure import BenchmarkFigure, exactly
+from faultline.cli.run_command import run_single
+from faultline.cli.service_control import bring_up, require
 from faultline.comparison.capacity import highest_near, search_capacity
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.lifecycle.environment import default_build
@@ -30,14 +30,14 @@ COMMON = {"fault": "none", "warmup_s": 15, "duration_s": 25, "checkpoint_interva
 QUICK = ("pi",)
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """Searches what each workload sustains. Figures: tuples_per_s_per_core_WORKLOAD, sustained_rate_WORKLOAD.
 
     A tuple is what the workload counts: a word, a record, or a joined refresh. Cores are those of the executors and
     their Python workers. Records of earlier calls answer again, so an interrupted benchmark goes on where it was.
     """
     settings = bring_up(say)
-    figures: dict[str, Figure] = {}
+    figures: dict[str, BenchmarkFigure] = {}
     for name, (values, guess) in WORKLOADS.items():
         if quick and name not in QUICK:
             continue
@@ -52,7 +52,9 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
         if found.sustained is None:
             continue
         highest = found.exceeded or found.sustained
-        figures[f"sustained_rate_{name}"] = Figure(found.sustained, "records/s", found.sustained, highest, len(records))
+        figures[f"sustained_rate_{name}"] = BenchmarkFigure(
+            found.sustained, "records/s", found.sustained, highest, len(records)
+        )
         per_core = tuples_per_s_per_core(records[found.sustained])
         if per_core is not None:
             figures[f"tuples_per_s_per_core_{name}"] = exactly(per_core, "tuples/s/core")

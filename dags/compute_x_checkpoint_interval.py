@@ -1,5 +1,5 @@
 """Compute × checkpoint interval: whether checkpoints disturb heavy work more than light work."""
 
-from faultline.orchestration.sweep import matrix_dag
+from faultline.orchestration.matrix_dag import matrix_dag
 
 dag = matrix_dag("compute_x_checkpoint_interval")

@@ -1,5 +1,5 @@
 """Nights: the same configurations each night, held against the nights before, or beside a baseline."""
 
-from faultline.orchestration.nights.nightly import nightly_dags
+from faultline.orchestration.nightly.dag_factory import nightly_dags
 
 globals().update(nightly_dags())

@@ -1,5 +1,5 @@
-"""Faultline's own speed, each night; see `faultline.orchestration.nights.nightly_speed`."""
+"""Faultline's own speed, each night; see `faultline.orchestration.nightly.self_benchmark_dag`."""
 
-from faultline.orchestration.nights.nightly_speed import speed_dag
+from faultline.orchestration.nightly.self_benchmark_dag import speed_dag
 
 dag = speed_dag()

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from fault.fault_spec import Occurrence, Parameter
 from fault.identity import KAFKA, VICTIM_WORDS, Delivery, ProcessIdentity, Tokens
 from fault.injector import Injector, Settlement
-from fault.parameters import Occurrence, Parameter
-from fault.victims import Guard
+from fault.victims import VictimGuard
 
 
 class Moment(Protocol):
@@ -42,7 +42,7 @@ class Daemon:
 
 
 @dataclass(frozen=True)
-class Site:
+class DaemonContext:
     """Where an attempt's daemons stand. `folder`: the attempt's own.
 
     `kafka` and `detour` are HOST:PORT: a listener of the broker whose clients are told to come back by way of `detour`,
@@ -68,7 +68,7 @@ class Context:
     folder: Path
     injector: Injector
     tokens: Tokens
-    guard: Guard
+    guard: VictimGuard
     now: Callable[[], Moment]
     seed: int = 0
     repetition: int = 0
@@ -92,7 +92,7 @@ class UndoSpec:
 
 
 @dataclass(frozen=True)
-class Sent:
+class DeliveryRecord:
     """One delivery: to whom, when, and what is known of it. A `settlement` means that nothing was delivered."""
 
     victim: int | None
@@ -103,16 +103,16 @@ class Sent:
     settlement: Settlement | None = None
 
 
-class HalfDone(Exception):
+class PartialInjection(Exception):
     """An act failed at one of its victims; `sent` are the deliveries that were made all the same."""
 
-    def __init__(self, cause: Exception, sent: Sequence[Sent]) -> None:
+    def __init__(self, cause: Exception, sent: Sequence[DeliveryRecord]) -> None:
         super().__init__(str(cause))
         self.cause = cause
         self.sent = list(sent)
 
 
-class Act(ABC):
+class Injection(ABC):
     """One occurrence of an action, from the choice of its victims to the word on its effect."""
 
     @abstractmethod
@@ -144,23 +144,23 @@ class Act(ABC):
         return None
 
     @abstractmethod
-    def perform(self) -> list[Sent]:
+    def perform(self) -> list[DeliveryRecord]:
         """The act itself. Raises HalfDone."""
 
     @abstractmethod
-    def settle(self, sent: Sequence[Sent]) -> Settlement:
+    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
         """What it did."""
 
 
-class Hands(ABC):
+class FaultDriver(ABC):
     """What an action does, apart from when: the conductor keeps the time."""
 
-    def prepare(self, site: Site) -> tuple[Daemon, ...]:
+    def prepare(self, site: DaemonContext) -> tuple[Daemon, ...]:
         """The processes that must run for it; equal ones of several actions are started once."""
         return ()
 
     @abstractmethod
-    def act(self, planned: Occurrence, context: Context) -> Act:
+    def act(self, planned: Occurrence, context: Context) -> Injection:
         """One occurrence of it."""
 
     @abstractmethod
@@ -189,7 +189,7 @@ class Action:
     does: str
     past: str
     when: str
-    hands: Hands
+    hands: FaultDriver
     parameters: tuple[Parameter, ...] = ()
     hits: str | None = None
     ends: bool = False

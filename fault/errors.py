@@ -43,11 +43,11 @@ class SignalRefused(FaultError):
     """The operating system refused the signal (no permission). Nothing was delivered."""
 
 
-class ActRefused(FaultError):
+class ActionRefused(FaultError):
     """What was to be done to a host cannot be done there."""
 
 
-class KernelLacks(ActRefused):
+class KernelUnsupported(ActionRefused):
     """The host's kernel has not what it takes."""
 
 
@@ -107,11 +107,11 @@ class UnsettledSignal(RemoteError):
 # Those that whoever asked another process can tell apart, by name; the narrower ones first.
 KINDS: Mapping[str, type[FaultError]] = {
     kind.__name__: kind
-    for kind in (IdentityMismatch, VictimRefused, SignalRefused, WatchdogUnavailable, KernelLacks, ActRefused)
+    for kind in (IdentityMismatch, VictimRefused, SignalRefused, WatchdogUnavailable, KernelUnsupported, ActionRefused)
 }
 
 
-def as_told(error: Exception) -> dict[str, Any]:
+def as_message(error: Exception) -> dict[str, Any]:
     """An error as JSON values, for another process."""
     kind = next((name for name, one in KINDS.items() if isinstance(error, one)), type(error).__name__)
     more = {"pid": error.pid, "part": error.part, "detail": error.detail} if isinstance(error, IdentityMismatch) else {}
@@ -119,7 +119,7 @@ def as_told(error: Exception) -> dict[str, Any]:
 
 
 def error_of(told: Mapping[str, Any], where: str = "") -> FaultError | None:
-    """The error that `as_told` told, `where` being said first of what is no process; None for one of no known kind."""
+    """The error that `as_message` told, `where` being said first of what is no process; None for one of no known kind."""
     kind = KINDS.get(told["kind"])
     if kind is IdentityMismatch:
         return IdentityMismatch(told["pid"], told["part"], told["detail"])

@@ -1,7 +1,7 @@
 """What finds, checks and hits on the host that it runs on, for whoever asks. Standard library only.
 
 Elsewhere it is asked over standard input, one JSON line each (`serve`): it came over the connection
-(`fault.shipping`), listens nowhere, and is gone with the connection; watchdogs and recordings stay. A request is
+(`fault.remote_bootstrap`), listens nowhere, and is gone with the connection; watchdogs and recordings stay. A request is
 {"n", "do", ...}; the answer is {"n", "value"}, or {"n", "error": {"kind", ...}}.
 """
 
@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from fault import host_acts, recording, watchdog
-from fault.busy import BUSY_NS, read_local
-from fault.errors import IdentityMismatch, SignalRefused, as_told
+from fault import host_faults, host_recorder, watchdog
+from fault.cpu_busy import BUSY_NS, read_local
+from fault.errors import IdentityMismatch, SignalRefused, as_message
 from fault.identity import (
     ROLES,
     Delivery,
@@ -58,10 +58,10 @@ class Handler:
             "probe": _probe,
             "arm": self._arm,
             "signal": self._signal,
-            "act": host_acts.take_step,
+            "act": host_faults.take_step,
             "watch": self._watch,
             "release": self._release,
-            "record": recording.take_step,
+            "record": host_recorder.take_step,
         }
 
     def ask(self, do: str, **fields: Any) -> Any:
@@ -72,10 +72,10 @@ class Handler:
         - `probe` victim: what is under its pid now, a `Presence`
         - `arm` victim: has its pidfd opened and its identity checked; the next signal goes through this handle
         - `signal` victim, signum: checks the identity once more, then sends it once; a `Delivery`
-        - `act` step, kind, name, asked: `fault.host_acts.take_step`
+        - `act` step, kind, name, asked: `fault.host_faults.take_step`
         - `watch` seconds and victim, or kind, name, asked: starts a watchdog, if none stands for the victim already
         - `release` victim: ends its watchdog; the victim was continued
-        - `record` step: `fault.recording.take_step`
+        - `record` step: `fault.host_recorder.take_step`
         """
         return self._can[do](**fields)
 
@@ -195,7 +195,7 @@ def answer(handler: Handler, asked: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"n": number, "value": handler.ask(**asked)}
     except Exception as error:
-        return {"n": number, "error": as_told(error)}
+        return {"n": number, "error": as_message(error)}
 
 
 def serve(asks: BinaryIO, answers: BinaryIO) -> None:

@@ -83,7 +83,7 @@ EXECUTOR = Role(
     node_options=("--worker-url",),
 )
 WORKER = Role("worker", ("org.apache.spark.deploy.worker.Worker",), scope="services", node_options=("--host", "--port"))
-DRIVER = Role("driver", ("org.apache.spark.deploy.SparkSubmit", "faultline.engines.known_truth"))
+DRIVER = Role("driver", ("org.apache.spark.deploy.SparkSubmit", "faultline.engines.ground_truth"))
 PYTHON_WORKER = Role("python_worker", ("pyspark.daemon",), under="executor")
 KAFKA = Role("kafka", ("kafka.Kafka",), scope="services")
 ROLES: Mapping[str, Role] = {role.name: role for role in (EXECUTOR, WORKER, DRIVER, PYTHON_WORKER, KAFKA)}

@@ -21,7 +21,7 @@ SETTLE_WITHIN_S = 5.0
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.002, 0.02
 
 
-class Outcome(StrEnum):
+class FaultOutcome(StrEnum):
     """How a fault ended."""
 
     EFFECTIVE = "effective"
@@ -34,12 +34,12 @@ class Outcome(StrEnum):
 class Settlement:
     """An outcome and, in one line, what it rests on."""
 
-    outcome: Outcome
+    outcome: FaultOutcome
     detail: str
 
 
 class Channel(Protocol):
-    """The way to a host's handler: the handler itself on this host, else `fault.connection.SshChannel`."""
+    """The way to a host's handler: the handler itself on this host, else `fault.ssh_connection.SshChannel`."""
 
     def ask(self, do: str, **fields: Any) -> Any:
         """As `Handler.ask`. Raises RemoteError as well; from a signal that may be on its way comes `unknown`."""
@@ -51,24 +51,24 @@ class Channel(Protocol):
 
 
 @dataclass(frozen=True)
-class ClockOffset:
+class HostClockOffset:
     """A host's wall clock minus ours in s, true within half of the round trip (in s) that it was read over."""
 
     offset_s: float
     round_trip_s: float
 
 
-def clock_offset(channel: Channel, samples: int = 5) -> ClockOffset:
+def clock_offset(channel: Channel, samples: int = 5) -> HostClockOffset:
     """Reads a host's wall clock `samples` times; the reading with the shortest round trip counts.
 
     Its instant is taken as the middle of the round trip. Raises RemoteError.
     """
-    found: list[ClockOffset] = []
+    found: list[HostClockOffset] = []
     for _ in range(samples):
         wall_ns, began_ns = time.time_ns(), time.monotonic_ns()
         there_ns = int(channel.ask("clock"))
         round_trip_ns = time.monotonic_ns() - began_ns
-        found.append(ClockOffset((there_ns - wall_ns - round_trip_ns / 2) / 1e9, round_trip_ns / 1e9))
+        found.append(HostClockOffset((there_ns - wall_ns - round_trip_ns / 2) / 1e9, round_trip_ns / 1e9))
     return min(found, key=lambda one: one.round_trip_s)
 
 
@@ -142,7 +142,7 @@ class Injector:
             self._on(victim.host).ask("release", victim=victim)
 
     def busy(self, candidates: Sequence[ProcessIdentity]) -> set[ProcessIdentity]:
-        """Those candidates on other hosts that work just now, for `fault.busy.await_busy`. Raises RemoteError."""
+        """Those candidates on other hosts that work just now, for `fault.cpu_busy.await_busy`. Raises RemoteError."""
         found: set[ProcessIdentity] = set()
         for name in {one.host for one in candidates} - {""}:
             there = self._on(name).ask("busy", candidates=[one for one in candidates if one.host == name])
@@ -150,7 +150,7 @@ class Injector:
         return found
 
     def act(self, host: str, step: str, *, kind: str, name: str, asked: Mapping[str, Any]) -> Any:
-        """Takes a step of what can be done to a host; see `fault.host_acts`. Raises ActRefused or RemoteError."""
+        """Takes a step of what can be done to a host; see `fault.host_faults`. Raises ActRefused or RemoteError."""
         return self._on(host).ask("act", step=step, kind=kind, name=name, asked=asked)
 
     def undo_later(self, host: str, seconds: float, *, kind: str, name: str, asked: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ class Injector:
         ActRefused, WatchdogUnavailable or RemoteError."""
         self._on(host).ask("watch", seconds=seconds, kind=kind, name=name, asked=asked)
 
-    def clock_offsets(self) -> dict[str, ClockOffset]:
+    def clock_offsets(self) -> dict[str, HostClockOffset]:
         """The clock of every other host against ours, by name. Raises RemoteError."""
         return {name: clock_offset(channel) for name, channel in self._channels.items() if name}
 
@@ -216,7 +216,7 @@ def settle(
     no probe answers.
     """
     if delivery is Delivery.GONE:
-        return Settlement(Outcome.NO_EFFECT, f"{victim} was already gone")
+        return Settlement(FaultOutcome.NO_EFFECT, f"{victim} was already gone")
     began = time.monotonic()
     pause_s = _FIRST_POLL_S
     hint = " (the signal was not acknowledged)" if delivery is Delivery.UNKNOWN else ""
@@ -231,14 +231,14 @@ def settle(
         gone = presence in (Presence.GONE, Presence.OTHER)
         if wanted is Presence.STOPPED:
             if presence is Presence.STOPPED:
-                return Settlement(Outcome.EFFECTIVE, f"{victim} stopped within {elapsed:.3f} s{hint}")
+                return Settlement(FaultOutcome.EFFECTIVE, f"{victim} stopped within {elapsed:.3f} s{hint}")
             if gone:
-                return Settlement(Outcome.NO_EFFECT, f"{victim} ended instead of stopping{hint}")
+                return Settlement(FaultOutcome.NO_EFFECT, f"{victim} ended instead of stopping{hint}")
         elif gone:
-            return Settlement(Outcome.EFFECTIVE, f"{victim} gone within {elapsed:.3f} s{hint}")
+            return Settlement(FaultOutcome.EFFECTIVE, f"{victim} gone within {elapsed:.3f} s{hint}")
         if elapsed >= within_s:
             if trouble is not None:
-                return Settlement(Outcome.UNKNOWN, f"{victim}: no probe answered within {within_s:g} s: {trouble}")
-            return Settlement(Outcome.NO_EFFECT, f"{victim} is still {presence} after {within_s:g} s{hint}")
+                return Settlement(FaultOutcome.UNKNOWN, f"{victim}: no probe answered within {within_s:g} s: {trouble}")
+            return Settlement(FaultOutcome.NO_EFFECT, f"{victim} is still {presence} after {within_s:g} s{hint}")
         sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_POLL_S)

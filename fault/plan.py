@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from fault.action import Action
 from fault.errors import PlanError
-from fault.parameters import RULES, Asked, choice, integer, known_keys, number, seconds
+from fault.fault_spec import RULES, FaultSpec, choice, integer, known_keys, number, seconds
 from fault.registry import ACTIONS, ALLOWED, REFUSED
 
 SINGLE = ("driver", "kafka")
@@ -40,7 +40,7 @@ LATER = frozenset({"jitter_ms", "loss_percent", "peer", "way", "mbit_s", "cores"
 
 
 @dataclass(frozen=True)
-class Fault(Asked):
+class Fault(FaultSpec):
     """What a plan asks for, checked. Raises PlanError, naming the key, when a value is not valid."""
 
     def __post_init__(self) -> None:

@@ -36,9 +36,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fault.parameters import MAX_DELAY_MS, MAX_LOSS_PERCENT, suggest
+from fault.fault_spec import MAX_DELAY_MS, MAX_LOSS_PERCENT, suggest
 from fault.proxy_control import LOOPBACK, TIMEOUT_S, ProxyError
-from fault.relay import Hold, Mode, Relay
+from fault.relay import Mode, Relay, RelayHold
 
 # What a command needs.
 COMMANDS: Mapping[str, frozenset[str]] = {
@@ -136,14 +136,14 @@ class _Server:
         try:
             only = _addresses(asked.get("only"))
             if command == "loss":
-                hold = Hold(loss=_number("percent", asked["percent"], "percent", MAX_LOSS_PERCENT) / 100)
+                hold = RelayHold(loss=_number("percent", asked["percent"], "percent", MAX_LOSS_PERCENT) / 100)
                 return {**told, "connections": relay.switch(Mode.LOSS, hold, only)}
             ms = _number("ms", asked["ms"], "milliseconds", MAX_DELAY_MS)
             jitter = asked.get("jitter_ms")
             jitter_ms = 0.0 if jitter is None else _number("jitter_ms", jitter, "milliseconds", ms)
         except ValueError as error:
             return _refusal(str(error))
-        return {**told, "connections": relay.switch(Mode.DELAY, Hold(ms / 1000, jitter_ms / 1000), only)}
+        return {**told, "connections": relay.switch(Mode.DELAY, RelayHold(ms / 1000, jitter_ms / 1000), only)}
 
 
 def _number(key: str, value: Any, unit: str, high: float) -> float:

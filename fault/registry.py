@@ -10,8 +10,8 @@ from types import ModuleType
 from fault import actions
 from fault.action import Action
 from fault.errors import DeclarationError, PlanError
+from fault.fault_spec import DURATION, RULES, choice
 from fault.identity import VICTIMS
-from fault.parameters import DURATION, RULES, choice
 
 
 def discover(package: ModuleType) -> dict[str, Action]:

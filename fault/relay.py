@@ -43,7 +43,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
-class Hold:
+class RelayHold:
     """For how long bytes are held on their way: `delay_s`, up to `jitter_s` more or less; and longer when a packet is
     lost, of which the share `loss` is.
 
@@ -68,7 +68,7 @@ class Hold:
         return held
 
 
-_NO_HOLD = Hold()
+_NO_HOLD = RelayHold()
 
 
 class _Mark(Enum):
@@ -100,7 +100,7 @@ class Relay:
         """The protocol of a new client."""
         return _Link(self).client
 
-    def switch(self, mode: Mode, hold: Hold = _NO_HOLD, only: Collection[str] | None = None) -> int:
+    def switch(self, mode: Mode, hold: RelayHold = _NO_HOLD, only: Collection[str] | None = None) -> int:
         """From now on `mode`, also for the bytes that are held: they are due that much after they arrived; but only of
         clients at the addresses `only`. Returns how many connections it is about now."""
         self.mode, self.hold, self._since_wall_ns = mode, hold, time.time_ns()

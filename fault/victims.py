@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fault.errors import TooFewVictims, VictimRefused
+from fault.fault_spec import FaultSpec, Occurrence
 from fault.identity import (
     ANY,
     EXECUTOR,
@@ -22,7 +23,6 @@ from fault.identity import (
     marked_ancestor,
     node_of,
 )
-from fault.parameters import Asked, Occurrence
 from fault.procfs import all_pids, command_of, line_of, read_process, stat_of
 
 # The roles behind each victim word.
@@ -30,7 +30,7 @@ ROLES_OF: Mapping[str, tuple[Role, ...]] = {**{name: (role,) for name, role in R
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ProcessSnapshot:
     """The processes of one host at about one instant.
 
     `processes`: by pid, those of the user who looks whose command line names the main of one of the roles that were
@@ -68,7 +68,7 @@ def own_line() -> frozenset[int]:
     return line_of(os.getpid())
 
 
-def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> Snapshot:
+def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> ProcessSnapshot:
     """This user's processes of those roles on this host now."""
     processes: dict[int, LiveProcess] = {}
     parents: dict[int, int] = {}
@@ -84,7 +84,7 @@ def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> Snapshot:
         if live is not None and not live.foreign:
             processes[pid] = live
             parents[pid] = live.parent_pid
-    return Snapshot(processes, parents, own_line())
+    return ProcessSnapshot(processes, parents, own_line())
 
 
 def find_victims(victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
@@ -92,7 +92,7 @@ def find_victims(victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
     return select(victim, tokens, read_snapshot((*ROLES_OF[victim], EXECUTOR)))
 
 
-def select(victim: str, tokens: Tokens, snapshot: Snapshot) -> tuple[ProcessIdentity, ...]:
+def select(victim: str, tokens: Tokens, snapshot: ProcessSnapshot) -> tuple[ProcessIdentity, ...]:
     """The candidates of a snapshot for a victim word, in the order of `sort_key`.
 
     An executor, driver or broker is one that its token marks. A worker must host an executor of the
@@ -164,7 +164,7 @@ def choose(
     return tuple(chosen)
 
 
-def _marked(role: Role, tokens: Tokens, snapshot: Snapshot) -> list[ProcessIdentity]:
+def _marked(role: Role, tokens: Tokens, snapshot: ProcessSnapshot) -> list[ProcessIdentity]:
     token = tokens.of(role)
     processes = snapshot.processes.values()
     own = {
@@ -177,7 +177,7 @@ def _marked(role: Role, tokens: Tokens, snapshot: Snapshot) -> list[ProcessIdent
     ]
 
 
-def _forked(role: Role, tokens: Tokens, snapshot: Snapshot) -> list[ProcessIdentity]:
+def _forked(role: Role, tokens: Tokens, snapshot: ProcessSnapshot) -> list[ProcessIdentity]:
     token = tokens.of(role)
     found = []
     for live in snapshot.processes.values():
@@ -196,7 +196,7 @@ def _identity(live: LiveProcess, role: Role, token: str, node: str | None) -> Pr
     return ProcessIdentity(live.pid, live.create_time, role, token, live.command, live.start_ticks, node=node)
 
 
-def _other_nodes(tokens: Tokens, snapshot: Snapshot) -> set[str | None]:
+def _other_nodes(tokens: Tokens, snapshot: ProcessSnapshot) -> set[str | None]:
     """The nodes that host an executor which is not this run's."""
     return {
         node_of(EXECUTOR, live.command)
@@ -206,7 +206,7 @@ def _other_nodes(tokens: Tokens, snapshot: Snapshot) -> set[str | None]:
 
 
 @dataclass(frozen=True)
-class Guard:
+class VictimGuard:
     """Lets through only processes that `tokens` mark, and never more than the fault asks for.
 
     `protected`: local pids that are refused whoever names them; by default this process and its ancestors.
@@ -215,7 +215,7 @@ class Guard:
     tokens: Tokens
     protected: frozenset[int] = field(default_factory=own_line)
 
-    def check(self, fault: Asked, victims: Sequence[ProcessIdentity]) -> None:
+    def check(self, fault: FaultSpec, victims: Sequence[ProcessIdentity]) -> None:
         """Raises VictimRefused, naming the rail, unless all `victims` may suffer `fault`."""
         allowed = fault.most_processes
         if len(victims) > allowed:
@@ -225,7 +225,7 @@ class Guard:
         for victim in victims:
             self._check_one(fault, victim)
 
-    def _check_one(self, fault: Asked, victim: ProcessIdentity) -> None:
+    def _check_one(self, fault: FaultSpec, victim: ProcessIdentity) -> None:
         role = victim.role
         # The pids of another host say nothing about this process and its ancestors.
         if victim.pid <= 1 or (not victim.host and victim.pid in self.protected):

@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fault.errors import FaultError, WatchdogUnavailable, as_told, error_of
+from fault.errors import FaultError, WatchdogUnavailable, as_message, error_of
 from fault.identity import ProcessIdentity, from_line, require_same, to_line
 from fault.procfs import open_handle, read_process, send_signal, stat_of
 
 if TYPE_CHECKING:
-    from fault.host_acts import HostAct
+    from fault.host_faults import HostFault
 
 # So often, a second apart, it looks for a pause that it has not seen, once nobody could release it any more.
 UNSEEN_LOOKS, LOOK_S = 15, 1.0
@@ -181,11 +181,11 @@ def keep_watch(order: Mapping[str, Any]) -> None:
             paused = _Paused.find(order["victim"])
         else:
             # A third of the start, which a pause does without; the handler has it, whose modules may be gone by now.
-            from fault.host_acts import act_of
+            from fault.host_faults import act_of
 
             act = act_of(order["kind"], order["name"])
     except Exception as error:
-        say_last(to_line({"error": as_told(error)}))
+        say_last(to_line({"error": as_message(error)}))
         return
     say_last(to_line({"stands": paused is not None or "victim" not in order}))
     if "victim" not in order:
@@ -260,7 +260,7 @@ def _await_time(paused: _Paused, deadline: float) -> bool:
     return True
 
 
-def _undo(act: HostAct, name: str, asked: Mapping[str, Any]) -> None:
+def _undo(act: HostFault, name: str, asked: Mapping[str, Any]) -> None:
     """Undoes it again and again while it holds still."""
     for _ in range(TRIES):
         with contextlib.suppress(FaultError, OSError):

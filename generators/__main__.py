@@ -13,32 +13,32 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from generators.crew import Address, LocalMembers, Members
-from generators.gate import StopSwitch
-from generators.journal import GeneratorError, InputError, Journal
-from generators.member import serve
-from generators.process import lead, send_alone
+from generators.generator_process import lead, send_alone
+from generators.send_progress import EventOutput, GeneratorError, InputError
 from generators.spec import GeneratorSpec, read_spec
+from generators.start_barrier import StopSwitch
+from generators.worker import serve
+from generators.worker_group import Address, LocalWorkers, Workers
 
 # The members that a lead gets, by its specification; None: it sends by itself.
-Hire = Callable[[GeneratorSpec], Members | None]
+Hire = Callable[[GeneratorSpec], Workers | None]
 
 
 def main(arguments: Sequence[str] | None = None, hire: Hire | None = None) -> int:
     """Runs one generator; returns its exit code. `hire`: where the members come from; by default, this machine."""
     options = _parser().parse_args(arguments)
-    journal = Journal(sys.stdout)
+    journal = EventOutput(sys.stdout)
     stop = StopSwitch()
     stop.install()
     if options.parent:
         stop.watch_parent(options.parent)
 
-    def local_members(spec: GeneratorSpec) -> Members | None:
+    def local_members(spec: GeneratorSpec) -> Workers | None:
         if spec.processes == 1:
             return None
         command = [sys.executable, "-m", "generators", "--config", str(options.config), "--gate", str(options.gate)]
         marks = [options.token] if options.token else []  # by which each of them can be found
-        return LocalMembers([[*command, "--stripe", str(number), *marks] for number in range(spec.processes)])
+        return LocalWorkers([[*command, "--stripe", str(number), *marks] for number in range(spec.processes)])
 
     try:
         spec = read_spec(options.config)

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.journal import InputError
+from generators.send_progress import InputError
 
 NANOSECONDS = 1_000_000_000
 # The length of a piece that is meant to last: 31 years. A constant function is one such piece, repeated.

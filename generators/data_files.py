@@ -19,8 +19,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from generators.data_rows import NS_PER_MS, CsvRow, JsonRow, NoTimeError, Row, Span, Unit, moved, read_time, text_of
-from generators.journal import InputError
+from generators.data_rows import NS_PER_MS, CsvRow, DataRow, JsonRow, NoTimeError, Span, Unit, moved, read_time, text_of
+from generators.send_progress import InputError
 
 TEXT, LINES, CSV, PARQUET = ".txt", ".jsonl", ".csv", ".parquet"
 SUFFIXES = (LINES, CSV, PARQUET, TEXT)
@@ -191,7 +191,7 @@ def require_forward(data: Data, path: str) -> None:
             )
 
 
-def _with_columns(rows: Iterator[Row], key: str | None, time: str | None, unit: Unit | None) -> Data:
+def _with_columns(rows: Iterator[DataRow], key: str | None, time: str | None, unit: Unit | None) -> Data:
     data, stated = Data(unit=unit), unit
     for row in rows:
         data.values.append(row.value)
@@ -208,7 +208,7 @@ def _with_columns(rows: Iterator[Row], key: str | None, time: str | None, unit: 
     return data
 
 
-def _take_time(data: Data, row: Row, spans: Sequence[Span], what: str, stated: Unit | None) -> None:
+def _take_time(data: Data, row: DataRow, spans: Sequence[Span], what: str, stated: Unit | None) -> None:
     """Adds the time of a record. A column that is repeated is moved wherever it stands, so all of it is read."""
     for span in spans:
         written = row.value[slice(*span)]
@@ -229,18 +229,18 @@ def _take_time(data: Data, row: Row, spans: Sequence[Span], what: str, stated: U
     data.times_ms.append(time.ns // NS_PER_MS)
 
 
-def _rows(files: Sequence[Path], suffix: str) -> Iterator[Row]:
+def _rows(files: Sequence[Path], suffix: str) -> Iterator[DataRow]:
     for file in files:
         yield from {TEXT: _text_rows, LINES: _json_rows, CSV: _csv_rows, PARQUET: _parquet_rows}[suffix](file)
 
 
-def _text_rows(file: Path) -> Iterator[Row]:
+def _text_rows(file: Path) -> Iterator[DataRow]:
     for number, line in _lines(file):
         if content := _without_end(line):
-            yield Row(f"{file}, line {number}", content)
+            yield DataRow(f"{file}, line {number}", content)
 
 
-def _json_rows(file: Path) -> Iterator[Row]:
+def _json_rows(file: Path) -> Iterator[DataRow]:
     for number, line in _lines(file):
         where, content = f"{file}, line {number}", _without_end(line)
         if not content.strip():
@@ -254,7 +254,7 @@ def _json_rows(file: Path) -> Iterator[Row]:
         yield JsonRow(where, content)
 
 
-def _csv_rows(file: Path) -> Iterator[Row]:
+def _csv_rows(file: Path) -> Iterator[DataRow]:
     """A record for each row, without the first one, which names the columns. A quoted field may hold line breaks."""
     taken: list[bytes] = []
 
@@ -285,7 +285,7 @@ def _csv_rows(file: Path) -> Iterator[Row]:
             yield CsvRow(f"{file}, line {number}", _without_end(b"".join(taken)), names)
 
 
-def _parquet_rows(file: Path) -> Iterator[Row]:
+def _parquet_rows(file: Path) -> Iterator[DataRow]:
     """A JSON object for each row."""
     import pyarrow.parquet as pq
 

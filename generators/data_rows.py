@@ -18,7 +18,7 @@ _CSV_FIELD = re.compile(rb'"(?:[^"]|"")*"|[^,]*')
 
 
 @dataclass(slots=True)
-class Row:
+class DataRow:
     """One record of a file, as it is sent. A line of text has no columns."""
 
     where: str
@@ -33,7 +33,7 @@ class Row:
         return self.value[slice(*span)]
 
 
-class JsonRow(Row):
+class JsonRow(DataRow):
     def spans(self) -> dict[str, list[Span]]:
         found: dict[str, list[Span]] = {}
         depth, name, start, end = 0, None, -1, -1
@@ -58,7 +58,7 @@ class JsonRow(Row):
 
 
 @dataclass(slots=True)
-class CsvRow(Row):
+class CsvRow(DataRow):
     names: Sequence[str]
 
     def spans(self) -> dict[str, list[Span]]:

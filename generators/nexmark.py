@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.chance import Words, blocks, hash_int, hash_long, seeds
-from generators.pacing import Schedule
+from generators.counter_rng import Words, blocks, hash_int, hash_long, seeds
+from generators.pacing import SendSchedule
 
 Ints = NDArray[np.int64]
 Texts = list[bytes]
@@ -67,7 +67,7 @@ _HOT_URLS = tuple(_SITE + path + _PAGE for path in _folders(3)[: len(HOT_CHANNEL
 
 
 @dataclass(frozen=True)
-class Rules:
+class NexmarkRules:
     """What shapes the events, by the names of `nexmark.events.Rules`, where they are explained."""
 
     seed: int
@@ -92,7 +92,7 @@ class Rules:
 class NexmarkEvents:
     """A source of the events that follow the primer's; record k is the same whoever asks, for equal parameters."""
 
-    def __init__(self, rules: Rules, schedule: Schedule | None, primed: int) -> None:
+    def __init__(self, rules: NexmarkRules, schedule: SendSchedule | None, primed: int) -> None:
         """`primed`: events that the primer holds. Without a schedule event time follows from the number alone."""
         self._rules, self._schedule, self._primed = rules, schedule, primed
 
@@ -147,7 +147,7 @@ class NexmarkEvents:
 class _Drawn:
     """Draws for events of one kind."""
 
-    def __init__(self, numbers: Words, at_ms: Ints, rules: Rules) -> None:
+    def __init__(self, numbers: Words, at_ms: Ints, rules: NexmarkRules) -> None:
         self.numbers, self.rules = numbers, rules
         furthest = int(rules.watermark_s * 500)
         if rules.disorder and furthest:
@@ -293,7 +293,7 @@ def xxhash64(numbers: Words, salt: int) -> Words:
     return hash_int(np.full(len(numbers), salt & 0xFFFFFFFF, dtype=np.uint64), hashed)
 
 
-def rules_of(given: dict[str, Any]) -> Rules:
+def rules_of(given: dict[str, Any]) -> NexmarkRules:
     """From JSON, where tuples are lists."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    return Rules(**values)
+    return NexmarkRules(**values)

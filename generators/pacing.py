@@ -59,7 +59,7 @@ class DueTimes(Protocol):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class SendSchedule:
     """Due times of records 0 … `count` − 1 at `rate` records per second (an exact fraction), or along `shape`.
 
     `shape` is the rate over the time when it moves; `rate` is then what it moves around.
@@ -70,7 +70,7 @@ class Schedule:
     shape: PiecewiseLinear | None = None
 
     @classmethod
-    def over(cls, rate: float, seconds: float, curve: Curve | None = None) -> Schedule:
+    def over(cls, rate: float, seconds: float, curve: Curve | None = None) -> SendSchedule:
         """The records due in [0, seconds): exactly P·T of them, rounded up when P·T is not whole.
 
         With a curve, its integral takes the place of P·T. The decimal form of a float is what its writer meant, so
@@ -116,7 +116,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Stripe:
+class Shard:
     """The share of process `index` of `of`: the records k ≡ index (mod of), numbered 0, 1, … locally."""
 
     index: int = 0
@@ -141,7 +141,7 @@ class Stripe:
 
 def pace(
     schedule: DueTimes,
-    stripe: Stripe,
+    stripe: Shard,
     start_ns: int,
     clock: Clock,
     send: Callable[[int, int], None],
@@ -186,8 +186,8 @@ def pace(
 MS = 1_000_000
 
 
-class Listed:
-    """Due times of records 0 … `count` − 1; see `generators.pacing.Schedule`, whose place it takes."""
+class RecordedSchedule:
+    """Due times of records 0 … `count` − 1; see `generators.pacing.SendSchedule`, whose place it takes."""
 
     def __init__(self, times_ns: NDArray[np.int64], round_ns: int, count: int) -> None:
         """`times_ns`: of one round, from 0, never falling. `round_ns`: from one beginning to the next."""

@@ -25,8 +25,8 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from generators.journal import GeneratorError
-from generators.login import login
+from generators.kafka_credentials import login
+from generators.send_progress import GeneratorError
 
 PRIMER_KEY = "__faultline_primer__"
 # The header that tells records beside the schedule from its own: `primer` before the gate, `closing` at the end. No
@@ -72,7 +72,7 @@ Keys = Sequence[bytes | None]
 Records = tuple[Sequence[bytes | None], Sequence[int], Sequence[int], Sequence[Headers] | None, Keys | None]
 
 
-class Sender:
+class RecordSender:
     """Hands records of one topic to a producer and accounts for every one of them."""
 
     def __init__(self, producer: Any, topic: str, check: Callable[[], None] = lambda: None) -> None:
@@ -203,7 +203,7 @@ class Sender:
         return len(self._producer) + self.failed
 
 
-class Broker:
+class BrokerClient:
     """The few questions a generator asks the broker."""
 
     def __init__(self, bootstrap: str) -> None:

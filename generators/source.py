@@ -12,8 +12,8 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.chance import blocks, stream_key
-from generators.journal import InputError
+from generators.counter_rng import blocks, stream_key
+from generators.send_progress import InputError
 
 # Primer records get numbers from here on, which no schedule reaches.
 FIRST_PRIMER_ID = 10**15

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from generators.curve import Curve, parse_curve
 from generators.data_files import Data, read_data, require_forward
 from generators.data_rows import Unit
-from generators.journal import InputError
-from generators.pacing import DueTimes, Listed, Schedule
+from generators.pacing import DueTimes, RecordedSchedule, SendSchedule
+from generators.send_progress import InputError
 
 MAX_RATE = 10_000_000
 MAX_SKEW = 5
@@ -146,12 +146,12 @@ class GeneratorSpec(BaseModel):
         return data
 
     @cached_property
-    def _recorded(self) -> Listed | None:
+    def _recorded(self) -> RecordedSchedule | None:
         """When records of data are due that come as they were recorded; made once, since it is asked for again."""
         if self.data_pace != "recorded" or self.seconds is None:
             return None
         data = self.replayed()
-        return Listed.over(data.times_ms, data.round_ms, self.data_speed, self.seconds)
+        return RecordedSchedule.over(data.times_ms, data.round_ms, self.data_speed, self.seconds)
 
     @property
     def schedule(self) -> DueTimes | None:
@@ -159,11 +159,11 @@ class GeneratorSpec(BaseModel):
         return self._recorded or self.at_rate
 
     @property
-    def at_rate(self) -> Schedule | None:
+    def at_rate(self) -> SendSchedule | None:
         """The schedule that follows from the rate and its curve."""
         if self.rate is None or self.seconds is None:
             return None
-        return Schedule.over(self.rate, self.seconds, _curve("rate_curve", self.rate_curve, self.rate, MAX_RATE))
+        return SendSchedule.over(self.rate, self.seconds, _curve("rate_curve", self.rate_curve, self.rate, MAX_RATE))
 
     @property
     def total(self) -> int:

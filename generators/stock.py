@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.chance import blocks, draw_bits, draw_uniform, stream_key
-from generators.journal import InputError
-from generators.pacing import Schedule
+from generators.counter_rng import blocks, draw_bits, draw_uniform, stream_key
+from generators.pacing import SendSchedule
+from generators.send_progress import InputError
 from generators.zipf import MovingExponent, RankTables, cumulative
 
 STOCK, TRANSACTION, POSITION = STREAMS = ("STOCK", "TRANSACTION", "POSITION")
@@ -66,7 +66,7 @@ class StockStreams:
     def __init__(
         self,
         market: Market,
-        schedule: Schedule,
+        schedule: SendSchedule,
         *,
         streams: Sequence[str],
         users: int,

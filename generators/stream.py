@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.chance import partition_of, stream_key
+from generators.counter_rng import partition_of, stream_key
 from generators.data_files import Data
-from generators.journal import InputError
 from generators.nexmark import NexmarkEvents, rules_of
-from generators.pacing import DueTimes, Stripe
+from generators.pacing import DueTimes, Shard
 from generators.producer import NUMBER, Headers
+from generators.send_progress import InputError
 from generators.source import ConstantLines, Ids, Source, TextLines
 from generators.spec import GeneratorSpec
-from generators.state import Fillers
+from generators.state_preload import StateKeys
 from generators.stock import Market, StockStreams, closes_of
 from generators.zipf import MovingExponent, ZipfLines
 
@@ -78,13 +78,13 @@ def _moving(spec: GeneratorSpec) -> MovingExponent | None:
     return MovingExponent(curve, schedule) if curve is not None and schedule is not None and curve.moves else None
 
 
-def make_fillers(spec: GeneratorSpec) -> Fillers:
+def make_state_keys(spec: GeneratorSpec) -> StateKeys:
     """The filler words that `spec` asks for."""
-    return Fillers(spec.state_mb, spec.state_touch, spec.seed, spec.repetition)
+    return StateKeys(spec.state_mb, spec.state_touch, spec.seed, spec.repetition)
 
 
 @dataclass(frozen=True)
-class Chunk:
+class RecordChunk:
     """Consecutive local records, ready to send. The lists and `due_ns` have one entry per record."""
 
     payloads: list[bytes]
@@ -93,13 +93,15 @@ class Chunk:
     headers: list[Headers] | None = None  # None: none of them has any
     keys: list[bytes | None] | None = None  # likewise
 
-    def part(self, first: int, last: int) -> Chunk:
+    def part(self, first: int, last: int) -> RecordChunk:
         """The records `first` … `last` − 1, counted within this chunk."""
         if first == 0 and last >= len(self.payloads):
             return self
         headers = None if self.headers is None else self.headers[first:last]
         keys = None if self.keys is None else self.keys[first:last]
-        return Chunk(self.payloads[first:last], self.partitions[first:last], self.due_ns[first:last], headers, keys)
+        return RecordChunk(
+            self.payloads[first:last], self.partitions[first:last], self.due_ns[first:last], headers, keys
+        )
 
 
 class Stream:
@@ -110,7 +112,7 @@ class Stream:
     with the loop that must be punctual.
     """
 
-    def __init__(self, source: Source, fillers: Fillers, spec: GeneratorSpec, stripe: Stripe) -> None:
+    def __init__(self, source: Source, fillers: StateKeys, spec: GeneratorSpec, stripe: Shard) -> None:
         self._source = source
         self._fillers = fillers
         self._schedule: DueTimes | None = spec.schedule
@@ -121,7 +123,7 @@ class Stream:
         # Preparing a chunk delays the record behind it: small chunks for slow schedules.
         per_second = spec.total / spec.seconds / stripe.of if spec.seconds else float("inf")
         self._size = int(min(_LARGEST_CHUNK, max(_SMALLEST_CHUNK, per_second / 20)))
-        self._chunks: deque[Chunk] = deque()
+        self._chunks: deque[RecordChunk] = deque()
         self._next = 0  # first local record that is not prepared
         self._used = 0  # records of the first chunk that were taken
 
@@ -147,7 +149,7 @@ class Stream:
                 partitions = self._where(keys, partitions)
             if own is not None:
                 headers = own if headers is None else [a + b for a, b in zip(own, headers, strict=True)]
-        self._chunks.append(Chunk(payloads, partitions, due, headers, keys))
+        self._chunks.append(RecordChunk(payloads, partitions, due, headers, keys))
         self._next += n
         return True
 
@@ -157,7 +159,7 @@ class Stream:
         place, number = self._source.partition, int(self._partitions)
         return [one if key is None else place(key, number) for key, one in zip(keys, without, strict=True)]
 
-    def take(self, n: int) -> Chunk:
+    def take(self, n: int) -> RecordChunk:
         """The next records, at least one and at most `n`. Raises IndexError after the last."""
         if not self._chunks and not self.prepare():
             raise IndexError("the schedule has no further record")

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.chance import blocks, counters, draw_uniform, stream_key
+from generators.counter_rng import blocks, counters, draw_uniform, stream_key
 from generators.curve import Curve
-from generators.pacing import Schedule
+from generators.pacing import SendSchedule
 
 # Nine letters and a space: a line of ten words has 99 bytes, the size that Kafka benchmarks use.
 WORD_LENGTH = 9
@@ -51,7 +51,7 @@ class ZipfLines:
         moving: MovingExponent | None = None,
     ) -> None:
         """`exponent` ≥ 0, `size` ≥ 1 distinct words; `moving` takes the place of `exponent`."""
-        self._fixed = Inversion(cumulative(exponent, size if moving is None else 1))
+        self._fixed = InverseCdf(cumulative(exponent, size if moving is None else 1))
         self._moving, self._tables = moving, RankTables(size)
         self._words = words_of(np.arange(size, dtype=np.int64))
         self._per_line = words_per_line
@@ -85,7 +85,7 @@ class ZipfLines:
         return [block[start : start + width - 1] for start in range(0, len(block), width)]
 
 
-class Estimate(NamedTuple):
+class ExponentEstimate(NamedTuple):
     """An estimated exponent with its interval."""
 
     estimate: float
@@ -93,7 +93,7 @@ class Estimate(NamedTuple):
     high: float
 
 
-def estimate_exponent(counts: Sequence[int] | NDArray[np.int64]) -> Estimate:
+def estimate_exponent(counts: Sequence[int] | NDArray[np.int64]) -> ExponentEstimate:
     """The exponent of Zipf's law by maximum likelihood, with its 95 % interval from the Fisher information.
 
     `counts`: draws by rank, the first that of rank 1, with a zero for each word of the vocabulary that was not drawn;
@@ -130,7 +130,7 @@ def estimate_exponent(counts: Sequence[int] | NDArray[np.int64]) -> Estimate:
     estimate = float(brentq(lambda exponent: moments(exponent)[0] - mean, low, high, xtol=1e-9))
     # The information of one draw is the variance of its log rank.
     half = _NORMAL_975 / (total * moments(estimate)[1]) ** 0.5
-    return Estimate(estimate, estimate - half, estimate + half)
+    return ExponentEstimate(estimate, estimate - half, estimate + half)
 
 
 # Inverting a cumulative distribution by a guide: where in the table a draw's rank is, without searching for it.
@@ -142,7 +142,7 @@ STEPS = 3
 LARGEST_GUIDE = 1 << 16
 
 
-class Inversion:
+class InverseCdf:
     """The ranks of uniform draws, as `table.searchsorted(draws, side="right")` gives them, several times faster.
 
     Chen and Asau, "On generating random variates from an empirical distribution" (1974): a guide knows the first rank
@@ -201,7 +201,7 @@ class MovingExponent:
     """The exponent of each record: what the curve says when the record is due."""
 
     curve: Curve
-    schedule: Schedule
+    schedule: SendSchedule
 
     def hundredths(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The exponents of the given records (numbers in the schedule, shape (n,)), in hundredths."""

@@ -2,7 +2,7 @@
 
 from airflow.plugins_manager import AirflowPlugin
 
-from faultline.installation.proof import PREFIX as PROOF
+from faultline.installation.server_proof import PREFIX as PROOF
 from faultline.orchestration.results_page import VIEWS, ProofApp, ResultsApp, ResultsLink
 from faultline.reports.pages import PREFIX
 

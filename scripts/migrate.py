@@ -26,11 +26,11 @@ sys.path[:0] = [str(ROOT / "include"), str(ROOT)]
 from pydantic import ValidationError
 
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.attempt_plan import SCHEMA as PLAN_SCHEMA
+from faultline.experiment.attempt_plan import AttemptPlan, Ordered, Places, PlannedEngine, Topic, topic_partitions
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import SCHEMA as PLAN_SCHEMA
-from faultline.experiment.plan import AttemptPlan, Ordered, Places, PlannedEngine, Topic, topic_partitions
 from faultline.records.bundle import SUFFIX, Member, read_bundle, sha256, write_bundle
-from faultline.records.judge.verdict import SUPERSEDED
+from faultline.records.judge.rejudge import SUPERSEDED
 from faultline.records.record import SCHEMA, Record, content_problem
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, FaultlineError

@@ -24,18 +24,18 @@ import typer
 from pydantic import BaseModel
 
 from benchmarks.catalogue import BENCHMARKS
+from fault.fault_spec import FaultSpec
 from fault.identity import VICTIM_WORDS, VICTIMS
-from fault.parameters import Asked
 from fault.registry import ACTIONS
 from faultline.cli.main import app
 from faultline.experiment.axes import axis_text
-from faultline.experiment.common import CommitMode, limits
+from faultline.experiment.common_parameters import CommitMode, limits
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.known_truth_script import Script
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owners
-from faultline.experiment.workloads.topology_rules import Rules
+from faultline.experiment.workloads.topology_rules import TopologyRules
 from faultline.records.catalogue import METRICS
 from faultline.records.definitions import DEFINITIONS, definition_of
 from faultline.records.judge import validity
@@ -225,11 +225,11 @@ PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "parameters": ("reference/parameters.md", lambda: parameter_table(Configuration)),
     "defaults": ("reference/parameters.md", default_table),
     "workloads": ("reference/workloads.md", workload_table),
-    "topology": ("reference/workloads.md", lambda: parameter_table(Rules)),
+    "topology": ("reference/workloads.md", lambda: parameter_table(TopologyRules)),
     "truth": ("reference/workloads.md", lambda: attribute_table(Script, "key")),
     "victims": ("reference/faults.md", victim_table),
     "actions": ("reference/faults.md", action_table),
-    "fault": ("reference/faults.md", lambda: attribute_table(Asked, "key")),
+    "fault": ("reference/faults.md", lambda: attribute_table(FaultSpec, "key")),
     "matrices": ("reference/matrices.md", matrix_table),
     "presets": ("reference/matrices.md", preset_table),
     "decide": ("reference/matrices.md", lambda: attribute_table(Decide, "key")),

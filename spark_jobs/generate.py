@@ -4,7 +4,7 @@
 
 Beside `--errors` the same command line, events and files as `python -m generators`, which this is but for its members.
 The driver is the lead; each task of one stage sends a stripe, and talks with the lead over a connection of its own
-(`generators.crew`), since Spark tells of a task only when it is done. The code comes along as the archive
+(`generators.worker_group`), since Spark tells of a task only when it is done. The code comes along as the archive
 `faultline_code`; the Python of the executors must have what the generators need.
 """
 
@@ -22,9 +22,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from generators.__main__ import main as generate
-from generators.crew import Address, Members, Report, Tell
-from generators.journal import Journal
+from generators.send_progress import EventOutput
 from generators.spec import GeneratorSpec
+from generators.worker_group import Address, Tell, WorkerReport, Workers
 
 # From the end of the last member to the end of Spark's job.
 END_S = 30.0
@@ -38,9 +38,9 @@ def send(told: str, host: str, port: int, secret: str, member: int, _: Iterator[
     from pyspark import SparkFiles
 
     sys.path.insert(0, SparkFiles.get("faultline_code"))
-    from generators.crew import Address
-    from generators.member import serve
     from generators.spec import GeneratorSpec
+    from generators.worker import serve
+    from generators.worker_group import Address
 
     serve(GeneratorSpec.model_validate_json(told), member, Address(host, port, secret))
     yield member
@@ -67,7 +67,7 @@ class Executors:
             stage.mapPartitionsWithIndex(task).collect()
         except Exception as error:
             # Of a member that has connected the crew knows already, and of one that never could, only by this.
-            tell(Report(0, {"event": "failed", "message": " ".join(str(error).split())[:500]}))
+            tell(WorkerReport(0, {"event": "failed", "message": " ".join(str(error).split())[:500]}))
 
     def end(self) -> None:
         """The tasks end with their connections."""
@@ -85,10 +85,10 @@ def main(arguments: Sequence[str]) -> int:
     with options.errors.open("ab") as errors:
         os.dup2(errors.fileno(), sys.stderr.fileno())
     spark = SparkSession.builder.getOrCreate()
-    Journal(sys.stdout).event("application", app_id=spark.sparkContext.applicationId)
+    EventOutput(sys.stdout).event("application", app_id=spark.sparkContext.applicationId)
     hired: list[Executors] = []
 
-    def hire(spec: GeneratorSpec) -> Members:
+    def hire(spec: GeneratorSpec) -> Workers:
         hired.append(Executors(spark.sparkContext, spec))
         return hired[-1]
 

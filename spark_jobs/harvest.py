@@ -32,14 +32,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from counts import harvest_ids, harvest_pi, harvest_ranked_words, harvest_summed_words, harvest_words
-from nexmark_tuples import harvest_nexmark
+from harvest_nexmark import harvest_nexmark
+from harvest_stock import harvest_group, harvest_join, with_events, with_late
+from harvest_user_query import harvest_query
+from output_matching import harvest_ids, harvest_pi, harvest_ranked_words, harvest_summed_words, harvest_words
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from query_tuples import harvest_query
-from running import FETCH_WAIT_MS, LINEAGE_HEADER, NEWEST_HEADER, Config
-from stock_tuples import harvest_group, harvest_join, with_events, with_late
+from workload_runner import FETCH_WAIT_MS, LINEAGE_HEADER, NEWEST_HEADER, Config
 
 # What a tuple is -> (records, outputs, configuration) -> (tuples, counts).
 KINDS: dict[str, Callable[[DataFrame, DataFrame, Config], tuple[DataFrame, DataFrame]]] = {

@@ -13,12 +13,12 @@ import argparse
 import json
 from pathlib import Path
 
-from nexmark.catalogue import Query, Streams, load, output, parsed, plain
-from nexmark.events import Events, Rules
+from nexmark.catalogue import NexmarkQuery, Streams, load, output, parsed, plain
+from nexmark.events import EventRules, NexmarkEventSource
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from running import Config, ProgressLog, await_executors, milliseconds, newest_commit, run
+from workload_runner import Config, ProgressLog, await_executors, milliseconds, newest_commit, run
 
 POLL_S = 0.1
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
@@ -26,7 +26,7 @@ RETAINED = "spark.sql.streaming.minBatchesToRetain"
 RETAINED_WHILE_FILLING = 5
 
 
-def streams(spark: SparkSession, config: Config, query: Query) -> Streams:
+def streams(spark: SparkSession, config: Config, query: NexmarkQuery) -> Streams:
     """The events of the configuration as three streams, with watermarks where the query needs them."""
     numbers = (
         spark.readStream.format("rate-micro-batch")
@@ -35,7 +35,7 @@ def streams(spark: SparkSession, config: Config, query: Query) -> Streams:
         .load()
         .select(F.col("value").alias("n"))
     )
-    events = Events(numbers, Rules.of(config["rules"]), config["reads"])
+    events = NexmarkEventSource(numbers, EventRules.of(config["rules"]), config["reads"])
     made = Streams(events.person(), events.auction(), events.bid())
     return query.timed(made, milliseconds(config["watermark_s"]))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from running import Config, run
+from workload_runner import Config, run
 
 # Terms of a block, an even number. Longer blocks gain nothing more.
 BLOCK = 32

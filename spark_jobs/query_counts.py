@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from counts import FILLED, between, count_keys
+from output_matching import FILLED, between, count_keys
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from running import NEWEST
+from workload_runner import NEWEST
 
 # A count at the beginning of a value, or in a field `count` of a JSON object.
 COUNTED = r"^\s*(\d{1,18})(?:\s|$)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from running import Config, configured, milliseconds, run
+from workload_runner import Config, configured, milliseconds, run
 
 STOCK, TRANSACTION, POSITION = "STOCK", "TRANSACTION", "POSITION"
 # The fields of all three streams; a record has those of its own.

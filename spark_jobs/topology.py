@@ -12,23 +12,23 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dynamic.chain import Chain, ChainListener, Hearing
-from dynamic.persisting import Persisting, open_store
-from dynamic.pressure import PressureRules
-from dynamic.regulator import Regulator, Replacement
-from dynamic.replacement import ReplacementRules
-from dynamic.replay import EDEN
-from dynamic.source import StageSource
-from dynamic.stage import COUNT, PERSIST, SPLIT, FrontierLog, Plan, Stage
 from pyspark.sql import SparkSession
-from running import POLL_S, Journal, await_executors
+from stages.chain import Chain, ChainListener, ControlListener
+from stages.persist_sink import PersistSink, open_store
+from stages.pressure import PressureRules
+from stages.replacement import ReplacementRules
+from stages.replay import EDEN
+from stages.source import StageSource
+from stages.stage_controller import Replacement, StageController
+from stages.stage_queries import COUNT, PERSIST, SPLIT, FrontierLog, Stage, StagePlan
+from workload_runner import POLL_S, JsonLinesWriter, await_executors
 
 Config = dict[str, Any]
 # Stages whose tuples can fail, and be read again as lines.
 REPLAYED = (SPLIT, COUNT)
 
 
-def plans(config: Config) -> list[Plan]:
+def plans(config: Config) -> list[StagePlan]:
     """What each stage is told; the output of one is the input of the next."""
     topics, names = config["topics"], list(config["parallelism"])
     folder = Path(config["checkpoint"])
@@ -39,7 +39,7 @@ def plans(config: Config) -> list[Plan]:
             inputs |= config["spaces"]
         last = number == len(names) - 1
         found.append(
-            Plan(
+            StagePlan(
                 name=name,
                 bootstrap=config["bootstrap"],
                 inputs=inputs,
@@ -56,20 +56,20 @@ def plans(config: Config) -> list[Plan]:
     return found
 
 
-def persisting(config: Config) -> Persisting | None:
+def persisting(config: Config) -> PersistSink | None:
     """The last stage's hands, where there is one."""
     if PERSIST not in config["parallelism"]:
         return None
-    return Persisting(open_store(config["store"]), config["bootstrap"], config["output_topic"], config["persistence"])
+    return PersistSink(open_store(config["store"]), config["bootstrap"], config["output_topic"], config["persistence"])
 
 
-def regulators(config: Config, stages: list[Stage], journal: Journal) -> list[Regulator]:
+def regulators(config: Config, stages: list[Stage], journal: JsonLinesWriter) -> list[StageController]:
     """One for each stage; those of split and count may replace it."""
     pressure = PressureRules(**config["pressure"]) if config["pressure"] else None
     replacing = config["replacement"]
     replacement = Replacement(**{**replacing, "rules": ReplacementRules(**replacing["rules"])}) if replacing else None
     return [
-        Regulator(
+        StageController(
             stage,
             above,
             pressure,
@@ -97,14 +97,14 @@ def main() -> None:
     checkpoint.mkdir(parents=True, exist_ok=True)
     if not (checkpoint / "state").is_symlink():
         (checkpoint / "state").symlink_to(Path(COUNT) / "state")
-    journal = Journal(Path(config["journal"]))
+    journal = JsonLinesWriter(Path(config["journal"]))
     hands = persisting(config)
     stages = [
         Stage(spark, plan, config["parallelism"][plan.name], hands if plan.name == PERSIST else None)
         for plan in plans(config)
     ]
     application = spark.sparkContext.applicationId
-    log = FrontierLog(checkpoint, config["input_topic"], Journal(Path(config["listener_log"])), application)
+    log = FrontierLog(checkpoint, config["input_topic"], JsonLinesWriter(Path(config["listener_log"])), application)
     listener = ChainListener(stages, log, journal)
     await_executors(spark, config["executors"])
     spark.streams.addListener(listener)
@@ -112,7 +112,7 @@ def main() -> None:
     listener.resume()
     watching = regulators(config, stages, journal)
     heard = {regulator.stage_name: regulator for regulator in watching}
-    hearing = Hearing(config["bootstrap"], config["control_topic"], heard, journal)
+    hearing = ControlListener(config["bootstrap"], config["control_topic"], heard, journal)
     chain = Chain(stages, watching, listener, hearing)
     chain.warm_up(**config["primer"])
     stop_file = Path(config["stop_file"])

@@ -33,7 +33,7 @@ class JobError(Exception):
     """What the job did not do as it said."""
 
 
-def told(config: dict[str, Any]) -> dict[str, Any]:
+def passed_values(config: dict[str, Any]) -> dict[str, Any]:
     """What the job's functions get as `config`: its arguments, `attempt`, a name that no other run has, and `folder`,
     where it may keep files until the run is judged."""
     return {**config["arguments"], "attempt": config["attempt"], "folder": config["folder"]}
@@ -72,7 +72,7 @@ def _modules_in(folder: Path) -> Iterator[str]:
             yield name
 
 
-def require_as_told(spark: SparkSession, config: dict[str, Any]) -> None:
+def require_declared(spark: SparkSession, config: dict[str, Any]) -> None:
     """Writes down what the session runs under. Raises JobError for a query that the job has started itself, and for a
     setting that it has changed and the measuring relies on: `own_settings`, each with what to do instead."""
     if active := spark.streams.active:

@@ -11,16 +11,16 @@ from types import ModuleType
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from running import NEWEST, Config, Query, Sink, configured, run
-from user_job import JobError, load, require_as_told, results, told, with_numbers
+from user_job import JobError, load, passed_values, require_declared, results, with_numbers
+from workload_runner import NEWEST, Config, Query, Sink, configured, run
 
 
 def to_kafka(job: ModuleType) -> Query:
     """Input: Kafka records. Output: key, value, and the newest record's number where the job has it."""
 
     def query(records: DataFrame, config: Config) -> DataFrame:
-        found = results(job.query(with_numbers(records), told(config)), ("key", "value"), "query")
-        require_as_told(records.sparkSession, config)
+        found = results(job.query(with_numbers(records), passed_values(config)), ("key", "value"), "query")
+        require_declared(records.sparkSession, config)
         newest = [F.col(NEWEST)] if NEWEST in found.columns else []
         return found.select(F.col("key").cast("string"), F.col("value").cast("string"), *newest)
 
@@ -31,12 +31,12 @@ def to_its_sink(job: ModuleType) -> tuple[Query, Sink]:
     """The job's results as they are, and where it puts them."""
 
     def query(records: DataFrame, config: Config) -> DataFrame:
-        found = results(job.query(with_numbers(records), told(config)), (), "query")
-        require_as_told(records.sparkSession, config)
+        found = results(job.query(with_numbers(records), passed_values(config)), (), "query")
+        require_declared(records.sparkSession, config)
         return found
 
     def sink(found: DataFrame, config: Config) -> DataStreamWriter:
-        writer = job.sink(found, told(config))
+        writer = job.sink(found, passed_values(config))
         if not isinstance(writer, DataStreamWriter):
             raise JobError(f"sink returned {type(writer).__name__}; return results.writeStream…, and do not start it")
         return writer

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from running import Config, run
+from workload_runner import Config, run
 
 
 def split_in_python(line: Column) -> Column:

@@ -161,7 +161,7 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 def main(given: Sequence[str], say: Say) -> int:
     """Brings what is missing, and runs the layers or the single tests that are named; the exit code."""
-    from faultline.installation.class_data import make_archive
+    from faultline.installation.cds_archive import make_archive
     from faultline.system.settings import ROOT, load_settings
 
     add_packages(ROOT, Path(sys.prefix))
@@ -190,7 +190,7 @@ def add_packages(root: Path, venv: Path) -> None:
     try:
         with bootstrap.alone(venv.parent) as lock:
             if not _ready(venv, wanted):  # another caller may have done it while this one waited
-                _make(bootstrap.Environment(root, venv.parent, lock, LOCK, "./faultline test"), wanted)
+                _make(bootstrap.VirtualEnvironment(root, venv.parent, lock, LOCK, "./faultline test"), wanted)
     except OSError as error:
         raise ConfigError(bootstrap.explain_os_error(error, venv)) from error
 
@@ -203,7 +203,7 @@ def _ready(venv: Path, wanted: str) -> bool:
         return False
 
 
-def _make(environment: bootstrap.Environment, wanted: str) -> None:
+def _make(environment: bootstrap.VirtualEnvironment, wanted: str) -> None:
     folder = environment.venv / "tests"
     part = environment.venv / "tests.part"
     shutil.rmtree(part, ignore_errors=True)

@@ -16,16 +16,16 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.blocks import measure_blocks, measured
-from benchmarks.broken_sweeps import Diary
-from benchmarks.figure import Figure, summarise
+from benchmarks.broken_sweeps import BenchmarkLog
+from benchmarks.figure import BenchmarkFigure, summarise
 from benchmarks.installation import alone
 from benchmarks.monte_carlo import Floats
 from benchmarks.neighbours.neighbour import KINDS, neighbour
-from faultline.cli.operations import bring_up
+from faultline.cli.service_control import bring_up
 from faultline.records.catalogue import CPU_PER_MILLION, MACRO, value_of
+from faultline.records.index_entry import IndexEntry
 from faultline.records.judge.validity import UNMET
 from faultline.records.record import Record
-from faultline.records.summary import Entry
 from faultline.system.errors import InfrastructureError
 from faultline.system.text import Say
 
@@ -61,7 +61,7 @@ Values = Mapping[str, float | None]
 Block = Mapping[str, Values]
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """Ten blocks of ten experiments (four hours), or one of three when `quick`; resumed where it was interrupted.
 
     Of each NEIGHBOUR: `NEIGHBOUR_p50_bias`, `…_cpu_bias`, `…_recovery_bias`: change against the quiet run of the block,
@@ -73,7 +73,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     place = settings.home / "bench" / ("disturbance-quick" if quick else "disturbance")
     with alone(place):
         place.mkdir(exist_ok=True)
-        diary = Diary(place / "diary.jsonl", MEASURED)
+        diary = BenchmarkLog(place / "diary.jsonl", MEASURED)
         found = measure(diary, neighbours(shares, quick), blocks, QUICK_PARAMETERS if quick else PARAMETERS, say)
         diary.move_aside()
     made = figures(found)
@@ -89,7 +89,7 @@ def neighbours(shares: Sequence[float], quick: bool) -> list[Neighbour]:
 
 
 def measure(
-    diary: Diary, of_block: Sequence[Neighbour], blocks: int, parameters: Sequence[str], say: Say
+    diary: BenchmarkLog, of_block: Sequence[Neighbour], blocks: int, parameters: Sequence[str], say: Say
 ) -> list[Block]:
     """The values of each block by neighbour; what the diary has is not measured again."""
     known = {(line["block"], line["neighbour"]): line for line in diary.acts}
@@ -123,12 +123,12 @@ def _usable(record: Record) -> bool:
 
 def values_of(record: Record) -> dict[str, float | None]:
     """The figures and what was lost, by name."""
-    entry = Entry.of(record)
+    entry = IndexEntry.of(record)
     keys = {**FIGURES, **{key.partition(".")[2]: key for key in LOST}}
     return {name: value_of(entry, key) for name, key in keys.items()}
 
 
-def figures(blocks: Sequence[Block]) -> dict[str, Figure]:
+def figures(blocks: Sequence[Block]) -> dict[str, BenchmarkFigure]:
     """The figures of all blocks. Raises InfrastructureError when no block has both without a neighbour."""
     if not any(len(pairs_of(blocks, AGAIN.name, figure)) for figure in FIGURES):
         raise InfrastructureError("no block has both experiments without a neighbour; see their records")
@@ -136,9 +136,9 @@ def figures(blocks: Sequence[Block]) -> dict[str, Figure]:
     return {**_biases(blocks, names), **_limits(blocks, names)}
 
 
-def _biases(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Figure]:
+def _biases(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, BenchmarkFigure]:
     """By neighbour, what it changed and what was lost to it."""
-    found: dict[str, Figure] = {}
+    found: dict[str, BenchmarkFigure] = {}
     for name in names:
         for figure in FIGURES:
             if bias := bias_of(pairs_of(blocks, name, figure)[:, 1]):
@@ -150,9 +150,9 @@ def _biases(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Figure]:
     return found
 
 
-def _limits(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Figure]:
+def _limits(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, BenchmarkFigure]:
     """By figure, the scatter of one repetition, and the loss at which the change reaches it."""
-    found: dict[str, Figure] = {}
+    found: dict[str, BenchmarkFigure] = {}
     for figure in FIGURES:
         scatter = scatter_of(pairs_of(blocks, AGAIN.name, figure)[:, 1])
         if scatter is None:
@@ -177,7 +177,7 @@ def pairs_of(blocks: Sequence[Block], name: str, figure: str) -> Floats:
     return np.array(found).reshape(-1, 2)
 
 
-def scatter_of(logs: Floats) -> Figure | None:
+def scatter_of(logs: Floats) -> BenchmarkFigure | None:
     """Standard deviation of one repetition, by the pairs of two without a neighbour; None with fewer than two pairs.
     `low`, `high`: its 95 % interval."""
     if len(logs) < 2:
@@ -186,10 +186,10 @@ def scatter_of(logs: Floats) -> Figure | None:
     # A difference has the variance of both; nothing is planted, so its mean is known to be 0.
     total = float(np.sum(np.square(logs))) / 2
     low, high = (math.sqrt(total / stats.chi2.ppf(q, n)) for q in (0.975, 0.025))
-    return Figure(math.sqrt(total / n), "1", low, high, n)
+    return BenchmarkFigure(math.sqrt(total / n), "1", low, high, n)
 
 
-def bias_of(logs: Floats) -> Figure | None:
+def bias_of(logs: Floats) -> BenchmarkFigure | None:
     """The change as a share, with its 95 % interval by t; of one pair there is none, and the ends are the value."""
     if not len(logs):
         return None
@@ -197,10 +197,10 @@ def bias_of(logs: Floats) -> Figure | None:
     if len(logs) > 1:
         half = float(stats.t.ppf(0.975, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs)))
     low, value, high = (math.expm1(one) for one in (mean - half, mean, mean + half))
-    return Figure(value, "1", low, high, len(logs))
+    return BenchmarkFigure(value, "1", low, high, len(logs))
 
 
-def limit_of(points: Floats, scatter: float) -> Figure | None:
+def limit_of(points: Floats, scatter: float) -> BenchmarkFigure | None:
     """Cores lost at which the change reaches the scatter, by the line through the origin that fits best; its ends by
     the 95 % interval of the slope. None where it is not shown that the figure grows with the loss."""
     points = points[~np.isnan(points[:, 0])]
@@ -213,7 +213,7 @@ def limit_of(points: Floats, scatter: float) -> Figure | None:
     half = float(stats.t.ppf(0.975, len(points) - 1)) * error
     if slope <= half or slope == 0:
         return None
-    return Figure(scatter / slope, "cores", scatter / (slope + half), scatter / (slope - half), len(points))
+    return BenchmarkFigure(scatter / slope, "cores", scatter / (slope + half), scatter / (slope - half), len(points))
 
 
 def _text(values: Values | None) -> str:

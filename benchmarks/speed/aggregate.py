@@ -18,18 +18,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.figure import Figure
-from benchmarks.records import made_record, write_record
+from benchmarks.figure import BenchmarkFigure
 from benchmarks.speed.spark_job import QUICK_SIZES, SIZES, Cost, Size, growth, run_job, submit_command
-from faultline.cli.operations import require
+from benchmarks.synthetic_records import made_record, write_record
+from faultline.cli.service_control import require
 from faultline.experiment.attempt import write_json
 from faultline.installation.spark import prepare_spark
+from faultline.records.index_entry import is_large
 from faultline.records.record import Record, TimelineEvent
-from faultline.records.summary import is_large
 from faultline.system.errors import InfrastructureError
+from faultline.system.measured_window import NS
 from faultline.system.settings import Settings, load_settings
 from faultline.system.text import Say
-from faultline.system.window import NS
 
 # Tuples of one attempt: 200 s of 50 lines a second, each of ten words.
 ATTEMPT_TUPLES = 10**5
@@ -52,7 +52,7 @@ SCHEMA = pa.schema(
 )
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """The figures of `growth_figures` for the program `aggregate`; needs no services.
 
     Raises InfrastructureError when the program fails, or when its tables are not what the store holds.
@@ -72,7 +72,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
 
 
 @dataclass(frozen=True)
-class Planted:
+class PlantedRows:
     """What the tables must say: records, rows of `samples`, and tuples with a latency by configuration."""
 
     records: int
@@ -86,7 +86,7 @@ def attempts_of(tuples: int) -> list[int]:
     return [ATTEMPT_TUPLES] * whole + ([rest // WORDS * WORDS] if rest >= WORDS else [])
 
 
-def plant(results: Path, tuples: int) -> Planted:
+def plant(results: Path, tuples: int) -> PlantedRows:
     """Makes a store of so many tuples under `results`; returns what `aggregate` must find in it."""
     cells: Counter[str] = Counter()
     seconds = 0
@@ -103,7 +103,7 @@ def plant(results: Path, tuples: int) -> Planted:
         seconds += int(lasted_s)
         if record.status == "valid":
             cells[record.config_id] += _counted(rows, lasted_s)
-    return Planted(len(sizes), seconds, cells)
+    return PlantedRows(len(sizes), seconds, cells)
 
 
 def tuple_rows(tuples: int, seed: int) -> pd.DataFrame:
@@ -166,7 +166,7 @@ def _counted(rows: pd.DataFrame, lasted_s: float) -> int:
     return int(rows["n"][measured].sum())
 
 
-def _measure(settings: Settings, results: Path, planted: Planted) -> Cost:
+def _measure(settings: Settings, results: Path, planted: PlantedRows) -> Cost:
     arguments = ["--records", str(results / "records"), "--attempts", str(results / "attempts")]
     arguments += ["--target", str(results / "summary")]
     command = submit_command(settings, "aggregate", arguments, large=is_large(results / "attempts"))
@@ -177,7 +177,7 @@ def _measure(settings: Settings, results: Path, planted: Planted) -> Cost:
     return cost
 
 
-def wrong(summary: Path, planted: Planted) -> list[str]:
+def wrong(summary: Path, planted: PlantedRows) -> list[str]:
     """How the summary tables differ from what was planted; empty when they do not."""
     problems = []
     for name, rows in (("experiments", planted.records), ("samples", planted.samples)):

@@ -31,9 +31,9 @@ from typing import Any
 import numpy as np
 
 import generators
-from benchmarks.figure import Figure, summarise
-from benchmarks.topics import fresh_topics
-from faultline.cli.operations import bring_up, require
+from benchmarks.figure import BenchmarkFigure, summarise
+from benchmarks.synthetic_topics import fresh_topics
+from faultline.cli.service_control import bring_up, require
 from faultline.installation.jars import classpath
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import load_settings
@@ -52,7 +52,7 @@ _JVM_RATE = re.compile(r"records sent, ([0-9.]+) records/sec")
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """How much is measured."""
 
     repetitions: int
@@ -63,8 +63,8 @@ class Plan:
     paced_s: float
 
 
-FULL = Plan(9, records=3_000_000, warmup_records=500_000, punctual_repetitions=2, steady_s=60.0, paced_s=20.0)
-QUICK = Plan(5, records=1_000_000, warmup_records=300_000, punctual_repetitions=5, steady_s=5.0, paced_s=5.0)
+FULL = LoadPlan(9, records=3_000_000, warmup_records=500_000, punctual_repetitions=2, steady_s=60.0, paced_s=20.0)
+QUICK = LoadPlan(5, records=1_000_000, warmup_records=300_000, punctual_repetitions=5, steady_s=5.0, paced_s=5.0)
 # Records a second at which the rate is held against the schedule's; by their names in figures.
 STEADY = {"1e3": 1_000.0, "1e4": 10_000.0, "1e5": 100_000.0}
 # A rate that goes from one to one and a half, to a half, and back, within 10 s.
@@ -83,7 +83,7 @@ def parse_jvm_rate(output: str) -> float:
     return float(rates[-1])
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """Measure all figures of the benchmark `generator`.
 
     Starts a broker; makes topics of its own and deletes them. Raises InfrastructureError when a part fails.
@@ -99,11 +99,11 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
 class _Bench:
     """One run of the benchmark against one broker."""
 
-    def __init__(self, bootstrap: str, classpath: str, java: str, plan: Plan, folder: Path) -> None:
+    def __init__(self, bootstrap: str, classpath: str, java: str, plan: LoadPlan, folder: Path) -> None:
         self._bootstrap, self._classpath, self._java = bootstrap, classpath, java
         self._plan, self._folder = plan, folder
 
-    def measure(self) -> dict[str, Figure]:
+    def measure(self) -> dict[str, BenchmarkFigure]:
         """All figures by name."""
         constant, zipf = self._spec(source="constant", payload_bytes=RECORD_BYTES), self._spec(source="zipf")
         lines = self._folder / "lines.txt"
@@ -131,7 +131,7 @@ class _Bench:
             **self._punctuality(summarise(highest, "records/s").value / 2),
         }
 
-    def _punctuality(self, half: float) -> dict[str, Figure]:
+    def _punctuality(self, half: float) -> dict[str, BenchmarkFigure]:
         """How far rates are from what was asked for, as shares of it; lateness at `half` of the highest; cores."""
         found: dict[str, list[float]] = {}
         for _ in range(self._plan.punctual_repetitions):

@@ -16,10 +16,10 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from benchmarks.figure import Figure
+from benchmarks.figure import BenchmarkFigure
 from benchmarks.speed.spark_job import QUICK_SIZES, SIZES, Cost, Size, growth, run_job, submit_command
-from benchmarks.topics import Filled, fill, fresh_topics
-from faultline.cli.operations import bring_up
+from benchmarks.synthetic_topics import Filled, fill, fresh_topics
+from faultline.cli.service_control import bring_up
 from faultline.engines.batches import BATCHES, write_batches
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import Configuration, parse_configuration
@@ -50,14 +50,14 @@ SUBJECTS = (
 )
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """The figures of `growth_figures` for the program `harvest`, by workload; those of word count without its name.
 
     Starts a broker; makes topics of its own and deletes them. Raises InfrastructureError when the program fails, or
     when its tables are not what the topics hold.
     """
     settings = bring_up(say, airflow=False)
-    figures: dict[str, Figure] = {}
+    figures: dict[str, BenchmarkFigure] = {}
     for subject in SUBJECTS:
         config = parse_configuration({"workload": subject.workload, "fault": "none"})
 

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.figure import Figure, summarise
+from benchmarks.figure import BenchmarkFigure, summarise
 from benchmarks.installation import await_run
-from benchmarks.leftovers import attempts_of
-from faultline.cli.operations import bring_up
-from faultline.cli.sweeping import await_dags
+from benchmarks.leak_check import attempts_of
+from faultline.cli.service_control import bring_up
+from faultline.cli.sweep_runner import await_dags
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import sweep_id_of
 from faultline.experiment.config import parse_configuration
@@ -33,7 +33,7 @@ TIMEOUT_S = 3600.0
 STEPS = ("processes", "engine", "warm", "gate", "drain", "harvest", "judge", "close")
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """A sweep of six default word counts, or of six short ones when `quick`. Figures: `fixed_s`, from one gate to the
     next less the window; `single_s`, what an experiment alone would take beside its window; `share`, the fixed cost's
     part of a default experiment; and the seconds of each step.
@@ -68,7 +68,7 @@ def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: flo
     return sorted(measured, key=lambda one: gate_s(one) or 0.0)
 
 
-def figures(attempts: Sequence[Attempt], window_s: float, foreign: Sequence[float] = ()) -> dict[str, Figure]:
+def figures(attempts: Sequence[Attempt], window_s: float, foreign: Sequence[float] = ()) -> dict[str, BenchmarkFigure]:
     """The figures of attempts in the order of their gates.
 
     `foreign`: gates of experiments of others, in seconds since the epoch. Between two of ours the time is not our cost

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import psutil
 
-from benchmarks.figure import Figure, summarise
+from benchmarks.figure import BenchmarkFigure, summarise
 from benchmarks.speed.overhead import sweep
-from faultline.cli.operations import bring_up
+from faultline.cli.service_control import bring_up
 from faultline.experiment.attempt import Attempt
 from faultline.installation.supervisord import Supervisor
 from faultline.records.judge.samples import processes_of
@@ -17,7 +17,7 @@ from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Line, read_journal
-from faultline.system.marks import SERVICES
+from faultline.system.process_tags import SERVICES
 from faultline.system.settings import Settings
 from faultline.system.text import Say
 
@@ -30,7 +30,7 @@ SETTLE_S, REST_S, QUICK_REST_S = 60.0, 30.0, 10.0
 MEASURED = ("kafka", "spark-worker-1", "spark-worker-2")
 
 
-def run(say: Say, quick: bool) -> dict[str, Figure]:
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
     """A sweep of five word counts, or of two short ones when `quick`, and the services at rest before it.
 
     Figures, in cores: of the measured windows `recorder_cores`, `services_cores` (Airflow with its tasks, the
@@ -51,7 +51,7 @@ def run(say: Say, quick: bool) -> dict[str, Figure]:
     return {**found, "rest_cores": summarise([rest], "cores")}
 
 
-def figures(measured: Sequence[tuple[Attempt, Record]]) -> dict[str, Figure]:
+def figures(measured: Sequence[tuple[Attempt, Record]]) -> dict[str, BenchmarkFigure]:
     """The figures of attempts with their records. Raises InfrastructureError when none was judged."""
     values: dict[str, list[float]] = {}
     for attempt, record in measured:

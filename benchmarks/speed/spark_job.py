@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks.figure import Figure, summarise
+from benchmarks.figure import BenchmarkFigure, summarise
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
-from faultline.engines.supervised import last_words
-from faultline.installation.class_data import archive_here
+from faultline.engines.supervisor_journal import last_words
+from faultline.installation.cds_archive import archive_here
 from faultline.installation.java import find_java
 from faultline.installation.spark import spark_submit
-from faultline.system.environment import clean_environment
+from faultline.system.child_environment import clean_environment
 from faultline.system.errors import InfrastructureError
-from faultline.system.processes import end_processes
+from faultline.system.process_ledger import end_processes
 from faultline.system.settings import Settings
 
 TIMEOUT_S = 1800.0
@@ -132,13 +132,13 @@ def exponent(times: Mapping[int, float]) -> float:
     return float(slope)
 
 
-def growth(measure: Callable[[int, int], Size], sizes: Sequence[int], *, huge: bool) -> dict[str, Figure]:
+def growth(measure: Callable[[int, int], Size], sizes: Sequence[int], *, huge: bool) -> dict[str, BenchmarkFigure]:
     """Measure each size five times, and HUGE once if `huge`; `measure` takes the tuples and the repetitions."""
     found = [measure(asked, REPETITIONS) for asked in sizes]
     return growth_figures(found) | (huge_figures(found[-1], measure(HUGE, 1)) if huge else {})
 
 
-def growth_figures(sizes: Sequence[Size]) -> dict[str, Figure]:
+def growth_figures(sizes: Sequence[Size]) -> dict[str, BenchmarkFigure]:
     """Figures of sizes in ascending order, at least two, with equally many repetitions.
 
     `exponent` is that of the time between the two largest sizes, `exponent_all` the one that fits all sizes best: the
@@ -159,14 +159,14 @@ def growth_figures(sizes: Sequence[Size]) -> dict[str, Figure]:
     return figures
 
 
-def huge_figures(largest: Size, huge: Size) -> dict[str, Figure]:
+def huge_figures(largest: Size, huge: Size) -> dict[str, BenchmarkFigure]:
     """Figures of the one run at HUGE; its exponent is that of the time since the `largest` of the usual sizes."""
     usual = statistics.median(one.seconds for one in largest.costs)
     found = exponent({largest.tuples: usual, huge.tuples: huge.costs[0].seconds})
     return {**_costs(huge), f"exponent_{power(huge.asked)}": summarise([found], "1")}
 
 
-def _costs(size: Size) -> dict[str, Figure]:
+def _costs(size: Size) -> dict[str, BenchmarkFigure]:
     name = power(size.asked)
     return {
         f"time_{name}_s": summarise([cost.seconds for cost in size.costs], "s"),

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault.action import Act, Action, Context, Daemon, Hands, Sent, Site, UndoSpec
+from fault.action import Action, Context, Daemon, DaemonContext, DeliveryRecord, FaultDriver, Injection, UndoSpec
+from fault.fault_spec import DURATION, FaultSpec, Occurrence, Parameter
 from fault.identity import Delivery
-from fault.injector import Outcome, Settlement
-from fault.parameters import DURATION, Asked, Occurrence, Parameter
+from fault.injector import FaultOutcome, Settlement
 from fault.proxy_control import ProxyControl, ProxyUnreachable
 
 # What they hit, in words.
@@ -23,19 +23,19 @@ _PLAIN = "plain"
 
 
 @dataclass(frozen=True)
-class Connections(Hands):
+class ConnectionDriver(FaultDriver):
     """Tells the proxy. `tell` gives the number of connections that it hit; None when the proxy is to be asked."""
 
-    tell: Callable[[ProxyControl, Asked], int | None]
+    tell: Callable[[ProxyControl, FaultSpec], int | None]
 
-    def prepare(self, site: Site) -> tuple[Daemon, ...]:
+    def prepare(self, site: DaemonContext) -> tuple[Daemon, ...]:
         """The proxy, on the detour."""
         control = site.folder / CONTROL
         ends = ("--listen", site.detour, "--upstream", site.kafka)
         return (Daemon("proxy", "fault.proxy", (*ends, "--control", str(control)), control),)
 
-    def act(self, planned: Occurrence, context: Context) -> Act:
-        return ConnectionAct(self, planned, context)
+    def act(self, planned: Occurrence, context: Context) -> Injection:
+        return ConnectionAction(self, planned, context)
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
         """Whether the proxy disturbs still; one that is gone does not any more."""
@@ -49,10 +49,10 @@ class Connections(Hands):
 
 
 @dataclass
-class ConnectionAct(Act):
+class ConnectionAction(Injection):
     """One act on connections."""
 
-    hands: Connections
+    hands: ConnectionDriver
     planned: Occurrence
     context: Context
     _hit: int | None = None
@@ -76,25 +76,25 @@ class ConnectionAct(Act):
             return []
         return [UndoSpec(self.planned.fault.action, "heal the proxy")]
 
-    def perform(self) -> list[Sent]:
+    def perform(self) -> list[DeliveryRecord]:
         self._hit = self.hands.tell(_proxy(self.context), self.planned.fault)
-        return [Sent(None, ROLE, self.context.now(), Delivery.SENT)]
+        return [DeliveryRecord(None, ROLE, self.context.now(), Delivery.SENT)]
 
-    def settle(self, sent: Sequence[Sent]) -> Settlement:
+    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
         """Effective when there were connections to be hit."""
         action, hit = self.planned.fault.action, self._hit
         if hit is None:
             hit = int(_proxy(self.context).status()["connections"])
         if not hit:
-            return Settlement(Outcome.NO_EFFECT, f"{action}: no connection went through the proxy")
-        return Settlement(Outcome.EFFECTIVE, f"{action}: {hit} connections")
+            return Settlement(FaultOutcome.NO_EFFECT, f"{action}: no connection went through the proxy")
+        return Settlement(FaultOutcome.EFFECTIVE, f"{action}: {hit} connections")
 
 
 def _proxy(context: Context) -> ProxyControl:
     return ProxyControl(context.folder / CONTROL)
 
 
-def _cut(proxy: ProxyControl, fault: Asked) -> None:
+def _cut(proxy: ProxyControl, fault: FaultSpec) -> None:
     proxy.cut()
 
 
@@ -110,11 +110,11 @@ CUT = Action(
     hits=CONNECTIONS,
     detours=True,
     by_hand="end the proxy by hand",
-    hands=Connections(_cut),
+    hands=ConnectionDriver(_cut),
 )
 
 
-def _reset(proxy: ProxyControl, fault: Asked) -> int:
+def _reset(proxy: ProxyControl, fault: FaultSpec) -> int:
     return proxy.reset()
 
 
@@ -127,5 +127,5 @@ RESET = Action(
     when="after the connections to Kafka were reset",
     hits=CONNECTIONS,
     detours=True,
-    hands=Connections(_reset),
+    hands=ConnectionDriver(_reset),
 )

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault.action import Act, Action, Context, HalfDone, Hands, Moment, Sent, UndoSpec
+from fault.action import Action, Context, DeliveryRecord, FaultDriver, Injection, Moment, PartialInjection, UndoSpec
 from fault.errors import ConnectionLost, FaultError, VictimRefused
-from fault.host_acts import name_of
+from fault.fault_spec import DURATION, FaultSpec, Occurrence, Parameter
+from fault.host_faults import name_of
 from fault.identity import KAFKA_HOST, Delivery, ProcessIdentity
-from fault.injector import Outcome, Settlement
-from fault.parameters import DURATION, Asked, Occurrence, Parameter
+from fault.injector import FaultOutcome, Settlement
 from fault.victims import choose
 
 # So much longer than the act its watchdog waits.
@@ -19,16 +19,16 @@ LATE_S = 10.0
 
 
 @dataclass(frozen=True)
-class OnHosts(Hands):
-    """Does `kind` of `fault.host_acts` to hosts. `asks` gives what it is asked for, of the fault, the host's name and
+class HostDriver(FaultDriver):
+    """Does `kind` of `fault.host_faults` to hosts. `asks` gives what it is asked for, of the fault, the host's name and
     the places that the attempt knows. `here`: it can be done to this host, too, where driver and harness live."""
 
     kind: str
-    asks: Callable[[Asked, str, Context], dict[str, Any]]
+    asks: Callable[[FaultSpec, str, Context], dict[str, Any]]
     here: bool = False
 
-    def act(self, planned: Occurrence, context: Context) -> HostsAct:
-        return HostsAct(self, planned, context)
+    def act(self, planned: Occurrence, context: Context) -> HostsAction:
+        return HostsAction(self, planned, context)
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
         return bool(context.injector.act(undo.fields["host"], "holds", **undo.fields["act"]))
@@ -38,10 +38,10 @@ class OnHosts(Hands):
 
 
 @dataclass
-class HostsAct(Act):
+class HostsAction(Injection):
     """One act on hosts."""
 
-    hands: OnHosts
+    hands: HostDriver
     planned: Occurrence
     context: Context
     _chosen: tuple[ProcessIdentity, ...] = ()
@@ -102,10 +102,10 @@ class HostsAct(Act):
         for one in self._chosen:
             self.context.injector.undo_later(one.host, seconds, **self._act(one))
 
-    def perform(self) -> list[Sent]:
+    def perform(self) -> list[DeliveryRecord]:
         """Tells each host, once. What it said may be lost on its way: then it is asked when all is settled. Raises
         HalfDone."""
-        sent: list[Sent] = []
+        sent: list[DeliveryRecord] = []
         for one in self._chosen:
             delivery = Delivery.SENT
             try:
@@ -113,17 +113,17 @@ class HostsAct(Act):
             except ConnectionLost:
                 delivery = Delivery.UNKNOWN
             except FaultError as error:
-                raise HalfDone(error, sent) from None
-            sent.append(Sent(one.pid, one.role.name, self.context.now(), delivery, one))
+                raise PartialInjection(error, sent) from None
+            sent.append(DeliveryRecord(one.pid, one.role.name, self.context.now(), delivery, one))
         return sent
 
-    def settle(self, sent: Sequence[Sent]) -> Settlement:
+    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
         hosts = [_called(one.host) for one in self._chosen]
         holds = self.context.injector.act
         idle = [_called(one.host) for one in self._chosen if not holds(one.host, "holds", **self._act(one))]
         if idle:
-            return Settlement(Outcome.NO_EFFECT, f"{self.hands.kind}: does not hold on {', '.join(idle)}")
-        return Settlement(Outcome.EFFECTIVE, f"{self.hands.kind}: holds on {', '.join(hosts)}")
+            return Settlement(FaultOutcome.NO_EFFECT, f"{self.hands.kind}: does not hold on {', '.join(idle)}")
+        return Settlement(FaultOutcome.EFFECTIVE, f"{self.hands.kind}: holds on {', '.join(hosts)}")
 
 
 def _called(host: str) -> str:
@@ -136,7 +136,7 @@ def _who(victim: ProcessIdentity) -> tuple[str, int, int | None]:
 
 
 def others(peer: str, host: str, context: Context) -> list[str]:
-    """The addresses of those from whom `host` is cut off, by a word of `fault.parameters.PEERS`.
+    """The addresses of those from whom `host` is cut off, by a word of `fault.fault_spec.PEERS`.
 
     Raises VictimRefused where there is none.
     """
@@ -155,7 +155,7 @@ def others(peer: str, host: str, context: Context) -> list[str]:
     return found
 
 
-def _asks_of_partition(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+def _asks_of_partition(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
     return {"peers": others(fault.peer or "all", host, context), "way": fault.way or "both"}
 
 
@@ -169,11 +169,11 @@ PARTITION = Action(
     parameters=(Parameter(DURATION, short=10.0), Parameter("peer", required=False), Parameter("way", required=False)),
     on_hosts=True,
     by_hand="delete the table faultline_… there with nft",
-    hands=OnHosts("partition", _asks_of_partition),
+    hands=HostDriver("partition", _asks_of_partition),
 )
 
 
-def _asks_of_bandwidth(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+def _asks_of_bandwidth(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
     return {"peers": others("all", host, context), "mbit_s": fault.mbit_s}
 
 
@@ -187,11 +187,11 @@ BANDWIDTH = Action(
     parameters=(Parameter(DURATION, short=10.0), Parameter("mbit_s", short=10.0)),
     on_hosts=True,
     by_hand="remove the queueing discipline tbf at the root there with tc",
-    hands=OnHosts("bandwidth", _asks_of_bandwidth),
+    hands=HostDriver("bandwidth", _asks_of_bandwidth),
 )
 
 
-def _asks_of_disk_full(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+def _asks_of_disk_full(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
     if not host and (fault.victim != "driver" or host not in context.disks):
         raise VictimRefused(
             f"disk_full: what the {fault.victim} writes lies on the disk of this machine, which is not filled; "
@@ -212,11 +212,11 @@ DISK_FULL = Action(
     parameters=(Parameter(DURATION, short=10.0),),
     on_hosts=True,
     by_hand="delete the file faultline-ballast-… there",
-    hands=OnHosts("disk_full", _asks_of_disk_full, here=True),
+    hands=HostDriver("disk_full", _asks_of_disk_full, here=True),
 )
 
 
-def _asks_of_cpu_pressure(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+def _asks_of_cpu_pressure(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
     return {"cores": int(fault.cores or 1)}
 
 
@@ -230,11 +230,11 @@ CPU_PRESSURE = Action(
     parameters=(Parameter(DURATION, short=10.0), Parameter("cores", short=2.0)),
     on_hosts=True,
     by_hand="end the processes faultline-neighbour=… there",
-    hands=OnHosts("cpu_pressure", _asks_of_cpu_pressure),
+    hands=HostDriver("cpu_pressure", _asks_of_cpu_pressure),
 )
 
 
-def _asks_of_memory_pressure(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+def _asks_of_memory_pressure(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
     return {"memory_mb": int(fault.memory_mb or 1)}
 
 
@@ -248,5 +248,5 @@ MEMORY_PRESSURE = Action(
     parameters=(Parameter(DURATION, short=10.0), Parameter("memory_mb", short=1024.0)),
     on_hosts=True,
     by_hand="end the process faultline-neighbour=… there",
-    hands=OnHosts("memory_pressure", _asks_of_memory_pressure),
+    hands=HostDriver("memory_pressure", _asks_of_memory_pressure),
 )

@@ -7,36 +7,46 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fault.action import Act, Action, Context, Daemon, Hands, Moment, Sent, Site, UndoSpec
-from fault.actions.connections import CONNECTIONS, ConnectionAct, Connections
-from fault.actions.hosts import HostsAct, OnHosts, others
-from fault.errors import KernelLacks
+from fault.action import (
+    Action,
+    Context,
+    Daemon,
+    DaemonContext,
+    DeliveryRecord,
+    FaultDriver,
+    Injection,
+    Moment,
+    UndoSpec,
+)
+from fault.actions.connections import CONNECTIONS, ConnectionAction, ConnectionDriver
+from fault.actions.hosts import HostDriver, HostsAction, others
+from fault.errors import KernelUnsupported
+from fault.fault_spec import DURATION, FaultSpec, Occurrence, Parameter
 from fault.injector import Settlement
-from fault.parameters import DURATION, Asked, Occurrence, Parameter
 from fault.proxy_control import ProxyControl
 
 # Tells the relay; with addresses, of clients there alone.
-Tell = Callable[[ProxyControl, Asked, Sequence[str] | None], int]
+Tell = Callable[[ProxyControl, FaultSpec, Sequence[str] | None], int]
 
 
 @dataclass(frozen=True)
-class Impaired(Hands):
+class NetworkDriver(FaultDriver):
     """`on_hosts` does it to hosts, `tell` has the relay do it. `falls_back`: of a host whose kernel cannot, its
     connections to Kafka are taken; else it is refused there."""
 
-    on_hosts: OnHosts
+    on_hosts: HostDriver
     tell: Tell
     falls_back: bool
 
-    def prepare(self, site: Site) -> tuple[Daemon, ...]:
+    def prepare(self, site: DaemonContext) -> tuple[Daemon, ...]:
         """The relay, on the detour."""
         return self._relayed(None).prepare(site)
 
-    def act(self, planned: Occurrence, context: Context) -> Act:
+    def act(self, planned: Occurrence, context: Context) -> Injection:
         if planned.fault.most_processes == 0:
             return self._relayed(None).act(planned, context)
         act = self.on_hosts.act(planned, context)
-        return ImpairedAct(self, planned, context, act, act)
+        return NetworkAction(self, planned, context, act, act)
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
         return self._of(undo).holds(undo, context)
@@ -44,26 +54,26 @@ class Impaired(Hands):
     def undo(self, undo: UndoSpec, context: Context) -> None:
         self._of(undo).undo(undo, context)
 
-    def _of(self, undo: UndoSpec) -> OnHosts | Connections:
+    def _of(self, undo: UndoSpec) -> HostDriver | ConnectionDriver:
         return self.on_hosts if "host" in undo.fields else self._relayed(None)
 
-    def _relayed(self, only: Sequence[str] | None) -> Connections:
-        return Connections(lambda proxy, fault: self.tell(proxy, fault, only))
+    def _relayed(self, only: Sequence[str] | None) -> ConnectionDriver:
+        return ConnectionDriver(lambda proxy, fault: self.tell(proxy, fault, only))
 
-    def relayed(self, planned: Occurrence, context: Context, hosts: Sequence[str]) -> ConnectionAct:
+    def relayed(self, planned: Occurrence, context: Context, hosts: Sequence[str]) -> ConnectionAction:
         """An act on the connections of these hosts to Kafka."""
-        return ConnectionAct(self._relayed([context.addresses[one] for one in hosts]), planned, context)
+        return ConnectionAction(self._relayed([context.addresses[one] for one in hosts]), planned, context)
 
 
 @dataclass
-class ImpairedAct(Act):
+class NetworkAction(Injection):
     """One act on hosts, or on their connections where their kernels cannot."""
 
-    hands: Impaired
+    hands: NetworkDriver
     planned: Occurrence
     context: Context
-    on_hosts: HostsAct
-    act: HostsAct | ConnectionAct
+    on_hosts: HostsAction
+    act: HostsAction | ConnectionAction
     _lack: str | None = None
 
     def find(self) -> bool:
@@ -72,7 +82,7 @@ class ImpairedAct(Act):
         self.act, self._lack = self.on_hosts, None
         try:
             self.on_hosts.find()
-        except KernelLacks as refused:
+        except KernelUnsupported as refused:
             if not self.hands.falls_back:
                 raise
             self.act, self._lack = self.hands.relayed(self.planned, self.context, self.on_hosts.hosts), str(refused)
@@ -94,10 +104,10 @@ class ImpairedAct(Act):
     def arm(self, planned: Moment) -> None:
         self.act.arm(planned)
 
-    def perform(self) -> list[Sent]:
+    def perform(self) -> list[DeliveryRecord]:
         return self.act.perform()
 
-    def settle(self, sent: Sequence[Sent]) -> Settlement:
+    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
         found = self.act.settle(sent)
         return Settlement(found.outcome, f"{found.detail}, {self._by}")
 
@@ -108,12 +118,12 @@ class ImpairedAct(Act):
         return f"by the relay, on its connections to Kafka alone: {self._lack}"
 
 
-def _delay(proxy: ProxyControl, fault: Asked, only: Sequence[str] | None) -> int:
+def _delay(proxy: ProxyControl, fault: FaultSpec, only: Sequence[str] | None) -> int:
     assert fault.delay_ms is not None  # the plan requires it
     return proxy.delay(fault.delay_ms, fault.jitter_ms, only)
 
 
-def _asks_of_delay(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+def _asks_of_delay(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
     assert fault.delay_ms is not None
     # A kernel holds what goes out alone: there and back takes as much longer as by the relay, which holds both.
     held = {"delay_ms": 2 * fault.delay_ms, "jitter_ms": 2 * (fault.jitter_ms or 0.0)}
@@ -139,16 +149,16 @@ DELAY = Action(
     detours=True,
     on_hosts=True,
     by_hand="end the proxy by hand, or remove the queueing discipline prio there with tc",
-    hands=Impaired(OnHosts("delay", _asks_of_delay), _delay, falls_back=True),
+    hands=NetworkDriver(HostDriver("delay", _asks_of_delay), _delay, falls_back=True),
 )
 
 
-def _lose(proxy: ProxyControl, fault: Asked, only: Sequence[str] | None) -> int:
+def _lose(proxy: ProxyControl, fault: FaultSpec, only: Sequence[str] | None) -> int:
     assert fault.loss_percent is not None  # the plan requires it
     return proxy.loss(fault.loss_percent, only)
 
 
-def _asks_of_loss(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+def _asks_of_loss(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
     return {"peers": others("all", host, context), "percent": fault.loss_percent, "way": "both"}
 
 
@@ -167,5 +177,5 @@ LOSS = Action(
     detours=True,
     on_hosts=True,
     by_hand="end the proxy by hand, or delete the table faultline_… there with nft",
-    hands=Impaired(OnHosts("loss", _asks_of_loss), _lose, falls_back=False),
+    hands=NetworkDriver(HostDriver("loss", _asks_of_loss), _lose, falls_back=False),
 )

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fault.action import Act, Action, Context, HalfDone, Hands, Moment, Sent, UndoSpec
-from fault.busy import await_busy
+from fault.action import Action, Context, DeliveryRecord, FaultDriver, Injection, Moment, PartialInjection, UndoSpec
+from fault.cpu_busy import await_busy
 from fault.errors import FaultError, IdentityMismatch
+from fault.fault_spec import DURATION, Occurrence, Parameter
 from fault.identity import ANY, VICTIMS, Delivery, Presence, ProcessIdentity
-from fault.injector import SETTLE_WITHIN_S, Outcome, Settlement, executors_on, resume, settle
-from fault.parameters import DURATION, Occurrence, Parameter
+from fault.injector import SETTLE_WITHIN_S, FaultOutcome, Settlement, executors_on, resume, settle
 from fault.victims import choose
 
 # So much longer than a pause, and than the wait for a victim at work, its watchdog waits: it is started up to a second
@@ -25,7 +25,7 @@ HELD = ("kafka", "worker")
 
 
 @dataclass(frozen=True)
-class Signals(Hands):
+class SignalDriver(FaultDriver):
     """Sends `signum`. `shows`: what becomes of the victim, GONE or STOPPED, within `within_s` seconds.
 
     Who was stopped is continued.
@@ -35,8 +35,8 @@ class Signals(Hands):
     shows: Presence = Presence.GONE
     within_s: float = SETTLE_WITHIN_S
 
-    def act(self, planned: Occurrence, context: Context) -> Act:
-        return SignalAct(self, planned, context)
+    def act(self, planned: Occurrence, context: Context) -> Injection:
+        return SignalAction(self, planned, context)
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
         return context.injector.probe(_victim(undo, context)) is Presence.STOPPED
@@ -49,10 +49,10 @@ class Signals(Hands):
 
 
 @dataclass
-class SignalAct(Act):
+class SignalAction(Injection):
     """One act on processes."""
 
-    hands: Signals
+    hands: SignalDriver
     planned: Occurrence
     context: Context
     _chosen: tuple[ProcessIdentity, ...] = ()
@@ -169,9 +169,9 @@ class SignalAct(Act):
                 self.context.injector.end_watchdog(candidate)
         self._secured.clear()
 
-    def perform(self) -> list[Sent]:
+    def perform(self) -> list[DeliveryRecord]:
         """Sends the signal to each victim, once. What goes wrong with one is raised after all were tried."""
-        sent: list[Sent] = []
+        sent: list[DeliveryRecord] = []
         trouble: Exception | None = None
         for victim in self._chosen:
             settlement = None
@@ -180,20 +180,20 @@ class SignalAct(Act):
                 delivery = self.context.injector.signal(victim, self.hands.signum)
             except IdentityMismatch as mismatch:
                 delivery = Delivery.GONE
-                settlement = Settlement(Outcome.NO_EFFECT, f"{victim} was already gone: {mismatch}")
+                settlement = Settlement(FaultOutcome.NO_EFFECT, f"{victim} was already gone: {mismatch}")
             except Exception as error:
                 trouble = trouble or error
                 continue
-            sent.append(Sent(victim.pid, victim.role.name, self.context.now(), delivery, victim, settlement))
+            sent.append(DeliveryRecord(victim.pid, victim.role.name, self.context.now(), delivery, victim, settlement))
         if trouble is not None:
-            raise HalfDone(trouble, sent)
+            raise PartialInjection(trouble, sent)
         return sent
 
-    def settle(self, sent: Sequence[Sent]) -> Settlement:
+    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
         """By probes; effective only when it was on each of the victims."""
         return _worst([one.settlement or self._settle(one) for one in sent])
 
-    def _settle(self, sent: Sent) -> Settlement:
+    def _settle(self, sent: DeliveryRecord) -> Settlement:
         assert sent.identity is not None
         # A victim that is continued after its duration shows nothing later.
         within_s = min(self.hands.within_s, self.planned.fault.duration_s or self.hands.within_s)
@@ -209,7 +209,7 @@ def _key(victim: ProcessIdentity) -> tuple[str, int, int | None, float]:
 
 
 def _worst(settlements: Sequence[Settlement]) -> Settlement:
-    order = [Outcome.EFFECTIVE, Outcome.NO_EFFECT, Outcome.UNKNOWN, Outcome.MISSED_WINDOW]
+    order = [FaultOutcome.EFFECTIVE, FaultOutcome.NO_EFFECT, FaultOutcome.UNKNOWN, FaultOutcome.MISSED_WINDOW]
     outcome = max((item.outcome for item in settlements), key=order.index)
     return Settlement(outcome, "; ".join(item.detail for item in settlements))
 
@@ -223,7 +223,7 @@ KILL = Action(
     past="killed",
     when="after {victim} was killed",
     ends=True,
-    hands=Signals(signal.SIGKILL),
+    hands=SignalDriver(signal.SIGKILL),
 )
 
 
@@ -238,7 +238,7 @@ TERM = Action(
     past="terminated",
     when="after {victim} was terminated",
     ends=True,
-    hands=Signals(signal.SIGTERM, within_s=WITHIN_S),
+    hands=SignalDriver(signal.SIGTERM, within_s=WITHIN_S),
 )
 
 
@@ -252,5 +252,5 @@ PAUSE = Action(
     when="with {victim} paused for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0),),
     by_hand="continue it by hand with kill -CONT",
-    hands=Signals(signal.SIGSTOP, shows=Presence.STOPPED),
+    hands=SignalDriver(signal.SIGSTOP, shows=Presence.STOPPED),
 )

@@ -76,7 +76,7 @@ def prepare(root: Path, home: Path, lock: int) -> None:
     stamped.unlink(missing_ok=True)
     started = time.monotonic()
     java = find_java(home / "java.json")
-    Environment(root, home, lock).make()
+    VirtualEnvironment(root, home, lock).make()
     _make_jars(root, home, java, lock)
     write(stamped, expected)
     say(f"ready after {time.monotonic() - started:.0f} s")
@@ -88,7 +88,7 @@ def stamp(root: Path, home: Path) -> str:
     return f"{root}\n{home}\n{sums}"
 
 
-class Environment:
+class VirtualEnvironment:
     """The virtual environment `venv` in the state directory, made anew whenever the lock or the Python changed."""
 
     def __init__(

@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from running import NEWEST
+from workload_runner import NEWEST
 
 QUERIES = Path(__file__).parent / "queries"
 SIDE_ROWS = 10_000
@@ -38,7 +38,7 @@ class Streams:
 
 
 @dataclass(frozen=True)
-class Query:
+class NexmarkQuery:
     """One query of the suite. `text`: what it asks. `mode`: Spark's output mode. `event_time`: needs watermarks.
 
     `key`: the columns in which a row replaces an earlier one; empty where each stands for itself. `beside`: columns
@@ -64,7 +64,7 @@ def names() -> list[str]:
     return sorted(found, key=lambda name: int(name[1:]))
 
 
-def load(name: str) -> Query:
+def load(name: str) -> NexmarkQuery:
     """The query `name`. Raises KeyError when there is none."""
     if name not in names():
         raise KeyError(name)
@@ -72,7 +72,7 @@ def load(name: str) -> Query:
     return _from_sql(path) if path.exists() else _from_module(name)
 
 
-def _from_sql(path: Path) -> Query:
+def _from_sql(path: Path) -> NexmarkQuery:
     text = path.read_text(encoding="utf-8")
     options = dict(_OPTION.findall(text))
     what = text.splitlines()[0].removeprefix("-- ")
@@ -86,25 +86,25 @@ def _from_sql(path: Path) -> Query:
 
     event_time = options.get("event time") == "yes"
     key, beside = (_names(options.get(name, "")) for name in ("key", "beside"))
-    return Query(path.stem, what, options["mode"], event_time, key, beside, build)
+    return NexmarkQuery(path.stem, what, options["mode"], event_time, key, beside, build)
 
 
-def _from_module(name: str) -> Query:
+def _from_module(name: str) -> NexmarkQuery:
     module = importlib.import_module(f"nexmark.queries.{name}")
     # Workers cannot import what stands beside the program: what they run of it goes to them as it is.
     for part in ("nexmark.distinct", module.__name__):
         cloudpickle.register_pickle_by_value(importlib.import_module(part))
     what = (module.__doc__ or "").splitlines()[0]
     event_time, key = getattr(module, "EVENT_TIME", False), getattr(module, "KEY", ())
-    return Query(name, what, module.MODE, event_time, key, (), lambda _, streams: module.query(streams))
+    return NexmarkQuery(name, what, module.MODE, event_time, key, (), lambda _, streams: module.query(streams))
 
 
-def plain(results: DataFrame, query: Query) -> DataFrame:
+def plain(results: DataFrame, query: NexmarkQuery) -> DataFrame:
     """What the suite has for a result: without the columns that only tell where it comes from."""
     return results.drop(NEWEST, *query.beside)
 
 
-def output(results: DataFrame, query: Query) -> DataFrame:
+def output(results: DataFrame, query: NexmarkQuery) -> DataFrame:
     """Results as records for Kafka: `key` (what a row replaces, or what it is), `value` (JSON), `newest`."""
     row = F.to_json(F.struct(*plain(results, query).columns))
     own = F.concat_ws("|", *(F.col(name).cast("string") for name in (NEWEST, *query.beside)), F.xxhash64(row))

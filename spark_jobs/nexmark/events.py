@@ -86,7 +86,7 @@ _HOT_URLS = tuple(f"{_SITE}{path}{_PAGE}" for path in _folders(3)[: len(HOT_CHAN
 
 
 @dataclass(frozen=True)
-class Rules:
+class EventRules:
     """What shapes the stream; the defaults are the suite's.
 
     `rate`: events per second of event time. `curve`: pieces (from second, to second, rate at their start, rate at
@@ -109,7 +109,7 @@ class Rules:
     curve: tuple[tuple[float, float, float, float], ...] = field(default=())
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Rules:
+    def of(cls, given: dict[str, Any]) -> EventRules:
         """From JSON, where tuples are lists."""
         return cls(**{key: _tupled(value) for key, value in given.items()})
 
@@ -123,14 +123,14 @@ def _tupled(value: Any) -> Any:
     return tuple(_tupled(one) for one in value) if isinstance(value, list) else value
 
 
-class Events:
+class NexmarkEventSource:
     """The three streams as DataFrames, from one with the column `n`, the number of an event (long).
 
     A generator makes all events, whatever is read of them. So events of kinds that are not among `reads` are made as
     well, on their way into the first stream that is read, and thrown away there.
     """
 
-    def __init__(self, numbers: DataFrame, rules: Rules, reads: Sequence[str] = KINDS) -> None:
+    def __init__(self, numbers: DataFrame, rules: EventRules, reads: Sequence[str] = KINDS) -> None:
         self._numbers, self._rules, self._reads = numbers, rules, reads
 
     def person(self) -> DataFrame:
@@ -240,7 +240,7 @@ class Events:
         return (turn >= start) & (turn < start + self._rules.proportions[place])
 
 
-def _hash(rules: Rules, salt: int) -> Column:
+def _hash(rules: EventRules, salt: int) -> Column:
     """64 bits that hang on seed, number and salt alone."""
     return F.xxhash64(F.col("n"), F.lit(rules.seed * 64 + salt))
 
@@ -298,14 +298,14 @@ def _floor(last: Column) -> Column:
     return last - last % HOT_EVERY
 
 
-def _person(rules: Rules, draw: Column) -> Column:
+def _person(rules: EventRules, draw: Column) -> Column:
     """One of the active persons, or one of the next few."""
     people = _last(rules, 0) + 1
     active = F.least(people, F.lit(rules.active_people))
     return people - active + draw % (active + LEAD)
 
 
-def _last(rules: Rules, kind: int) -> Column:
+def _last(rules: EventRules, kind: int) -> Column:
     """The newest id (from 0) of persons (0) or auctions (1) as event `n` is made; before the first one, as if at it."""
     start, share = sum(rules.proportions[:kind]), rules.proportions[kind]
     n = F.col("n")
@@ -318,7 +318,7 @@ def _quotient(value: Column, by: int) -> Column:
     return F.call_function("div", value, F.lit(by).cast("long"))
 
 
-def _time_ms(rules: Rules) -> Column:
+def _time_ms(rules: EventRules) -> Column:
     """Event time of the event `n` in ms since 1970; some are put back."""
     at, furthest = _at(rules, F.col("n")), int(rules.watermark_s * 500)
     if not rules.disorder or not furthest:
@@ -327,7 +327,7 @@ def _time_ms(rules: Rules) -> Column:
     return at - F.when(_bits(draw, 0, 24) < int(rules.disorder * 2**24), _bits(draw, 24, 24) % furthest).otherwise(0)
 
 
-def _at(rules: Rules, place: Column) -> Column:
+def _at(rules: EventRules, place: Column) -> Column:
     """Event time in ms of a place in the stream: when so many events have come at the rate, or under its curve."""
     if not rules.curve:
         return F.lit(rules.start_ms) + (place * (1000.0 / rules.rate)).cast("long")

@@ -13,7 +13,7 @@ import pytest
 
 from faultline.installation.airflow import DATABASE, write_airflow_home
 from faultline.installation.supervisord import Supervisor, write_configuration
-from faultline.system.environment import PASSED, SHARED
+from faultline.system.child_environment import PASSED, SHARED
 from faultline.system.files import write_private
 from faultline.system.locks import HOLDS, RECORDER
 from faultline.system.secrets import FILE, HARNESS, login_file, make_secrets, read_secrets, write_logins

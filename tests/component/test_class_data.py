@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from faultline.engines.spark.settings import kafka_classes, spark_environment
-from faultline.installation.class_data import LEAST_BYTES, archive_path, make_archive
+from faultline.installation.cds_archive import LEAST_BYTES, archive_path, make_archive
 from faultline.installation.java import find_java
 from faultline.installation.spark import prepare_spark, spark_home
 from faultline.system.settings import load_settings

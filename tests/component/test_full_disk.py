@@ -18,12 +18,12 @@ from faultline.experiment.run import run_of
 from faultline.lifecycle.recorder import take_turn
 from faultline.lifecycle.teardown import close
 from faultline.records.index import Index
-from faultline.records.judge.verdict import judge_attempt
+from faultline.records.judge.rejudge import judge_attempt
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Journal, read_journal, write_lines
-from faultline.system.processes import Entry, append_entry, read_ledger
+from faultline.system.process_ledger import LedgerEntry, append_entry, read_ledger
 from faultline.system.settings import ROOT, Settings, check_folders
 from tests.support.attempts import unpacked
 from tests.support.small_disk import SmallDisk, small_disk
@@ -143,7 +143,7 @@ def test_a_journal_goes_on_where_its_last_whole_line_ends(settings: Settings, di
 def test_a_process_that_starts_later_is_in_the_ledger(settings: Settings, disk: SmallDisk) -> None:
     ledger = settings.attempts / "ledger.jsonl"
     # Longer than a page, of which the disk takes all or nothing.
-    entry = Entry(7, 1.0, "recorder", ["x" * 20_000], "a1", "t")
+    entry = LedgerEntry(7, 1.0, "recorder", ["x" * 20_000], "a1", "t")
     append_entry(ledger, entry)
     disk.fill(but=10_000)
     with pytest.raises(OSError, match="No space left"):

@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from fault.connection import SshChannel
-from fault.errors import ActRefused, KernelLacks
-from faultline.installation.hosts.keeper import first_process
+from fault.errors import ActionRefused, KernelUnsupported
+from fault.ssh_connection import SshChannel
 from faultline.installation.hosts.layout import disk_of
+from faultline.installation.hosts.namespace_host import first_process
 from faultline.system.ssh_hosts import remote_hosts, ssh_hosts
 from faultline.system.waiting import wait_until
 from tests.support.machines import NEEDS_HOSTS, Machines
@@ -120,7 +120,7 @@ def test_a_delay_holds_until_it_is_undone_or_the_kernel_says_that_it_has_no_nete
     asked = {"peers": [machines.settings.placement.conductor], "delay_ms": 10.0, "jitter_ms": 0.0}
     try:
         act(machines, "worker-1", "check", "delay", **asked)
-    except KernelLacks as lack:
+    except KernelUnsupported as lack:
         assert "netem: not in this host's kernel" in str(lack)
         return
     act(machines, "worker-1", "do", "delay", **asked)
@@ -174,7 +174,7 @@ def test_a_narrow_way_takes_its_time(machines: Machines) -> None:
         try:
             # 200 kB in base 64 are 2.1 megabits.
             assert seconds() > 1.5
-            with pytest.raises(ActRefused, match="^10.*: eth0: it is shaped by tbf .*: already"):
+            with pytest.raises(ActionRefused, match="^10.*: eth0: it is shaped by tbf .*: already"):
                 act(machines, "kafka", "check", "bandwidth", **asked)
         finally:
             act(machines, "kafka", "undo", "bandwidth", **asked)
@@ -213,7 +213,7 @@ def test_neighbours_use_the_host_until_they_are_sent_away(machines: Machines) ->
 def test_what_cannot_be_done_to_a_host_is_refused_in_one_line(
     machines: Machines, kind: str, name: str, asked: dict[str, object], said: str
 ) -> None:
-    with pytest.raises(ActRefused, match=said) as caught:
+    with pytest.raises(ActionRefused, match=said) as caught:
         act(machines, "worker-1", "check", kind, name=name, **asked)
     assert "\n" not in str(caught.value)
 
@@ -221,7 +221,7 @@ def test_what_cannot_be_done_to_a_host_is_refused_in_one_line(
 # Does an act as the conductor does: starts a watchdog, does it, and would undo it at the end.
 CONDUCTOR = """
 import base64, pickle, sys, time
-from fault.connection import SshChannel
+from fault.ssh_connection import SshChannel
 host, told = pickle.loads(base64.b64decode(sys.argv[1]))
 there = SshChannel(host)
 there.ask("watch", seconds=2.0, **told)

@@ -18,15 +18,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fault.connection import SshChannel
 from fault.errors import ConnectionLost, HostUnreachable, VictimRefused
 from fault.identity import EXECUTOR, WORKER, Delivery, Presence, Tokens
-from fault.injector import Injector, Outcome, settle
-from fault.sampling import RoleRule
-from faultline.installation.hosts.keeper import first_process
+from fault.injector import FaultOutcome, Injector, settle
+from fault.process_sampler import RoleRule
+from fault.ssh_connection import SshChannel
 from faultline.installation.hosts.layout import choose_hosts, disk_of
+from faultline.installation.hosts.namespace_host import first_process
 from faultline.system.errors import ConfigError
-from faultline.system.marks import instance_option, run_option
+from faultline.system.process_tags import instance_option, run_option
 from faultline.system.settings import ROOT, Settings
 from faultline.system.ssh_hosts import remote_hosts, ssh_hosts
 from faultline.system.waiting import wait_until
@@ -70,7 +70,7 @@ def test_a_victim_is_found_on_its_host_and_killed_by_the_number_that_it_has_ther
         assert victim.number == 3 and victim.pid not in {one.pid for one in children_of(process)}
         assert victim.host == "worker-1"
         assert near.signal(victim, signal.SIGKILL) is Delivery.SENT
-        assert settle(near, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+        assert settle(near, victim, Presence.GONE, Delivery.SENT).outcome is FaultOutcome.EFFECTIVE
         assert process.wait(120) != 0
         offset = near.clock_offsets()["worker-1"]
         assert abs(offset.offset_s) <= offset.round_trip_s / 2 + 0.001
@@ -154,7 +154,7 @@ def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: M
 
 
 def test_a_keeper_that_is_killed_takes_its_host_along(machines: Machines) -> None:
-    keep = ["faultline.installation.hosts.keeper", "keep", "kafka"]
+    keep = ["faultline.installation.hosts.namespace_host", "keep", "kafka"]
     keeper = next(one for one in machines.started if list(one.args)[-3:] == keep)  # type: ignore[arg-type]
     pid = first_process(machines.settings, "kafka")
     assert pid is not None

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from faultline.cli.publishing import publish
+from faultline.cli.site_writer import publish
 from faultline.records.record import Record
 from faultline.reports.report import write_report
 from faultline.system.settings import ROOT, load_settings

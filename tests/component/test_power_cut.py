@@ -15,8 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.power.disk import Disk, own_disk
-from benchmarks.power.kept import Everybody, Kept, broken_databases, broken_tables, index_differences
+from benchmarks.power_loss.disk import Disk, own_disk
+from benchmarks.power_loss.durability_check import (
+    DurableRecords,
+    InstallationProcesses,
+    broken_databases,
+    broken_tables,
+    index_differences,
+)
 from faultline.experiment.attempt import write_json
 from faultline.installation.java import find_java
 from faultline.installation.kafka import prepare_kafka
@@ -26,8 +32,8 @@ from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import make_folder
 from faultline.system.journal import Journal, read_journal
-from faultline.system.marks import INSTANCE_MARK, RUN_MARK
-from faultline.system.processes import live_process
+from faultline.system.process_ledger import live_process
+from faultline.system.process_tags import INSTANCE_MARK, RUN_MARK
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port, load_settings
 from spark_jobs.aggregate import swap
 from tests.unit.sample_records import sample
@@ -108,7 +114,7 @@ def test_who_gets_mounts_of_its_own_meanwhile_does_not_keep_the_disk(disk: Disk)
 
 
 def test_a_disk_in_use_is_not_let_go_and_its_user_is_named(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.power.disk._BUSY_S", 0.3)
+    monkeypatch.setattr("benchmarks.power_loss.disk._BUSY_S", 0.3)
     with (
         (disk.folder / "held").open("w"),
         pytest.raises(InfrastructureError, match=rf"used by {os.getpid()} \("),
@@ -123,10 +129,10 @@ def test_a_journal_and_a_record_are_kept_and_told_from_what_came_too_late(
     with Journal(settings.home / "diary.jsonl") as journal:
         journal.write("first", sync=True)
         journal.write("second")
-        kept = Kept.of(settings)
+        kept = DurableRecords.of(settings)
         assert not kept.records and len(kept.young) == 2
-        monkeypatch.setattr("benchmarks.power.kept.SETTLED_S", 0.0)
-        kept = Kept.of(settings)
+        monkeypatch.setattr("benchmarks.power_loss.durability_check.SETTLED_S", 0.0)
+        kept = DurableRecords.of(settings)
         assert len(kept.records) == 2
         disk.cut()
     disk.detach()
@@ -253,7 +259,7 @@ def test_everybody_of_an_installation_is_killed_and_nobody_else(settings: Settin
             [sys.executable, "-c", text], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
-    everybody = Everybody.of(settings)
+    everybody = InstallationProcesses.of(settings)
     service, run = start(child, **{INSTANCE_MARK: "cut-1"}), start(program, **{RUN_MARK: attempt.name})
     other = start(program, **{INSTANCE_MARK: "cut-2"})
     try:

@@ -18,11 +18,11 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from faultline.engines.spark.session import NoSession, run_in_session
+from faultline.engines.spark.job_client import JobServerUnavailable, run_in_session
 from faultline.installation.spark import prepare_spark, session_listens
 from faultline.records.store import Store
-from faultline.system.marks import INSTANCE_MARK
-from faultline.system.processes import birth, end_processes
+from faultline.system.process_ledger import birth, end_processes
+from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
 from tests.support.installation import Installation, make_installation
@@ -93,10 +93,10 @@ def test_it_does_jobs_until_one_fails_and_ends_with_it(installation: Installatio
             rows = pq.read_table(settings.results / "summary" / "experiments.parquet").num_rows
             assert rows == number, "a job sees what is there when it runs"
         assert process.is_running()
-        with pytest.raises(NoSession, match="failed: FileNotFoundError"):
+        with pytest.raises(JobServerUnavailable, match="failed: FileNotFoundError"):
             run_in_session(settings, "harvest", ["--config", str(settings.home / "none")])
         process.wait(120)
-    with pytest.raises(NoSession, match="no warm Spark answers"):
+    with pytest.raises(JobServerUnavailable, match="no warm Spark answers"):
         run_in_session(settings, "aggregate", aggregate(settings))
 
 
@@ -126,7 +126,7 @@ def test_one_that_hangs_is_ended_and_the_job_is_free_to_be_done_again(installati
             named = greeting(settings, client)
         # Its JVM stands still, so that the job does not get on.
         os.kill(process.pid, signal.SIGSTOP)
-        with pytest.raises(NoSession, match="not done within 1 s"):
+        with pytest.raises(JobServerUnavailable, match="not done within 1 s"):
             run_in_session(settings, "aggregate", aggregate(settings), limit_s=1.0)
         assert not any(lives(*one) for one in named)
 

@@ -20,8 +20,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fault.busy import await_busy
-from fault.connection import RemoteHost, SshChannel
+from fault.cpu_busy import await_busy
 from fault.errors import (
     AuthenticationRefused,
     ConnectionLost,
@@ -30,9 +29,10 @@ from fault.errors import (
     UnsettledSignal,
 )
 from fault.identity import EXECUTOR, KAFKA, WORKER, Delivery, Presence, ProcessIdentity, Tokens
-from fault.injector import Injector, Outcome, settle
+from fault.injector import FaultOutcome, Injector, settle
 from fault.registry import ALLOWED
-from fault.shipping import boot_command
+from fault.remote_bootstrap import boot_command
+from fault.ssh_connection import RemoteHost, SshChannel
 from fault.victims import find_victims
 from faultline.system.settings import free_port
 from tests.support.needs import needed
@@ -189,7 +189,7 @@ def test_a_checked_victim_is_killed_and_its_decoys_live(
         victim = replace(victim, start_ticks=None)
     assert injector.probe(victim) is Presence.ALIVE
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is FaultOutcome.EFFECTIVE
     assert process.wait(120) == -signal.SIGKILL
     assert all(decoy.poll() is None for decoy in decoys)
     assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE
@@ -228,7 +228,7 @@ def test_a_lost_acknowledgement_is_unknown_until_a_probe_settles_it(
         injector.signal(victim, signal.SIGKILL)
     assert caught.value.command == f"kill -s KILL {victim.pid}"
     settlement = settle(injector, victim, Presence.GONE, Delivery.UNKNOWN)
-    assert settlement.outcome is Outcome.EFFECTIVE
+    assert settlement.outcome is FaultOutcome.EFFECTIVE
     assert "not acknowledged" in settlement.detail
     assert process.wait(120) == -signal.SIGKILL
     assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE
@@ -305,8 +305,8 @@ def test_finding_over_there_gives_what_finding_here_gives(injector: Injector, sp
     spawn(main=WORKER.main, token=instance, mark=INSTANCE)
     spawn(main=KAFKA.main, token=instance, mark=INSTANCE)
     spawn(main=KAFKA.main, token="0" * 16, mark=INSTANCE)
-    spawn(main="faultline.engines.known_truth", mark="faultline-run=")
-    spawn(main="faultline.engines.known_truth", token=f"{run}0", mark="faultline-run=")
+    spawn(main="faultline.engines.ground_truth", mark="faultline-run=")
+    spawn(main="faultline.engines.ground_truth", token=f"{run}0", mark="faultline-run=")
     spawn()
     found = {}
     for word in ALLOWED:
@@ -328,7 +328,7 @@ def test_each_victim_is_hit_on_its_host(injector: Injector, spawn: Spawn, run: s
     assert injector.find("driver", Tokens(run)) == ()
     assert set(injector.clock_offsets()) == {"node1"}
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is FaultOutcome.EFFECTIVE
     assert process.wait(120) == -signal.SIGKILL
 
 

@@ -22,16 +22,16 @@ import pytest
 from faultline.installation.airflow import airflow_environment
 from faultline.installation.java import find_java
 from faultline.installation.kafka import delete_own_topics
-from faultline.installation.targets import kafka, spark
-from faultline.installation.targets.logins import write_target
-from faultline.installation.targets.look import look
-from faultline.installation.targets.said import Said
-from faultline.installation.targets.turn import TargetLock
+from faultline.installation.targets import kafka_preflight, spark_preflight
+from faultline.installation.targets.connection_specs import ConnectionSpec
+from faultline.installation.targets.credential_files import write_target
+from faultline.installation.targets.preflight import look
+from faultline.installation.targets.target_lock import TargetLock
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.settings import ROOT, Settings, load_settings
-from faultline.system.target import Target, keep
+from faultline.system.target_registry import Target, register
 from faultline.system.waiting import wait_until
 from tests.support.certificates import Authority
 from tests.support.installation import Installation
@@ -80,17 +80,17 @@ def taken_in(settings: Settings, login: dict[str, str], engine: OthersSpark | No
     engine = engine or OthersSpark("spark://127.0.0.1:1", "http://127.0.0.1:1")
     extra = {"ui": engine.ui, "conf": conf()}
     said = [
-        Said(LAB.kafka, "kafka", extra=login),
-        replace(Said(LAB.spark, "spark", engine.master, password=SECRET, extra=extra), **of_spark),
-        Said(LAB.storage, "fs", extra={"path": str(settings.home.parent / "shared")}),
+        ConnectionSpec(LAB.kafka, "kafka", extra=login),
+        replace(ConnectionSpec(LAB.spark, "spark", engine.master, password=SECRET, extra=extra), **of_spark),
+        ConnectionSpec(LAB.storage, "fs", extra={"path": str(settings.home.parent / "shared")}),
     ]
-    keep(settings, LAB)
+    register(settings, LAB)
     endpoints: Endpoints = write_target(settings, LAB, {one.id: one for one in said})
     return settings.at(endpoints)
 
 
-def broker_of(there: Settings) -> kafka.Broker:
-    return kafka.Broker(there.endpoints.kafka, there.logins, LAB.kafka)
+def broker_of(there: Settings) -> kafka_preflight.TargetBroker:
+    return kafka_preflight.TargetBroker(there.endpoints.kafka, there.logins, LAB.kafka)
 
 
 def topics_of(there: Settings) -> set[str]:
@@ -106,12 +106,12 @@ def test_a_broker_with_tls_and_a_password_is_found_well_and_left_as_it_was(
     there = taken_in(settings, broker.login())
     before = topics_of(there)
     one = broker_of(there)
-    assert kafka.reached(one) == f"{broker.bootstrap} answers"
-    assert kafka.logged_in(one) == "the login is accepted, 1 broker"
-    clock = kafka.worked(one)
+    assert kafka_preflight.reached(one) == f"{broker.bootstrap} answers"
+    assert kafka_preflight.logged_in(one) == "the login is accepted, 1 broker"
+    clock = kafka_preflight.worked(one)
     # Both are this machine's.
     assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1
-    assert kafka.others_topics(one, lambda _: False) == "no topic of anybody else's begins with faultline-"
+    assert kafka_preflight.others_topics(one, lambda _: False) == "no topic of anybody else's begins with faultline-"
     assert topics_of(there) == before
 
 
@@ -129,9 +129,9 @@ def test_what_the_broker_refuses_is_told_in_a_line(
 ) -> None:
     with pytest.raises(ConfigError, match=f"^Connection faultline_kafka: {why}"):
         one = broker_of(taken_in(settings, broker.login(user, **more)))
-        kafka.reached(one)
-        kafka.logged_in(one)
-        kafka.worked(one)
+        kafka_preflight.reached(one)
+        kafka_preflight.logged_in(one)
+        kafka_preflight.worked(one)
 
 
 @pytest.mark.thorough
@@ -145,14 +145,14 @@ def test_a_port_that_is_no_brokers_is_told(settings: Settings) -> None:
         threading.Thread(target=page.serve_forever, daemon=True).start()
         there = taken_in(settings, {"bootstrap.servers": f"127.0.0.1:{page.server_address[1]}"})
         with pytest.raises(ConfigError, match=r"extra: bootstrap\.servers: what answers there does not speak Kafka's"):
-            kafka.logged_in(broker_of(there))
+            kafka_preflight.logged_in(broker_of(there))
         page.shutdown()
 
 
 # Holds a target until its end, and says when it has it.
 HOLDER = """
 import pickle, select, sys
-from faultline.installation.targets.turn import TargetLock
+from faultline.installation.targets.target_lock import TargetLock
 broker, what = pickle.loads(bytes.fromhex(sys.argv[1]))
 turn = TargetLock(broker, what, session_s=6.0)
 turn.take(wait_s=60.0)
@@ -164,7 +164,7 @@ turn.leave()
 
 
 @contextmanager
-def holding_target(broker: kafka.Broker, what: str) -> Iterator[subprocess.Popen[bytes]]:
+def holding_target(broker: kafka_preflight.TargetBroker, what: str) -> Iterator[subprocess.Popen[bytes]]:
     told = pickle.dumps((broker, what)).hex()
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", HOLDER, told], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -210,7 +210,7 @@ def test_an_expired_certificate_is_told(settings: Settings, tmp_path: Path) -> N
     authority = Authority()
     with others_kafka(tmp_path / "kafka", authority=authority, own=authority.signed(expired=True)) as broker:
         with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.ca\.pem: .*expired"):
-            kafka.reached(broker_of(taken_in(settings, broker.login())))
+            kafka_preflight.reached(broker_of(taken_in(settings, broker.login())))
 
 
 def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: OthersKafka) -> None:
@@ -218,7 +218,7 @@ def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: Oth
     name = "faultline-20261121T061500Z-3fa9c1-input"
     client = admin.AdminClient(broker_of(there).settings())
     client.create_topics([admin.NewTopic(name, num_partitions=1, replication_factor=1)])[name].result()
-    said = kafka.others_topics(broker_of(there), lambda _: False)
+    said = kafka_preflight.others_topics(broker_of(there), lambda _: False)
     assert said == f"1 topic of others begin with faultline-, such as {name}; they are left alone"
     assert name in topics_of(there)
     delete_own_topics(there, [name])
@@ -248,10 +248,10 @@ def test_a_wrong_secret_is_told_before_a_minute_is_over(
     with pytest.raises(
         ConfigError, match=r"^Connection faultline_spark: password: the cluster does not accept this se"
     ):
-        spark.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
+        spark_preflight.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
     # One that is ended in the middle leaves nothing, neither there nor here.
     assert list(Path(there.endpoints.storage).iterdir()) == []
-    assert not [one for one in there.logins.iterdir() if one.is_dir()] and (there.logins / spark.LOG).exists()
+    assert not [one for one in there.logins.iterdir() if one.is_dir()] and (there.logins / spark_preflight.LOG).exists()
 
 
 @pytest.mark.thorough
@@ -259,12 +259,12 @@ def test_a_storage_that_is_not_there_is_told(settings: Settings, broker: OthersK
     there = taken_in(settings, broker.login(), engine)
     Path(there.endpoints.storage).rmdir()
     with pytest.raises(ConfigError, match=r"^Connection faultline_storage: extra: path: .* is no folder here"):
-        spark.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
+        spark_preflight.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
 
 
 def test_a_master_that_is_away_is_told(settings: Settings, broker: OthersKafka) -> None:
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_spark: the master's page .* does not answer"):
-        spark.alive(taken_in(settings, broker.login()), LAB.spark)
+        spark_preflight.alive(taken_in(settings, broker.login()), LAB.spark)
 
 
 def test_what_is_wrong_with_a_target_ends_a_run_before_it_begins(

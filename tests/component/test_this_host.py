@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fault.errors import ActRefused
-from fault.host_acts import BALLAST
+from fault.errors import ActionRefused
+from fault.host_faults import BALLAST
 from fault.injector import Injector
 from faultline.system.waiting import wait_until
 from tests.support.small_disk import small_disk
@@ -38,5 +38,5 @@ def test_a_disk_is_full_until_it_is_emptied_and_also_when_nobody_does(tmp_path: 
 
 
 def test_what_is_no_disk_of_its_own_is_refused() -> None:
-    with pytest.raises(ActRefused, match="lies on the disk of the whole host"):
+    with pytest.raises(ActionRefused, match="lies on the disk of the whole host"):
         Injector().act("", "do", kind="disk_full", name=NAME, asked={"folder": "/etc"})

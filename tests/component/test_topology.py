@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from faultline.experiment.workloads.topology import MEMCACHED
 from faultline.system.settings import port_is_free
 from faultline.system.waiting import wait_until
-from spark_jobs.dynamic.stores import SqliteStore
+from spark_jobs.stages.stores import SqliteStore
 from tests.support.chain import ChainRun
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports
 from tests.support.topics import client, read_topic

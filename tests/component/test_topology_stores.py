@@ -8,14 +8,14 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from spark_jobs.dynamic.persistence import DelayedQueue, FlushRules, MemoryBacklog
-from spark_jobs.dynamic.persisting import open_store
-from spark_jobs.dynamic.stores import Result, Store
+from spark_jobs.stages.delayed_queue import DelayedQueue, FlushRules, MemoryBacklog
+from spark_jobs.stages.persist_sink import open_store
+from spark_jobs.stages.stores import Result, ResultStore
 from tests.support.postgresql import Cluster
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ResultStore:
     plan = {"kind": request.param, "path": str(tmp_path / "results.sqlite"), "schema": "faultline_test", "delay_s": 0}
     if request.param == "postgresql":
         cluster: Cluster = request.getfixturevalue("cluster")
@@ -23,7 +23,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(plan)
 
 
-def test_an_empty_one_has_no_position_and_a_write_brings_results_and_position_together(store: Store) -> None:
+def test_an_empty_one_has_no_position_and_a_write_brings_results_and_position_together(store: ResultStore) -> None:
     assert store.position() is None and store.results() == {}
     store.write([("a", 5), ("b", 1)], {"0": 2, "1": 0})
     store.write([("a", 3)], {"0": 3, "1": 7})
@@ -34,7 +34,7 @@ def test_an_empty_one_has_no_position_and_a_write_brings_results_and_position_to
     assert "c" not in store.results() and store.position() == {"0": 3, "1": 7}, "all of it or nothing"
 
 
-def test_tuple_by_tuple_each_is_there_when_it_is_told_and_the_position_comes_last(store: Store) -> None:
+def test_tuple_by_tuple_each_is_there_when_it_is_told_and_the_position_comes_last(store: ResultStore) -> None:
     seen: list[tuple[Result, dict[str, int], dict[str, int] | None]] = []
     store.write_each(
         [("a", 1), ("b", 2)], {"0": 2}, lambda result: seen.append((result, store.results(), store.position()))
@@ -43,7 +43,7 @@ def test_tuple_by_tuple_each_is_there_when_it_is_told_and_the_position_comes_las
     assert store.position() == {"0": 2}
 
 
-def test_the_delayed_queue_writes_what_waits_at_its_end(store: Store) -> None:
+def test_the_delayed_queue_writes_what_waits_at_its_end(store: ResultStore) -> None:
     queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=600))
     queue.start()
     for number in range(1, 101):

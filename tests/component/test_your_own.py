@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from faultline.experiment.job_file import KEYS, REFLECTS, TOLD
-from faultline.experiment.workloads.program import TOLD as TOLD_PROGRAMS
+from faultline.experiment.workloads.user_program import TOLD as TOLD_PROGRAMS
 from faultline.system.settings import ROOT
 from tests.support.installation import Installation, make_installation
 

@@ -17,8 +17,8 @@ import pytest
 from fault.identity import EXECUTOR
 from fault.procfs import read_process
 from faultline.experiment.attempt import Attempt
-from faultline.lifecycle.daemons import seen
-from faultline.lifecycle.ending.healing import heal
+from faultline.lifecycle.attempt_processes import seen
+from faultline.lifecycle.ending.undo_replay import heal
 from faultline.system.journal import read_journal
 from faultline.system.waiting import wait_until
 from tests.support.attempts import prepared
@@ -31,7 +31,7 @@ from pathlib import Path
 from fault.injector import Injector
 from fault.plan import Fault, FaultPlan
 from faultline.lifecycle import conductor
-from faultline.lifecycle.assignment import Assignment
+from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.system.journal import Journal
 
 class Offsets:

@@ -30,10 +30,10 @@ from fault.identity import (
     Role,
     Tokens,
 )
-from fault.injector import Injector, Outcome, settle
+from fault.injector import FaultOutcome, Injector, settle
 from fault.plan import Fault
 from fault.procfs import read_process
-from fault.victims import Guard, choose
+from fault.victims import VictimGuard, choose
 
 ROUNDS = 1000
 WORDS = ("executor", "worker", "driver", "kafka", "python_worker", ANY)
@@ -163,7 +163,7 @@ def claims(identity: ProcessIdentity, decoy: int) -> Iterator[ProcessIdentity]:
 @pytest.mark.timeout(900)
 def test_rounds_of_faults_beside_decoys(cast: Cast, share: int) -> None:
     injector, tokens = Injector(), Tokens(cast.run, cast.instance)
-    guard = Guard(tokens)
+    guard = VictimGuard(tokens)
     source = random.Random(4)
     foreign_family = settled_family(cast)
     died: Counter[str] = Counter()
@@ -181,7 +181,7 @@ def test_rounds_of_faults_beside_decoys(cast: Cast, share: int) -> None:
             with pytest.raises(IdentityMismatch):
                 injector.signal(claim, signal.SIGKILL)
         assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-        assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+        assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is FaultOutcome.EFFECTIVE
         died[word] += 1
         roles[victim.role.name] += 1
         if victim.role is not PYTHON_WORKER:  # its first process forks another by itself

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from fault.registry import ACTIONS
-from faultline.experiment.common import Common
+from faultline.experiment.common_parameters import Common
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.registry import WORKLOADS
 from faultline.experiment.workloads.topology_rules import MECHANISMS

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from faultline.cli.following import Course, ProgressLine
+from faultline.cli.sweep_progress import ProgressLine, SweepProgress
 from faultline.engines.batches import read_batches
 from faultline.engines.spark.rest import spark_instant_ns
 from faultline.experiment.attempt import Attempt
@@ -144,7 +144,7 @@ def test_a_sweep_is_followed_by_its_recoveries_and_then_by_what_was_judged(tmp_p
     replay = Replay("wc-executor-kill", tmp_path)
     lines: list[str] = []
     sweep = str(replay.attempt.read()["sweep_id"])
-    course = Course(replay.settings, sweep, [], ProgressLine(lines.append), budget_s=60.0)
+    course = SweepProgress(replay.settings, sweep, [], ProgressLine(lines.append), budget_s=60.0)
     replay.at(replay.instant("t0") - NS)
     course.show(1, 0)
     assert "killed" not in lines[-1] and course.first_recovery_s is None
@@ -168,5 +168,5 @@ def test_an_attempt_that_was_over_before_is_not_watched(tmp_path: Path) -> None:
     replay.at(replay.instant("t5") + NS)
     replay.attempt.closed.write_text("{}")
     sweep = str(replay.attempt.read()["sweep_id"])
-    Course(replay.settings, sweep, [], ProgressLine(lines.append), budget_s=60.0).show(1, 0)
+    SweepProgress(replay.settings, sweep, [], ProgressLine(lines.append), budget_s=60.0).show(1, 0)
     assert not [line for line in lines if "killed" in line.partition("):")[2]]

@@ -19,7 +19,7 @@ from fault.action import UndoSpec
 from faultline.experiment.attempt import Attempt, unhealed_attempts, write_json
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.run import run_of
-from faultline.lifecycle.ending.healing import as_line
+from faultline.lifecycle.ending.undo_replay import as_line
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.lifecycle.orphans import SETTLED_S, close_ownerless, sweep_orphans
 from faultline.lifecycle.prepare import Order, said_of
@@ -28,7 +28,7 @@ from faultline.lifecycle.teardown import close, refuse_closed
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Journal
-from faultline.system.processes import birth, end_ledger, process_of, read_ledger, spawn_detached, this_process
+from faultline.system.process_ledger import birth, end_ledger, process_of, read_ledger, spawn_detached, this_process
 from faultline.system.settings import Settings
 from tests.support.attempts import prepared
 from tests.support.decoys import NOBODY, only_root

@@ -14,10 +14,9 @@ import psutil
 import pytest
 
 from faultline.system.errors import InfrastructureError
-from faultline.system.marks import RUN_MARK, run_token
-from faultline.system.processes import (
+from faultline.system.process_ledger import (
     PUNCTUAL_NICENESS,
-    Entry,
+    LedgerEntry,
     append_entry,
     birth,
     end_ledger,
@@ -28,6 +27,7 @@ from faultline.system.processes import (
     spawn_detached,
     victim_of,
 )
+from faultline.system.process_tags import RUN_MARK, run_token
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.support.processes import shown
@@ -38,7 +38,7 @@ SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep
 STARTER = """
 import sys
 from pathlib import Path
-from faultline.system.processes import spawn_detached
+from faultline.system.process_ledger import spawn_detached
 folder = Path(sys.argv[1])
 spawn_detached([sys.executable, "-c", "import time; time.sleep(900)"], role="generator", attempt=folder.name,
     ledger=folder / "ledger.jsonl", stdout=folder / "out", stderr=folder / "err", cwd=folder)
@@ -111,11 +111,11 @@ def test_ending_a_ledger_spares_whoever_has_the_pid_now(tmp_path: Path) -> None:
         stranger.wait()
 
 
-def line_of(pid: int, attempt: str) -> Entry:
+def line_of(pid: int, attempt: str) -> LedgerEntry:
     """What a ledger would say of a process, true in all that it says."""
     ticks, boot = birth(pid)
     began = psutil.Process(pid).create_time()
-    return Entry(pid, began, "generator", [], attempt, run_token(attempt), start_ticks=ticks, boot=boot)
+    return LedgerEntry(pid, began, "generator", [], attempt, run_token(attempt), start_ticks=ticks, boot=boot)
 
 
 @only_root

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from faultline.records.judge.file_reduction import off_ms as one_off_ms
+from faultline.records.judge.file_reduction import reduced
 from faultline.records.judge.judge import judged
-from faultline.records.judge.reduced import off_ms as one_off_ms
-from faultline.records.judge.reduced import reduced
 from tests.contract.test_golden_records import GOLDEN
 from tests.support.attempts import unpacked
 

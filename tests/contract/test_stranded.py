@@ -15,7 +15,7 @@ import pytest
 
 from faultline.installation.start import TITLE, stranded
 from faultline.installation.supervision import marked_processes
-from faultline.system.marks import INSTANCE_MARK
+from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root

@@ -32,15 +32,15 @@ def bag() -> Any:
 @pytest.fixture
 def as_night(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the tasks of nights those of a scheduled night of a DAG, with these values in its form."""
-    from faultline.orchestration import sweep
-    from faultline.orchestration.nights import nightly
+    from faultline.orchestration import matrix_dag
+    from faultline.orchestration.nightly import dag_factory
     from tests.unit.night_records import night_of, scheduled
 
     def begin(dag: Any, number: int, params: dict[str, Any] | None = None) -> None:
         night = datetime.fromisoformat(night_of(number))
         context = {"params": params or dag.params.dump(), "dag": dag, "run_id": f"scheduled__{night.isoformat()}"}
         context |= {"logical_date": night, "dag_run": scheduled(night)}
-        for module in (nightly, sweep):
+        for module in (dag_factory, matrix_dag):
             monkeypatch.setattr(module, "get_current_context", lambda: context)
 
     return begin
@@ -57,11 +57,11 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[Any]) -> Any:
     """The settings that tasks of sweeps and nights find: a place for results, and the programs of the project."""
-    from faultline.orchestration import sweep
-    from faultline.orchestration.nights import night_plan, nightly
+    from faultline.orchestration import matrix_dag
+    from faultline.orchestration.nightly import dag_factory, nightly_plan
     from faultline.system.settings import ROOT, Settings
 
     settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
-    for module in (nightly, night_plan, sweep):
+    for module in (dag_factory, nightly_plan, matrix_dag):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
     return settings

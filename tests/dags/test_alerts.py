@@ -14,13 +14,13 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
-from faultline.cli import nights_command
+from faultline.cli import nightly_command
 from faultline.experiment.alert_plan import parse_alerts
-from faultline.experiment.night_file import NIGHTLY
-from faultline.orchestration import sweep
-from faultline.orchestration.nights import alerts, night_plan, nightly
-from faultline.orchestration.nights.alerts import send
-from faultline.orchestration.nights.nightly import nightly_dags
+from faultline.experiment.nightly_file import NIGHTLY
+from faultline.orchestration import matrix_dag
+from faultline.orchestration.nightly import alerts, dag_factory, nightly_plan
+from faultline.orchestration.nightly.alerts import send
+from faultline.orchestration.nightly.dag_factory import nightly_dags
 from faultline.reports.notes import Alert
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
@@ -110,7 +110,7 @@ def test_one_that_cannot_be_reached_is_named_after_all_others_were_told() -> Non
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Settings) -> Path:
     """A folder for the files of nights, of an installation whose programs lie in a repository there."""
     settings = replace(installed, root=tmp_path)
-    for module in (nightly, night_plan, sweep):
+    for module in (dag_factory, nightly_plan, matrix_dag):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
     monkeypatch.setenv("FAULTLINE_NIGHTS", str(tmp_path))
     (tmp_path / "nights").mkdir()
@@ -133,12 +133,12 @@ def test_each_file_becomes_a_dag_and_a_broken_one_says_so_itself(files: Path, as
     dags = nightly_dags(files)
     assert set(dags) == {NIGHTLY, "night_weekly", "night_weekly_watch", "night_typo"}
     assert dags[NIGHTLY].params["repetitions"] == 7 and dags["night_weekly"].schedule.expression == "0 3 * * 0"
-    assert dags["night_weekly"].params["set"] == nightly.DEFAULT_SET
+    assert dags["night_weekly"].params["set"] == dag_factory.DEFAULT_SET
     assert dags["night_typo"].description.startswith("typo.yaml: repetitions: ")
     as_night(dags["night_typo"], 1)
     write(files, typo="repetition: 5")
     with pytest.raises(AirflowFailException, match="typo.yaml: repetition: unknown key; did you mean repetitions"):
-        nightly.plan_night.function()
+        dag_factory.plan_nightly_run.function()
 
 
 def test_what_a_night_came_to_is_told_to_whoever_asked(files: Path, as_night: Callable[..., None]) -> None:
@@ -149,22 +149,22 @@ def test_what_a_night_came_to_is_told_to_whoever_asked(files: Path, as_night: Ca
         dag = nightly_dags(files)[NIGHTLY]
         put(files / "results", *night_records(1, 100), *night_records(2, 100), *night_records(3, 150))
         as_night(dag, 3)
-        nightly.plan_night.function()
-        nightly.compare_with_baseline.function()
-        nightly.tell_people.function()
+        dag_factory.plan_nightly_run.function()
+        dag_factory.compare_with_baseline.function()
+        dag_factory.send_alerts.function()
         told = posted.pop()
         assert (told["kind"], told["night"], told["dag_id"]) == ("worse", night_of(3), NIGHTLY)
         assert any("Latency p99" in line for line in told["lines"]) and told["figures"]
         assert told["link"].endswith("/faultline/sweeps/20261103T020000")
-        nightly.require_begun.function(NIGHTLY)
+        dag_factory.require_begun.function(NIGHTLY)
         as_night(dag, 4)
-        nightly.tell_people.function()
+        dag_factory.send_alerts.function()
         assert posted.pop()["title"] == "Night 2026-11-04: not planned"
         with pytest.raises(AirflowFailException, match="was due at 2026-11-04T02:00:00.* and has no plan"):
-            nightly.require_begun.function(NIGHTLY)
+            dag_factory.require_begun.function(NIGHTLY)
         assert posted.pop()["title"] == "Night 2026-11-04: not begun"
         write(files, nightly="{build: b1}")
-        nightly.tell_people.function()
+        dag_factory.send_alerts.function()
         assert not posted, "nobody asked"
 
 
@@ -172,7 +172,7 @@ def test_a_file_is_explained_in_words_and_minutes(files: Path, capsys: pytest.Ca
     measured = [{"workload": "pi", "fault": "none"}, {"matrix": "recovery", "preset": "smoke"}]
     told = [{"webhook": "https://hooks.example.org/T0/secret"}]
     write(files, nightly={"set": measured, "baseline": {"revision": "HEAD"}, "repetitions": 10, "alerts": told})
-    nights_command.check(None)
+    nightly_command.check(None)
     said = capsys.readouterr().out
     assert "measures 2 configurations" in said and "in 10 pairs with" in said and "40 experiments, about " in said
     assert "tells webhook at hooks.example.org (worse, broken)" in said and "secret" not in said
@@ -193,7 +193,7 @@ PI = "set: [{workload: pi, fault: none}]\nbaseline: {revision: "
 def test_a_file_that_is_wrong_is_refused_by_its_place(files: Path, content: str, asked: str, refused: str) -> None:
     write(files, weekly=content)
     with pytest.raises(ConfigError, match=re.escape(refused)):
-        nights_command.check(asked)
+        nightly_command.check(asked)
 
 
 def test_a_password_that_others_may_read_is_refused_before_a_night(
@@ -203,26 +203,26 @@ def test_a_password_that_others_may_read_is_refused_before_a_night(
     mail = {"to": "a@b.example", "from": "f@b.example", "server": "m.example:587", "password_file": str(secret)}
     write(files, nightly={"set": [{"rate": 100}], "alerts": [{"mail": mail}]})
     with pytest.raises(ConfigError, match=r"mail\.password_file: .* is no file; write the password into one"):
-        nights_command.check("nightly")
+        nightly_command.check("nightly")
     secret.write_text("of the mail server")
     secret.chmod(0o644)
     with pytest.raises(ConfigError, match=r"password: has mode 0644, and others may not see it; chmod 0600"):
-        nights_command.check("nightly")
+        nightly_command.check("nightly")
     secret.chmod(0o600)
-    nights_command.check("nightly")
+    nightly_command.check("nightly")
     assert "mail to a@b.example" in capsys.readouterr().out
 
 
 def test_an_alert_is_tried_out(files: Path) -> None:
     with pytest.raises(ConfigError, match="alerts: nightly_regression tells nobody; write alerts into"):
-        nights_command.test_alert(None, "test")
+        nightly_command.test_alert(None, "test")
     with webhook() as (address, posted):
         write(files, nightly={"alerts": [{"when": ["worse"], "webhook": address}]})
-        nights_command.test_alert(None, "test")
-        nights_command.test_alert("nightly", "worse")
+        nightly_command.test_alert(None, "test")
+        nightly_command.test_alert("nightly", "worse")
         for kind, said in (("broken", "nobody asked for it"), ("worst", "is not known; did you mean worse")):
             with pytest.raises(ConfigError, match=f"--kind {kind}: {said}"):
-                nights_command.test_alert(None, kind)
+                nightly_command.test_alert(None, kind)
     tried, preview = posted
     assert (tried["kind"], preview["kind"]) == ("test", "worse")
     assert tried["title"].startswith("Try-out") and preview["title"].startswith("Try-out")

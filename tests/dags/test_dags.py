@@ -16,14 +16,14 @@ from benchmarks.crash import STEPS
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import plan
-from faultline.experiment.night_file import NIGHTLY, SPEED
-from faultline.orchestration import sweep
+from faultline.experiment.nightly_file import NIGHTLY, SPEED
+from faultline.orchestration import matrix_dag
 from faultline.orchestration.forms import SECTIONS, value_text
-from faultline.orchestration.nights.nightly import night_cells
+from faultline.orchestration.nightly.dag_factory import nightly_cells
 from faultline.orchestration.planning import order_of
 from faultline.orchestration.run_experiment import retry_policy, state_of
-from faultline.records.manifest import Manifests
 from faultline.records.store import Store
+from faultline.records.sweep_plan import SweepPlans
 from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.settings import ROOT, Settings
 from tests.support.form_values import form_values, wrong_value
@@ -134,12 +134,12 @@ def test_recovery_breaks_every_victim_at_every_interval_among_controls(bag: Any)
 def planned(bag: Any, installed: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     """What the task itself plans, of a run of a DAG with this in its form."""
     context: dict[str, Any] = {"dag_run": SimpleNamespace(conf={})}
-    monkeypatch.setattr(sweep, "get_current_context", lambda: context)
+    monkeypatch.setattr(matrix_dag, "get_current_context", lambda: context)
 
     def plan(dag_id: str, run_id: str, **form: Any) -> list[Any]:
         dag = bag.dags[dag_id]
         context.update(dag=dag, run_id=run_id, params={**dag.params.dump(), "build": "b1", **form})
-        return list(sweep.plan.function())
+        return list(matrix_dag.plan.function())
 
     return plan
 
@@ -158,7 +158,7 @@ def test_a_question_plans_blocks_up_to_its_budget_and_a_wrong_one_plans_nothing(
     names = {one["cell"] for one in made}
     assert len(names) == len(made) and "rate 2,500 records/s, control, r0" in names, "each has a name of its own"
     assert "decide" not in confs[0], "it is the sweep's, not the experiment's"
-    kept = Manifests(installed.results).read("20261121T064030")
+    kept = SweepPlans(installed.results).read("20261121T064030")
     assert kept is not None and kept.decide is not None and kept.decide.comparisons == 2 and len(kept.cells) == 39
     for wrong, words in (
         ({"figure": "cpu"}, "decide.figure: 'cpu' is no figure that can be decided"),
@@ -182,7 +182,7 @@ def test_measuring_anew_counts_nothing_from_before_and_a_resumed_sweep_keeps_to_
     assert [each["conf"]["seed"] for each in planned("sweep", "second", **asked)] == [other["seed"]]
     anew, resumed = planned("sweep", "third", **asked, only_missing=False), planned("sweep", "fourth", resume="third")
     assert len(anew) == len(resumed) == 2 and not any(each["conf"]["only_missing"] for each in [*anew, *resumed])
-    plans = Manifests(installed.results)
+    plans = SweepPlans(installed.results)
     (since,) = {getattr(plans.read(name), "since", None) for name in ("third", "fourth")}
     assert since is not None and since > before.measured_at
     after = {"attempt": "20261121T061500Z-00000b", "sweep_id": "third", "measured_at": since}
@@ -198,7 +198,7 @@ def test_a_sweep_of_another_build_is_not_resumed(
     with pytest.raises(AirflowFailException, match=said):
         planned("sweep", "second", resume="first", build="b2")
     assert notes[-1][-1].startswith("**Nothing was planned.**")
-    assert Manifests(installed.results).read("second") is None
+    assert SweepPlans(installed.results).read("second") is None
 
 
 def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:
@@ -289,7 +289,7 @@ def test_the_legal_values_are_legal_together(bag: Any, dag_id: str) -> None:
     elif dag_id == SPEED:
         assert values["baseline_nights"] == 5
     elif dag_id == NIGHTLY:
-        assert night_cells(values, "2026-11-21T02:00:00+00:00")
+        assert nightly_cells(values, "2026-11-21T02:00:00+00:00")
     else:
         config = parse_configuration({name: values[name] for name in Configuration.model_fields})
         assert config.rate == values["rate"]

@@ -13,7 +13,7 @@ import pytest
 from airflow.executors.local_executor import LocalExecutor
 from airflow.sdk.api.client import Client
 
-from faultline.installation import proof
+from faultline.installation import server_proof
 from faultline.installation.airflow import configuration
 from faultline.orchestration import executor as subject
 from faultline.orchestration.executor import LIBRARIES, OWN, EventExecutor
@@ -62,7 +62,7 @@ def test_a_fork_that_finds_the_project_changed_loads_it_anew(monkeypatch: pytest
 
 
 def test_tasks_send_their_token_to_nobody_who_took_the_port(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "listener_of", lambda address: NOBODY)
+    monkeypatch.setattr(server_proof, "listener_of", lambda address: NOBODY)
     with Client(base_url=load_settings().endpoints.airflow, token="secret") as client:
         with pytest.raises(httpx.ConnectError, match=f"is user {NOBODY}'s"):
             client.send(client.build_request("GET", "/x"))

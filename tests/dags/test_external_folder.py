@@ -16,8 +16,8 @@ from hypothesis import settings as bounds
 from hypothesis import strategies as some
 
 from faultline.experiment.matrices import MATRICES
-from faultline.orchestration.external.description import describe, guest_dags
-from faultline.orchestration.external.folder import DAG_FILE, PLACE_FILE, Guest, install, uninstall
+from faultline.orchestration.external.dag_export import describe, exported_dags
+from faultline.orchestration.external.dag_installer import DAG_FILE, PLACE_FILE, ExternalInstall, install, uninstall
 from faultline.orchestration.planning import SEARCH_PARAMS
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
@@ -27,7 +27,7 @@ CONNECTIONS = {
     "spark_default": {"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077},
     "spark_local": {"conn_type": "spark", "host": "local[2]"},
 }
-DAGS = [describe(one, list(CONNECTIONS)) for one in guest_dags()]
+DAGS = [describe(one, list(CONNECTIONS)) for one in exported_dags()]
 PREFIX = "bench_"
 MADE = {f"{PREFIX}{one}" for one in CONNECTIONS}
 
@@ -90,13 +90,13 @@ def whole(into: Path, airflow: Fake) -> Any:
 
 def put(into: Path, airflow: Fake, *, dry_run: bool = False, connections: Mapping[str, Any] = CONNECTIONS) -> list[str]:
     said, here = list[str](), Settings(into.parent, into.parent / "home", into.parent / "results")
-    install(Guest(into, PREFIX, "bench"), airflow, here, connections, DAGS, said.append, dry_run=dry_run)
+    install(ExternalInstall(into, PREFIX, "bench"), airflow, here, connections, DAGS, said.append, dry_run=dry_run)
     return said
 
 
 def take(into: Path, airflow: Fake, *, dry_run: bool = False) -> list[str]:
     said: list[str] = []
-    uninstall(Guest(into, PREFIX, "other"), airflow, said.append, dry_run=dry_run)
+    uninstall(ExternalInstall(into, PREFIX, "other"), airflow, said.append, dry_run=dry_run)
     return said
 
 
@@ -214,9 +214,9 @@ def test_names_that_are_taken_and_files_that_were_changed_are_refused(into: Path
 @pytest.mark.parametrize(("prefix", "queue"), [("", "q"), ("1x", "q"), ("a/b", "q"), ("a", "q q"), ("a", "")])
 def test_names_that_airflow_would_not_take_are_refused(into: Path, prefix: str, queue: str) -> None:
     with pytest.raises(ConfigError, match="--(prefix|queue) "):
-        Guest(into, prefix, queue)
+        ExternalInstall(into, prefix, queue)
     with pytest.raises(ConfigError, match="--into .*is no folder"):
-        Guest(into / "no", "p", "q")
+        ExternalInstall(into / "no", "p", "q")
     with pytest.raises(ConfigError, match="there is none"):
         take(into, Fake())
 

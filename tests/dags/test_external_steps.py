@@ -20,23 +20,23 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, D
 
 from faultline.engines.spark.submission import SparkProgram
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.attempt_plan import Places, read_plan
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import Places, read_plan
 from faultline.installation import supervision
 from faultline.installation.java import Java
-from faultline.installation.users import OWNER, owner_of
+from faultline.installation.service_users import OWNER, owner_of
 from faultline.lifecycle import steps as life
 from faultline.lifecycle.steps import STEPS
-from faultline.orchestration.external import steps, thin_dags, work
-from faultline.orchestration.external.description import describe
+from faultline.orchestration.external import proxy_dags, steps, task_execution
+from faultline.orchestration.external.dag_export import describe
 from faultline.orchestration.external.hooks import ExternalHooks
+from faultline.orchestration.external.proxy_dags import TaskIncomplete, have_done
 from faultline.orchestration.external.steps import REPEATABLE, FailedError, answer, attend, work_of
-from faultline.orchestration.external.thin_dags import NotDone, have_done
-from faultline.orchestration.sweep import matrix_dag
+from faultline.orchestration.matrix_dag import matrix_dag
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_json
-from faultline.system.processes import end_ledger, process_of, read_ledger, spawn_detached
+from faultline.system.process_ledger import end_ledger, process_of, read_ledger, spawn_detached
 from faultline.system.secrets import make_secrets, write_logins
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
@@ -248,11 +248,11 @@ def test_the_teardown_ends_steps_that_go_on_and_no_process_shows_a_secret(
     assert SECRET not in " ".join(words_of(process.pid)) + str(process.environ())
     assert not [one for one in own.folder.iterdir() if SECRET in one.read_text()]
     monkeypatch.setattr(life, "perform", lambda step, run: {"ended": [], "topics": []})
-    assert work.teardown(work.Task(own, request(), settings)) == {"ended": [], "topics": []}
+    assert task_execution.teardown(task_execution.Task(own, request(), settings)) == {"ended": [], "topics": []}
     assert process_of(entry) is None
     monkeypatch.setattr(life, "perform", lambda step, run: {"unhealed": "no way"})
     with pytest.raises(FailedError, match=f"{ATTEMPT} stays open.*no way"):
-        work.teardown(work.Task(own, request(), settings))
+        task_execution.teardown(task_execution.Task(own, request(), settings))
 
 
 def test_the_teardown_also_ends_a_step_that_is_only_starting_and_lets_none_begin(
@@ -269,7 +269,7 @@ def test_the_teardown_also_ends_a_step_that_is_only_starting_and_lets_none_begin
         return {"ended": [], "topics": []}
 
     monkeypatch.setattr(life, "perform", closes)
-    work.teardown(work.Task(own, asked, settings))
+    task_execution.teardown(task_execution.Task(own, asked, settings))
     assert seen == [True] and not step.is_running()
     (entry,) = read_ledger(step.ledger)
     assert entry.role == "await_end" and process_of(entry) is None
@@ -338,16 +338,16 @@ def test_an_experiment_hears_which_runs_are_over_and_that_nobody_wants_it(settin
 def of_real_work(settings: Settings, name: str, asked: dict[str, Any], attempt: str | None = None) -> dict[str, Any]:
     """How it ends, in this process."""
     told: dict[str, Any] = json.loads(json.dumps(asked, default=str))
-    return work.outcome_of(work.Task(work_of(name, attempt, told, settings), told, settings))
+    return task_execution.outcome_of(task_execution.Task(work_of(name, attempt, told, settings), told, settings))
 
 
 @pytest.fixture
 def java(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (work, life):
+    for module in (task_execution, life):
         monkeypatch.setattr(
             module, "find_java", lambda _: Java(Path("/nowhere"), Path("/nowhere/bin/java"), "17.0.1", True)
         )
-    monkeypatch.setattr(work, "service_environment", lambda *_: {})
+    monkeypatch.setattr(task_execution, "service_environment", lambda *_: {})
 
 
 def test_prepare_makes_an_attempt_of_this_airflow(settings: Settings, java: None) -> None:
@@ -388,8 +388,8 @@ def test_what_prepare_refused_is_the_reason_for_which_the_run_fails(
         return
     context = context_of()
     with pytest.raises(AirflowSkipException):
-        thin_dags._judged(context, end)
-    require = thin_dags.Require(task_id="require_accepted", reason=None)
+        proxy_dags._judged(context, end)
+    require = proxy_dags.Require(task_id="require_accepted", reason=None)
     if end["refused"] is None:
         require.execute(context)
         return
@@ -474,7 +474,7 @@ def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the folder of DAGs says of the installation."""
     told = {"prefix": "theirs_", "home": str(settings.home), "results": str(settings.results), "queue": "faultline"}
     told |= {"command": str(settings.home / "fake"), "host": "there"}
-    monkeypatch.setattr(thin_dags, "place", lambda: told)
+    monkeypatch.setattr(proxy_dags, "place", lambda: told)
     return told
 
 
@@ -490,8 +490,8 @@ def answers(here: dict[str, Any], *words: dict[str, Any], status: int = 0) -> No
     [
         ({"outcome": "skip", "why": "as told", "refused": "too fast"}, AirflowSkipException),
         ({"outcome": "fail", "why": "as told"}, AirflowFailException),
-        ({"outcome": "error", "why": "as told"}, NotDone),
-        ({"log": "as told"}, NotDone),
+        ({"outcome": "error", "why": "as told"}, TaskIncomplete),
+        ({"log": "as told"}, TaskIncomplete),
     ],
 )
 def test_a_task_ends_as_its_work_did(here: dict[str, Any], end: dict[str, Any], error: type[Exception]) -> None:
@@ -521,17 +521,17 @@ def measured(settings: Settings, minute: int, status: str) -> None:
 
 
 @pytest.fixture
-def cell(here: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> thin_dags.Cell:
+def cell(here: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> proxy_dags.ProxyRunExperiment:
     """Of a sweep that has measured nothing; its questions are answered by this process."""
 
     def answered(context: Any, name: str, **asked: Any) -> Any:
-        told = json.loads(json.dumps({**thin_dags._about(context, here), **asked}, default=str))
-        return thin_dags._judged(context, done(settings, name, told, None))
+        told = json.loads(json.dumps({**proxy_dags._about(context, here), **asked}, default=str))
+        return proxy_dags._judged(context, done(settings, name, told, None))
 
-    monkeypatch.setattr(thin_dags, "have_done", answered)
+    monkeypatch.setattr(proxy_dags, "have_done", answered)
     config = parse_configuration({}).model_dump(mode="json")
     conf = {**config, "repetition": 0, "series": "b1", "sweep_id": "s1"}
-    return thin_dags.Cell(
+    return proxy_dags.ProxyRunExperiment(
         task_id="run_experiment", trigger_run_id="t", conf=conf, max_measurements=2, cell="c", retries=9
     )
 
@@ -539,7 +539,7 @@ def cell(here: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPat
 EVENT = ("", {"run_ids": ["t"]})
 
 
-def test_a_cell_is_measured_waited_for_or_left(cell: thin_dags.Cell, settings: Settings) -> None:
+def test_a_cell_is_measured_waited_for_or_left(cell: proxy_dags.ProxyRunExperiment, settings: Settings) -> None:
     with pytest.raises(DagRunTriggerException) as triggered:
         cell.execute(context_of(alive=False))
     assert triggered.value.trigger_dag_id == "theirs_experiment" and triggered.value.dag_run_id == "t"
@@ -554,16 +554,18 @@ def test_a_cell_is_measured_waited_for_or_left(cell: thin_dags.Cell, settings: S
     cell.execute_complete(context, EVENT)
 
 
-def test_how_a_cell_ended_is_told_to_the_try_that_measured_it(cell: thin_dags.Cell, settings: Settings) -> None:
+def test_how_a_cell_ended_is_told_to_the_try_that_measured_it(
+    cell: proxy_dags.ProxyRunExperiment, settings: Settings
+) -> None:
     context = context_of(alive=True)
     measured(settings, 1, "failed")
     with pytest.raises(TaskDeferred):
         cell.execute(context)
     assert context["ti"].kept["known"] == ["20261126T010100Z-000001"]
-    with pytest.raises(NotDone, match="t: ended without a record"):
+    with pytest.raises(TaskIncomplete, match="t: ended without a record"):
         cell.execute_complete(context, EVENT)
     measured(settings, 2, "unsound")
-    with pytest.raises(NotDone, match="InvalidMeasurement: .*unsound 2"):
+    with pytest.raises(TaskIncomplete, match="InvalidMeasurement: .*unsound 2"):
         cell.execute_complete(context, EVENT)
     measured(settings, 3, "unsound")
     context["ti"].try_number = 2
@@ -571,7 +573,7 @@ def test_how_a_cell_ended_is_told_to_the_try_that_measured_it(cell: thin_dags.Ce
         cell.execute_complete(context, EVENT)
     # Clearing adds to the tries that there may be.
     context["ti"].max_tries = 10
-    with pytest.raises(NotDone, match="unsound 3"):
+    with pytest.raises(TaskIncomplete, match="unsound 3"):
         cell.execute_complete(context, EVENT)
 
 
@@ -597,7 +599,7 @@ def test_a_task_that_is_killed_leaves_its_work_and_nobody_who_waits(
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(thin_dags, "is_cancelled", killed)
+        patch.setattr(proxy_dags, "is_cancelled", killed)
         with pytest.raises(KilledError):
             have_done(context, "await_end", ATTEMPT)
     waits = [one for one in psutil.Process().children() if "step" in " ".join(words_of(one.pid))]
@@ -608,7 +610,7 @@ def test_a_task_that_is_killed_leaves_its_work_and_nobody_who_waits(
 
 
 def test_the_work_loads_no_airflow() -> None:
-    code = "import sys, faultline.orchestration.external.work; print('airflow' in sys.modules)"
+    code = "import sys, faultline.orchestration.external.task_execution; print('airflow' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -625,7 +627,7 @@ def test_of_an_attempt_whose_plan_is_damaged_the_processes_are_ended_all_the_sam
     )
     try:
         with pytest.raises(InfrastructureError, match="plan.json"):
-            work.teardown(work.Task(work_of("teardown", ATTEMPT, asked, settings), asked, settings))
+            task_execution.teardown(task_execution.Task(work_of("teardown", ATTEMPT, asked, settings), asked, settings))
         assert process_of(read_ledger(attempt.ledger)[0]) is None
     finally:
         end_ledger(attempt.ledger)

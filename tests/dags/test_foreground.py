@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from faultline.cli import operations
+from faultline.cli import service_control
 from faultline.cli.external_command import hold_services
 from faultline.installation import supervision
+from faultline.installation.service_users import ENVIRONMENT, are_for_runs, let_steps_in, only_foreground, using
 from faultline.installation.supervisord import Supervisor
-from faultline.installation.users import ENVIRONMENT, are_for_runs, let_steps_in, only_foreground, using
 from faultline.system.errors import ConfigError
 from faultline.system.settings import INSTANCE, load_settings
 
@@ -46,8 +46,8 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     made = Services(tmp_path)
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
-    monkeypatch.setattr(operations, "require", lambda settings: None)
-    monkeypatch.setattr(operations, "bring_up", made.bring_up)
+    monkeypatch.setattr(service_control, "require", lambda settings: None)
+    monkeypatch.setattr(service_control, "bring_up", made.bring_up)
     monkeypatch.setattr(supervision, "down", made.down)
     monkeypatch.setattr(Supervisor, "states", lambda self: made.known)
     monkeypatch.setattr(Supervisor, "running", lambda self: bool(made.known))
@@ -94,7 +94,7 @@ def test_what_is_missing_is_refused_before_anything_is_done(
     def require(settings: Any) -> None:
         raise ConfigError("no Java")
 
-    monkeypatch.setattr(operations, "require", require)
+    monkeypatch.setattr(service_control, "require", require)
     with pytest.raises(ConfigError, match="no Java"):
         hold_services()
     assert services.done == [] and list(services.home.iterdir()) == []
@@ -131,7 +131,7 @@ def test_steps_may_begin_once_all_is_up_and_what_ended_is_closed(
         seen.append((services.home / ENVIRONMENT).exists())
         raise SystemExit(0)
 
-    monkeypatch.setattr(operations, "close_what_ended", close)
+    monkeypatch.setattr(service_control, "close_what_ended", close)
     monkeypatch.setattr(signal, "pause", stop)
     with pytest.raises(ConfigError, match="a broken jar"):
         hold_services()

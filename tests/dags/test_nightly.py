@@ -16,11 +16,11 @@ from faultline.comparison.compare import metrics_named
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrix import control_of
-from faultline.experiment.night_file import NIGHTLY
+from faultline.experiment.nightly_file import NIGHTLY
 from faultline.lifecycle import environment
-from faultline.orchestration.nights import night_plan, nightly
-from faultline.orchestration.nights.night_plan import night_cells, primary_of
-from faultline.orchestration.nights.nightly import DEFAULT_SET, nightly_dags
+from faultline.orchestration.nightly import dag_factory, nightly_plan
+from faultline.orchestration.nightly.dag_factory import DEFAULT_SET, nightly_dags
+from faultline.orchestration.nightly.nightly_plan import nightly_cells, primary_of
 from faultline.records.record import Record
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
@@ -32,7 +32,7 @@ AsNight = Callable[..., None]
 
 
 def cells(**params: Any) -> list[Any]:
-    return night_cells({"set": DEFAULT_SET, "repetitions": None, "controls": 5, "baseline": None, **params}, NIGHT)
+    return nightly_cells({"set": DEFAULT_SET, "repetitions": None, "controls": 5, "baseline": None, **params}, NIGHT)
 
 
 def test_queries_of_nexmark_and_chains_of_stages_fit_into_a_night() -> None:
@@ -68,22 +68,22 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     verdicts: list[dict[str, Any]] = []
 
     def judged() -> None:
-        verdicts.append(nightly.compare_with_baseline.function())
-        nightly.no_regression.function(verdicts[-1])
+        verdicts.append(dag_factory.compare_with_baseline.function())
+        dag_factory.no_regression.function(verdicts[-1])
 
     def kept() -> dict[str, Any]:
         return dict(json.loads((installed.results / "nights" / "20261103T020000.json").read_text()))
 
     as_night(dag, 3, params)
-    planned = [one["conf"] for one in nightly.plan_night.function()]
+    planned = [one["conf"] for one in dag_factory.plan_nightly_run.function()]
     told = {(one["logical_date"], one["series"], one["sweep_id"]) for one in planned}
     assert told == {(night_of(3), night_of(3), "20261103T020000")}
     put(installed.results, *night_records(1, 100), *night_records(2, 100), *night_records(3, 150))
     as_night(dag, 2, params)
-    nightly.plan_night.function()
+    dag_factory.plan_nightly_run.function()
     judged()
     as_night(dag, 3, params)
-    nightly.plan_night.function()
+    dag_factory.plan_nightly_run.function()
     with pytest.raises(AirflowFailException, match=r"Latency p99 \(ms\): 100 \(n=10\) -> 147"):
         judged()
     assert "worse" in notes[-1][-1] and notes[-1][1:3] == (NIGHTLY, f"scheduled__{night_of(3)}")
@@ -97,17 +97,17 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     assert kept()["limits"] == params["limits"] and kept()["summary"].startswith("1 beyond a limit; 1 worse")
     params["limits"] = {"latency_ms.p9": 120}
     with pytest.raises(AirflowFailException, match=r"limits\.latency_ms\.p9: no figure .* did you mean latency_ms\.p9"):
-        nightly.plan_night.function()
+        dag_factory.plan_nightly_run.function()
     params.update(limits=None, set=[{"workload": "known_truht"}])
     as_night(dag, 4, params)
     with pytest.raises(AirflowFailException, match=r"set\[0\]: workload: 'known_truht'"):
-        nightly.plan_night.function()
+        dag_factory.plan_nightly_run.function()
     assert notes[-1][-1].startswith("**Nothing was planned.**") and "known\\_truht" in notes[-1][-1]
     with pytest.raises(AirflowSkipException, match="nothing was planned"):
         judged()
-    monkeypatch.setattr(nightly, "night_of_run", lambda: "2099-01-01T02:00:00+00:00")
+    monkeypatch.setattr(dag_factory, "nightly_run_of", lambda: "2099-01-01T02:00:00+00:00")
     with pytest.raises(AirflowFailException, match="logical_date: 2099-01-01T02:00:00\\+00:00 has not come yet"):
-        nightly.plan_night.function()
+        dag_factory.plan_nightly_run.function()
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_a_night_that_airflow_makes_up_for_by_itself_is_not_measured_amid_the_da
     late_min: int, told: dict[str, Any], measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = scheduled(datetime.fromisoformat(NIGHT), late_min=late_min, **told)
-    monkeypatch.setattr(nightly, "get_current_context", lambda: {"dag_run": run})
+    monkeypatch.setattr(dag_factory, "get_current_context", lambda: {"dag_run": run})
     if measured:
-        assert nightly.in_time(NIGHT) == NIGHT
+        assert dag_factory.in_time(NIGHT) == NIGHT
     else:
         with pytest.raises(ConfigError, match=r"^logical_date: .* began 2 hours after it was due, .* clear this run"):
-            nightly.in_time(NIGHT)
+            dag_factory.in_time(NIGHT)
 
 
 @pytest.fixture
@@ -169,8 +169,10 @@ def test_a_night_beside_a_baseline_is_measured_in_pairs_and_two_that_agree_are_r
     params, verdicts = beside(), {}
     for number, slower in ((1, 0.0), (2, 0.03), (3, 0.03)):
         as_night(bag.dags[NIGHTLY], number, params)
-        planned = nightly.plan_night.function()
-        assert len(planned) == 2 * 2 * nightly.PAIRS and len({one["trigger_run_id"] for one in planned}) == len(planned)
+        planned = dag_factory.plan_nightly_run.function()
+        assert len(planned) == 2 * 2 * dag_factory.PAIRS and len({one["trigger_run_id"] for one in planned}) == len(
+            planned
+        )
         for a, b in zip(planned[::2], planned[1::2], strict=True):
             assert all(a["conf"][name] == b["conf"][name] for name in ("rate", "repetition"))
             assert {one["conf"]["series"] for one in (a, b)} == {night_of(number), f"{night_of(number)}.baseline"}
@@ -179,22 +181,22 @@ def test_a_night_beside_a_baseline_is_measured_in_pairs_and_two_that_agree_are_r
         specs = [one["conf"].get("build_spec") for one in planned]
         assert specs.count({"revision": None, "settings": {}}) == specs.count(None) == len(planned) / 2
         put(built.results, *measured(planned, slower, number))
-        verdicts[number] = nightly.compare_with_baseline.function()
-    nightly.no_regression.function(verdicts[1])
+        verdicts[number] = dag_factory.compare_with_baseline.function()
+    dag_factory.no_regression.function(verdicts[1])
     assert verdicts[1]["summary"].startswith("green: 3 no change seen; beside the baseline b0")
     kept = json.loads((built.results / "nights" / "20261102T020000.json").read_text())
     assert (kept["schema"], kept["baseline"]) == (2, {"build": "b0", "spec": "the checkout"})
     assert len(kept["visible"]) == 2
     since = r"worse than the baseline: .*since 2026-11-02 \(2 nights in a row\)"
     with pytest.raises(AirflowFailException, match=since):
-        nightly.no_regression.function(verdicts[3])
+        dag_factory.no_regression.function(verdicts[3])
 
 
 def test_a_baseline_that_did_not_run_shuts_the_gate_for_its_own_reason_and_loses_nothing(
     bag: Any, built: Settings, as_night: AsNight
 ) -> None:
     as_night(bag.dags[NIGHTLY], 1, beside())
-    planned = nightly.plan_night.function()
+    planned = dag_factory.plan_nightly_run.function()
     found = measured(planned, 0.0, 1)
     reasons = ["InfrastructureError: workload: the driver died"]
     broken = [
@@ -202,12 +204,12 @@ def test_a_baseline_that_did_not_run_shuts_the_gate_for_its_own_reason_and_loses
         for one in found
     ]
     put(built.results, *broken)
-    verdict = nightly.compare_with_baseline.function()
+    verdict = dag_factory.compare_with_baseline.function()
     with pytest.raises(AirflowFailException, match="^the baseline did not run: InfrastructureError: workload: the dri"):
-        nightly.no_regression.function(verdict)
+        dag_factory.no_regression.function(verdict)
     put(built.results, *found[:8], *[one.model_copy(update={"status": "unsound"}) for one in found[8:]])
     with pytest.raises(AirflowFailException, match="rate .*: . of 15 pairs are usable, and fewer than 8 cannot tell"):
-        nightly.no_regression.function(nightly.compare_with_baseline.function())
+        dag_factory.no_regression.function(dag_factory.compare_with_baseline.function())
 
 
 @pytest.mark.parametrize(
@@ -229,12 +231,12 @@ def test_a_baseline_that_cannot_be_is_refused_before_anything_is_measured(
 ) -> None:
     as_night(bag.dags[NIGHTLY], 1, beside(**params))
     with pytest.raises(AirflowFailException, match=said):
-        nightly.plan_night.function()
+        dag_factory.plan_nightly_run.function()
     assert not (built.results / "sweeps").exists()
 
 
 def test_each_configuration_has_the_figure_that_sees_most() -> None:
-    configs = night_plan.night_configurations([{"fault": "none"}, {"fault": "executor"}, {"workload": "nexmark"}])
+    configs = nightly_plan.nightly_configurations([{"fault": "none"}, {"fault": "executor"}, {"workload": "nexmark"}])
     chosen = primary_of(configs, None)
     assert list(chosen.values()) == ["latency_ms.p50", "cpu_s_per_million.engine", "rps_per_core"]
     assert set(primary_of(configs, ["latency_ms.p50"]).values()) == {"latency_ms.p50"}
@@ -280,6 +282,6 @@ def test_a_baseline_is_pinned_to_its_commit(built: Settings) -> None:
     words = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
     params = {"set": [{}], "repetitions": None, "primary": None, "baseline": {"revision": "HEAD"}}
-    pinned = night_plan.baseline_of_night(params, NIGHT)
+    pinned = nightly_plan.reference_of_nightly_run(params, NIGHT)
     assert pinned is not None and pinned.spec["revision"] == commit
     assert parse_build(pinned.spec, "baseline").text == commit[:12]

@@ -16,9 +16,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from benchmarks.catalogue import BENCHMARKS as KNOWN
 from benchmarks.figure import summarise
 from benchmarks.speed.performance import SPEED as OF_SPEED
-from faultline.experiment.night_file import SPEED, speed_schedule
-from faultline.orchestration.nights import nightly_speed as subject
-from faultline.orchestration.nights.nightly_speed import BENCHMARKS, WITH_WINDOWS
+from faultline.experiment.nightly_file import SPEED, speed_schedule
+from faultline.orchestration.nightly import self_benchmark_dag as subject
+from faultline.orchestration.nightly.self_benchmark_dag import BENCHMARKS, WITH_WINDOWS
 from faultline.system.errors import ConfigError
 from faultline.system.waiting import wait_until
 
@@ -55,7 +55,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, notes: list[Any]) 
     def compare(day: int, measured: list[Any] | None = None) -> dict[str, Any]:
         context = {"params": {"baseline_nights": 7}, "dag": SimpleNamespace(dag_id=SPEED), "run_id": f"night_{day}"}
         monkeypatch.setattr(subject, "get_current_context", lambda: context)
-        monkeypatch.setattr(subject, "night_of_run", lambda: f"2026-11-{day:02d}T05:00:00+00:00")
+        monkeypatch.setattr(subject, "nightly_run_of", lambda: f"2026-11-{day:02d}T05:00:00+00:00")
         return dict(subject.compare_speed.function(measured or [answer(name) for name in BENCHMARKS]))
 
     return compare

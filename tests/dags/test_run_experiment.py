@@ -16,24 +16,24 @@ from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrix import Matrix, PlannedCell
-from faultline.installation.targets.said import Said
+from faultline.installation.targets.connection_specs import ConnectionSpec
 from faultline.orchestration import connections as outside
 from faultline.orchestration import run_experiment
 from faultline.orchestration.cells import settled
 from faultline.orchestration.external.hooks import ExternalHooks
 from faultline.orchestration.hooks import AirflowHooks
+from faultline.orchestration.matrix_dag import matrix_dag
 from faultline.orchestration.planning import child_run_id
 from faultline.orchestration.run_experiment import RunExperiment
-from faultline.orchestration.sweep import matrix_dag
-from faultline.orchestration.targets import connections
-from faultline.orchestration.targets.connections import look_before
-from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
+from faultline.orchestration.targets import connection_query
+from faultline.orchestration.targets.connection_query import look_before
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.records.sweep_plan import ReferenceBuild, SweepPlan, SweepPlans, cells_of
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.settings import ROOT, Settings
-from faultline.system.target import Target, keep
+from faultline.system.target_registry import Target, register
 from tests.unit.sample_records import sample
 
 CELL = PlannedCell(parse_configuration({}), 0, "b1")
@@ -203,7 +203,7 @@ def test_a_child_stops_when_nobody_waits_for_it(tmp_path: Path, parent: str | No
 def plan(store: Store, cells: list[PlannedCell], **said: Any) -> None:
     facts = {"sweep_id": "s1", "matrix": "m", "run_id": "r", "series": "b1", "build": "b1", "logical_date": None}
     facts |= {"planned_at": "2026-11-21T06:00:00+00:00", "cells": cells_of(cells)}
-    Manifests(store.directory.parent).write(Manifest(**{**facts, **said}))
+    SweepPlans(store.directory.parent).write(SweepPlan(**{**facts, **said}))
 
 
 def asked(store: Store, **budget: Any) -> list[PlannedCell]:
@@ -281,7 +281,7 @@ def test_hours_that_are_spent_end_a_sweep(store: Store) -> None:
 
 
 def test_a_baseline_that_never_runs_is_given_up_and_tonights_build_is_not(store: Store) -> None:
-    beside = Baseline(series="n.baseline", build="b0", spec={}, primary={})
+    beside = ReferenceBuild(series="n.baseline", build="b0", spec={}, primary={})
     plan(store, [CELL], series="n", logical_date="2026-11-21", baseline=beside)
     baseline, tonight = of_cell(CELL, series="n.baseline"), of_cell(CELL, series="n")
 
@@ -306,7 +306,7 @@ LAB = Target("lab")
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     made = Settings(ROOT, tmp_path / "home", tmp_path / "results")
-    keep(made, LAB)
+    register(made, LAB)
     return made
 
 
@@ -315,8 +315,8 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has targets be looked at so, while this is at work."""
 
     def so(look: Callable[..., object], at_work: str | None = None) -> None:
-        monkeypatch.setattr(connections, "at_work", lambda _: at_work)
-        monkeypatch.setattr(connections, "prepare_target", look)
+        monkeypatch.setattr(connection_query, "at_work", lambda _: at_work)
+        monkeypatch.setattr(connection_query, "prepare_target", look)
 
     return so
 
@@ -346,11 +346,11 @@ def test_a_target_is_looked_at_and_what_is_wrong_ends_the_plan(
 def test_an_experiment_at_work_is_not_disturbed_by_more_than_what_connections_say(
     settings: Settings, looking: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked: list[tuple[Target, Mapping[str, Said]]] = []
-    said = {name: Said(name) for name in LAB.connections}
+    checked: list[tuple[Target, Mapping[str, ConnectionSpec]]] = []
+    said = {name: ConnectionSpec(name) for name in LAB.connections}
     looking(lambda *_: pytest.fail("it is disturbed"), "an experiment")
-    monkeypatch.setattr(connections, "said_in_task", lambda one: said)
-    monkeypatch.setattr(connections, "check_said", lambda one, found: checked.append((one, found)))
+    monkeypatch.setattr(connection_query, "task_connections", lambda one: said)
+    monkeypatch.setattr(connection_query, "check_spec", lambda one, found: checked.append((one, found)))
     look_before(settings, ["lab"])
     assert checked == [(LAB, said)]
 
@@ -358,9 +358,9 @@ def test_an_experiment_at_work_is_not_disturbed_by_more_than_what_connections_sa
 def test_a_target_of_an_external_airflow_is_as_the_tables_of_this_installation_say(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: dict[str, Said | None] = {name: Said(name) for name in LAB.connections}
-    written: list[tuple[Target, dict[str, Said]]] = []
-    monkeypatch.setattr(outside, "ask", lambda _, ids: outside.Answer(told))
+    told: dict[str, ConnectionSpec | None] = {name: ConnectionSpec(name) for name in LAB.connections}
+    written: list[tuple[Target, dict[str, ConnectionSpec]]] = []
+    monkeypatch.setattr(outside, "ask", lambda _, ids: outside.ConnectionReply(told))
     monkeypatch.setattr(outside, "write_target", lambda _, one, said: written.append((one, dict(said))))
     monkeypatch.setattr(outside, "require_well", lambda *given: None)
     hooks = ExternalHooks(settings, {"prefix": "theirs_", "run_id": "r", "connections": {}}, Path("/nowhere"))

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.running import Program
+from faultline.engines.runtime import Program
 from faultline.engines.spark.submission import SparkProgram
 from faultline.experiment.attempt import Attempt
 from faultline.installation.airflow import spark_connections
@@ -29,7 +29,14 @@ from faultline.orchestration.experiment import experiment_dag, judge, run_here, 
 from faultline.orchestration.hooks import ALONE, AirflowHooks
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal
-from faultline.system.processes import Entry, append_entry, end_ledger, process_of, read_ledger, spawn_detached
+from faultline.system.process_ledger import (
+    LedgerEntry,
+    append_entry,
+    end_ledger,
+    process_of,
+    read_ledger,
+    spawn_detached,
+)
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
 from tests.support.attempts import ID, prepared
@@ -100,7 +107,7 @@ def test_a_closed_attempt_fails_the_task_for_good(attempt: Attempt) -> None:
 def test_what_a_machine_left_that_went_down_is_refused_for_good(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append_entry(attempt.ledger, Entry(1, 1.0, "recorder", ["x"], ID, "t", start_ticks=1, boot="before"))
+    append_entry(attempt.ledger, LedgerEntry(1, 1.0, "recorder", ["x"], ID, "t", start_ticks=1, boot="before"))
     harvest = experiment_dag().get_task("harvest")
     harvest.attempt_id = ID
     for act in (lambda: submit_workload.function(ID), lambda: harvest.execute({}), lambda: judge.function(ID)):
@@ -109,7 +116,7 @@ def test_what_a_machine_left_that_went_down_is_refused_for_good(
     assert [name for name, _, _ in noted(attempt)] == ["submit_workload", "harvest", "judge"]
     # It had its record by then.
     monkeypatch.setattr("faultline.lifecycle.steps.has_record", lambda attempt, settings: True)
-    monkeypatch.setattr("faultline.records.judge.verdict.judge_attempt", lambda attempt, settings: sample(attempt=ID))
+    monkeypatch.setattr("faultline.records.judge.rejudge.judge_attempt", lambda attempt, settings: sample(attempt=ID))
     monkeypatch.setattr(subject, "tell", lambda record: None)
     assert judge.function(ID).endswith(f"{ID}.json")
 
@@ -118,7 +125,7 @@ def test_a_judge_that_breaks_says_why(attempt: Attempt, monkeypatch: pytest.Monk
     def broken(attempt: Attempt, settings: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("faultline.records.judge.verdict.judge_attempt", broken)
+    monkeypatch.setattr("faultline.records.judge.rejudge.judge_attempt", broken)
     with pytest.raises(OSError, match="No space"):
         judge.function(ID)
     assert noted(attempt) == [("judge", "OSError", "[Errno 28] No space left on device")]

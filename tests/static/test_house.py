@@ -44,7 +44,7 @@ ROOMS = (
 # Lines of a room that has no rooms of its own. The rooms are cut again when an experiment becomes plain Python.
 LARGEST_ROOM = 3600
 # Where a workload or an engine may be called by its name; all others ask what it can, of its registry.
-AT_HOME = ("experiment/workloads", "engines/spark/", "engines/known_truth/", "comparison/findings")
+AT_HOME = ("experiment/workloads", "engines/spark/", "engines/ground_truth/", "comparison/findings")
 BY_NAME = re.compile(
     r"""[=!]= ?["'](nexmark|topology|known_truth|spark|flink|pi|word_count\w*|stock_\w+)["']|is_paced"""
 )
@@ -169,7 +169,7 @@ def test_unit_tests_stand_in_the_rooms_of_what_they_test() -> None:
 
 
 def test_the_analysis_knows_no_engine() -> None:
-    known = {"faultline.engines.base", "faultline.engines.registry", "faultline.engines.batches"}
+    known = {"faultline.engines.protocol", "faultline.engines.registry", "faultline.engines.batches"}
     for path in sources("include/faultline/records/judge"):
         named = {name for name in imports(path) if name.startswith("faultline.engines")}
         assert named <= known, path
@@ -201,9 +201,9 @@ KEPT = re.compile(r"spark_(conf|build|logs|default|local)\b|spark-logs\b|orchest
 # services; the command line, as far as it is about them; examples of values; the workload programs that a job of the
 # user's must not hide; what Airflow loads beforehand; a caveat of published pages.
 NAME_SPARK = (
-    "installation/", "bootstrap.py", "system/endpoints.py", "system/environment.py", "system/secrets.py",
-    "system/settings.py", "system/target.py", "cli/asking.py", "cli/main.py", "cli/service_command.py",
-    "cli/target_command.py", "experiment/build.py", "experiment/common.py", "experiment/job_file.py",
+    "installation/", "bootstrap.py", "system/endpoints.py", "system/child_environment.py", "system/secrets.py",
+    "system/settings.py", "system/target_registry.py", "cli/compare_command.py", "cli/main.py", "cli/service_command.py",
+    "cli/target_command.py", "experiment/build.py", "experiment/common_parameters.py", "experiment/job_file.py",
     "experiment/matrices.py", "experiment/named_settings.py", "orchestration/executor.py", "reports/markdown/page.py",
 )  # fmt: skip
 
@@ -282,4 +282,4 @@ def test_one_function_reads_the_plan_of_an_attempt() -> None:
         if reads.search(line)
     ]
     # In `read_plan`: the file, and what it holds.
-    assert found == ["include/faultline/experiment/plan.py"] * 2
+    assert found == ["include/faultline/experiment/attempt_plan.py"] * 2

@@ -12,8 +12,8 @@ from typing import Any
 
 from faultline.engines.registry import engine_of
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.attempt_plan import Ordered, Places, PlannedEngine, program_of, resolve, topic_partitions
 from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.plan import Ordered, Places, PlannedEngine, program_of, resolve, topic_partitions
 from faultline.experiment.run import Run, run_of
 from faultline.system.endpoints import Endpoints
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings

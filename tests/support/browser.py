@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from faultline.cli.sweeping import await_dags
+from faultline.cli.sweep_runner import await_dags
 from faultline.experiment.matrices import MATRICES
 from faultline.orchestration.airflow_api import AirflowApi
 from tests.support.airflow_ui import STEP_MS, Ui, window

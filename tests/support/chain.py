@@ -18,7 +18,7 @@ from faultline.engines.spark.checkpoint import latest_offsets
 from faultline.engines.spark.settings import kafka_classes
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.preparations import Prepared
+from faultline.experiment.prerequisites import Prepared
 from faultline.installation.java import find_java
 from faultline.installation.spark import spark_home
 from faultline.system.journal import read_journal
@@ -26,7 +26,7 @@ from faultline.system.kafka import kafka_options
 from faultline.system.secrets import HARNESS, jaas_file, login_file
 from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until
-from generators.login import LOGIN
+from generators.kafka_credentials import LOGIN
 from tests.support.installation import Installation
 from tests.support.processes import words_of
 from tests.support.spark_session import local_settings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.orchestration.external import steps
-from faultline.orchestration.external.work import Task, main
+from faultline.orchestration.external.task_execution import Task, main
 from faultline.system.waiting import wait_until
 
 ATTEMPT = "20261126T010000Z-abcdef"

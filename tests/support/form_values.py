@@ -7,7 +7,7 @@ from typing import Any
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES, MatrixSpec
-from faultline.experiment.night_file import NIGHTLY, SPEED
+from faultline.experiment.nightly_file import NIGHTLY, SPEED
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields
 
 PLAN = {"faults": [{"victim": "driver", "action": "term", "at_s": 45}]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from faultline.installation.kafka_gate import log_in
+from faultline.installation.kafka_auth_proxy import log_in
 from faultline.system.settings import HOST
 
 # Of Kafka's protocol. The controller answers it too, when it is asked for controllers.

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.installation.hosts.keeper import clear_hosts, first_process, prepare_hosts, through
 from faultline.installation.hosts.layout import NEEDED, choose_hosts, found
+from faultline.installation.hosts.namespace_host import clear_hosts, first_process, prepare_hosts, through
 from faultline.installation.services import host_services
 from faultline.system.endpoints import Host
-from faultline.system.marks import INSTANCE_MARK
+from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import ROOT, Settings, load_settings
 from faultline.system.waiting import wait_until
 from tests.support.others_cluster import Place

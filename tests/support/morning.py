@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from faultline.comparison.gate.nights import paired_nights, paired_verdict
-from faultline.comparison.gate.verdict import judge_gate
-from faultline.comparison.limits import parse_limits, promises
+from faultline.comparison.regression_gate.nightly_pairs import paired_nights, paired_verdict
+from faultline.comparison.regression_gate.verdict import judge_gate
+from faultline.comparison.slo import parse_limits, promises
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.night_file import NIGHTLY
+from faultline.experiment.nightly_file import NIGHTLY
 from faultline.records.index import Index
-from faultline.records.manifest import Baseline, Manifest, Manifests
 from faultline.records.record import Record
+from faultline.records.sweep_plan import ReferenceBuild, SweepPlan, SweepPlans
 from tests.unit.night_records import night_of
 from tests.unit.pages_store import put, record
 from tests.unit.sample_records import made_plan
@@ -40,11 +40,11 @@ SLOWER_CELL = next(config.config_id for config, (_, more) in CONFIGS.items() if 
 def write_nights(results: Path) -> Path:
     """Plans, records and verdicts of all nights below `results`; returns that folder."""
     for number in range(1, NIGHTS + 1):
-        Manifests(results).write(_plan(number))
+        SweepPlans(results).write(_plan(number))
         put(results, *_records(number))
     index = Index(results)
     index.refresh()
-    plans, entries = Manifests(results).of_matrix(NIGHTLY), index.of_matrix(NIGHTLY)
+    plans, entries = SweepPlans(results).of_matrix(NIGHTLY), index.of_matrix(NIGHTLY)
     for plan in plans:
         nights = [one for one in paired_nights(plans, entries) if one.date <= str(plan.logical_date)]
         own = [one for one in entries if one.series == plan.series]
@@ -53,14 +53,14 @@ def write_nights(results: Path) -> Path:
     return results
 
 
-def _plan(number: int) -> Manifest:
+def _plan(number: int) -> SweepPlan:
     date = night_of(number)
     primary = {config.config_id: "latency_ms.p50" for config in CONFIGS}
     return made_plan(
         [PlannedCell(config, pair, date) for config in CONFIGS for pair in range(PAIRS)],
         sweep_id=f"202611{number:02d}T020000", matrix=NIGHTLY, run_id=f"scheduled__{date}", series=date,
         schedule=SCHEDULE, build=_build(number), logical_date=date, planned_at=date,
-        baseline=Baseline(series=f"{date}.baseline", build=BASELINE, spec={"revision": "v1.3"}, primary=primary),
+        baseline=ReferenceBuild(series=f"{date}.baseline", build=BASELINE, spec={"revision": "v1.3"}, primary=primary),
     )  # fmt: skip
 
 

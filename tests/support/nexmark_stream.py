@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "spark_jobs"))
 
 from nexmark.catalogue import Streams, load  # noqa: E402
-from nexmark.events import Events, Rules  # noqa: E402
+from nexmark.events import EventRules, NexmarkEventSource  # noqa: E402
 
 # From 18:59:50 on: ten dense seconds, in which many events share a millisecond, then five and a half hours of a few a
 # second. So hours and days end, bidders fall silent, and events come out of order. What closes windows is dense again.
-RULES = Rules(
+RULES = EventRules(
     seed=7,
     rate=10_000.0,
     disorder=0.2,
@@ -49,7 +49,7 @@ def numbers(rows: DataFrame, events: int, *, closing: bool) -> DataFrame:
 
 
 def streams(rows: DataFrame) -> Streams:
-    events = Events(rows, RULES)
+    events = NexmarkEventSource(rows, RULES)
     return Streams(events.person(), events.auction(), events.bid())
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from faultline.cli.sweeping import await_dags
-from faultline.experiment.night_file import NIGHTLY
+from faultline.cli.sweep_runner import await_dags
+from faultline.experiment.nightly_file import NIGHTLY
 from faultline.orchestration.airflow_api import AirflowApi
 
 

@@ -24,7 +24,7 @@ from faultline.installation.spark import spark_home
 from faultline.system.files import write_private
 from faultline.system.secrets import properties
 from faultline.system.settings import HOST, load_settings
-from faultline.system.sockets import fetch_json
+from faultline.system.socket_owner import fetch_json
 from faultline.system.waiting import wait_until
 from tests.support.certificates import Authority, Pair
 from tests.support.installation import free_ports

@@ -12,7 +12,7 @@ import uvicorn
 
 from faultline.records.index import Index
 from faultline.reports.pages.app import build_app
-from faultline.reports.pages.site import Site
+from faultline.reports.pages.site import ResultsSite
 from faultline.system.waiting import wait_until
 from tests.support.receivers import serving
 
@@ -20,7 +20,7 @@ from tests.support.receivers import serving
 @contextmanager
 def served(results: Path) -> Iterator[str]:
     """The address of the pages over `results`, which nobody has to log in to."""
-    site = Site(Index(results), results, prefix="")
+    site = ResultsSite(Index(results), results, prefix="")
     server = uvicorn.Server(uvicorn.Config(build_app(lambda request: site, lambda: None), port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import read_plan
+from faultline.experiment.attempt_plan import read_plan
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.system.settings import Settings

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psutil
 
 from faultline.experiment.attempt import Attempt
-from faultline.system.processes import Entry, spawn_detached
+from faultline.system.process_ledger import LedgerEntry, spawn_detached
 from faultline.system.waiting import wait_until
 
 # Seconds for any event that a test waits for. A busy machine is slow and not wrong, so none is shorter than a minute.
@@ -19,7 +19,7 @@ EVENT_S = 120.0
 SLEEP = "import time; time.sleep(900)"
 
 
-def detached(attempt: Attempt, role: str, program: str = SLEEP) -> Entry:
+def detached(attempt: Attempt, role: str, program: str = SLEEP) -> LedgerEntry:
     """A process of an attempt, in its ledger, that sleeps or does what the Python program says."""
     attempt.logs.mkdir(parents=True, exist_ok=True)
     return spawn_detached(

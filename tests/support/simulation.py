@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.engines.base import Commit, Life, Seen, Traces
-from faultline.engines.known_truth.course import MS, NS, Course, Ints, Run, lay_out
-from faultline.engines.known_truth.engine import ENGINE
-from faultline.engines.known_truth.traces import METHODS, launched, loaded
-from faultline.experiment.common import RECOVERED_WITHIN
+from faultline.engines.ground_truth.engine import ENGINE
+from faultline.engines.ground_truth.scripted_run import MS, NS, Ints, RunSpec, ScriptedTimeline, lay_out
+from faultline.engines.ground_truth.traces import METHODS, launched, loaded
+from faultline.engines.protocol import Commit, EngineEvent, ProcessRun, Traces
+from faultline.experiment.common_parameters import RECOVERED_WITHIN
 from faultline.experiment.workloads.known_truth_script import Script
 from faultline.records.judge.end import limits_of
-from faultline.records.judge.signals import Schedule, between, bins_of_batches, bins_of_seconds
+from faultline.records.judge.signals import TopicSchedule, between, bins_of_batches, bins_of_seconds
 from faultline.records.judge.steady import Limits
 from faultline.records.judge.timeline import FaultEvidence
 from faultline.records.judge.tuples import Tuples, fold, fold_produced, is_sparse
-from faultline.system.window import Window
+from faultline.system.measured_window import Window
 
 T0_WALL_NS = 1_795_241_700_250_000_000
 LATEST_MS = 5
@@ -40,8 +40,8 @@ class Simulated:
     """One simulated run. Instants are wall-clock ns; `emit_ms` has shape (records,), -1 for what was lost."""
 
     script: Script
-    run: Run
-    course: Course
+    run: RunSpec
+    course: ScriptedTimeline
     window: Window
     traces: Traces
     due_ms: Ints
@@ -68,7 +68,7 @@ class Simulated:
         """The judge's bins of this run."""
         if self.method == "rank":
             return bins_of_seconds(self.folded, self.window)
-        return bins_of_batches(self.traces.commits, Schedule(self.records()), self.folded, self.window)
+        return bins_of_batches(self.traces.commits, TopicSchedule(self.records()), self.folded, self.window)
 
     def reference(self, name: str) -> npt.NDArray[np.float64]:
         """A column of the bins in the measured window, before any fault."""
@@ -170,7 +170,7 @@ class Simulated:
 _KEYS_AT_ONCE = 4096
 
 
-def simulate(script: Script, run: Run, seed: int, later_s: Sequence[float] = ()) -> Simulated:
+def simulate(script: Script, run: RunSpec, seed: int, later_s: Sequence[float] = ()) -> Simulated:
     """One run of a script; `seed` decides how late each act comes (at most LATEST_MS milliseconds).
 
     `later_s`: when further kills come after the first, in seconds after T0.
@@ -191,10 +191,10 @@ def simulate(script: Script, run: Run, seed: int, later_s: Sequence[float] = ())
     for number, (row, delay) in enumerate(zip(course.rows, delays, strict=True), start=1):
         begun, committed = T0_WALL_NS + row.planned_ns, T0_WALL_NS + row.commit_ns + delay
         commits.append(Commit(0, number, begun, committed, _ends(row.upto, run.partitions)))
-    lives = [Life(0, T0_WALL_NS - 5 * NS, None)]
+    lives = [ProcessRun(0, T0_WALL_NS - 5 * NS, None)]
     for number, killed in enumerate(kills, start=1):
         noticed = T0_WALL_NS + killed + int(random.integers(0, _NOTICED_NS))
-        lives = [*lives[:-1], replace(lives[-1], ended_ns=noticed), Life(number, noticed + NS, None)]
+        lives = [*lives[:-1], replace(lives[-1], ended_ns=noticed), ProcessRun(number, noticed + NS, None)]
     method = METHODS[script.style]
     return Simulated(
         script,
@@ -208,7 +208,7 @@ def simulate(script: Script, run: Run, seed: int, later_s: Sequence[float] = ())
     )
 
 
-def _seen(script: Script, run: Run, course: Course, late: Iterator[int]) -> Iterator[Seen]:
+def _seen(script: Script, run: RunSpec, course: ScriptedTimeline, late: Iterator[int]) -> Iterator[EngineEvent]:
     """Tasks and loads of all incarnations, as the engine's own traces hold them."""
     for batch, row in enumerate(course.rows, start=1):
         struck = [outage for outage in course.outages if row.commit_ns > outage.t0_ns]

@@ -13,8 +13,8 @@ import pandas as pd
 
 from faultline.records.record import committed_schema
 from faultline.system.journal import read_journal
-from faultline.system.marks import RUN_MARK
-from faultline.system.processes import marked, process_of, read_ledger
+from faultline.system.process_ledger import marked, process_of, read_ledger
+from faultline.system.process_tags import RUN_MARK
 from tests.support.installation import OF_A_BUSY_MACHINE
 from tests.support.topics import Found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.installation import await_run
-from faultline.experiment.night_file import NIGHTLY
+from faultline.experiment.nightly_file import NIGHTLY
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.store import Store
 from faultline.system.waiting import wait_until

@@ -13,7 +13,7 @@ import pytest
 
 from faultline.installation.airflow import USER
 from faultline.records.record import committed_schema
-from faultline.system.processes import PUNCTUAL_NICENESS
+from faultline.system.process_ledger import PUNCTUAL_NICENESS
 from faultline.system.settings import load_settings
 from tests.support.containers import Containers, new_containers, require_podman
 from tests.support.installation import OF_A_BUSY_MACHINE
@@ -34,7 +34,7 @@ import json, sys, time
 import psutil
 from faultline.system.settings import load_settings
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.cli.sweeping import await_dags
+from faultline.cli.sweep_runner import await_dags
 from faultline.records.store import Store
 
 dag, run_id, form = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])

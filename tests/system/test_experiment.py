@@ -7,7 +7,7 @@ import json
 import pytest
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import read_plan
+from faultline.experiment.attempt_plan import read_plan
 from tests.support import word_count
 from tests.support.installation import Installation
 from tests.support.topics import read_topic

@@ -16,10 +16,10 @@ import pytest
 
 from benchmarks.installation import MATRIX, form
 from faultline.installation.supervisord import Supervisor
-from faultline.orchestration.external.folder import PLACE_FILE
+from faultline.orchestration.external.dag_installer import PLACE_FILE
 from faultline.records.store import Store
-from faultline.system.processes import end_processes
-from faultline.system.sockets import fetch_json
+from faultline.system.process_ledger import end_processes
+from faultline.system.socket_owner import fetch_json
 from faultline.system.waiting import wait_until
 from tests.component.test_external_airflow import COMMAND, Theirs
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.truth.scenarios import SCENARIOS
+from benchmarks.ground_truth.scenarios import SCENARIOS
 from faultline.records.record import Record
 from faultline.system.journal import read_journal
-from faultline.system.processes import process_of, read_ledger
+from faultline.system.process_ledger import process_of, read_ledger
 from faultline.system.settings import HOST, free_port
 from faultline.system.waiting import wait_until
 from tests.support.installation import Installation

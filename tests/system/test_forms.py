@@ -10,10 +10,10 @@ from playwright.sync_api import expect
 
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.night_file import NIGHTLY
+from faultline.experiment.nightly_file import NIGHTLY
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.store import Store
-from faultline.system.target import Target, forget, keep
+from faultline.system.target_registry import Target, register, unregister
 from faultline.system.waiting import wait_until
 from tests.support.airflow_ui import Form, Ui, call
 from tests.support.form_values import NIGHT, form_values
@@ -106,9 +106,9 @@ def test_every_field_of_the_nights_takes_a_legal_value_and_a_wrong_one_is_refuse
 def lab(airflow: Installation) -> Iterator[str]:
     """A target that is registered, and has lost its Connections."""
     one = Target("lab")
-    keep(airflow.settings, one)
+    register(airflow.settings, one)
     yield one.name
-    forget(airflow.settings, one)
+    unregister(airflow.settings, one)
 
 
 @pytest.mark.thorough

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from faultline.engines.running import Runtime
+from faultline.engines.runtime import Runtime
 from faultline.engines.spark.submission import generator_job
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.run import run_of
@@ -27,12 +27,12 @@ from faultline.installation.kafka import kafka_ready
 from faultline.installation.spark import spark_submit
 from faultline.installation.supervisord import Supervisor
 from faultline.system.journal import read_journal
-from faultline.system.marks import RUN_MARK, load_token
-from faultline.system.processes import marked
+from faultline.system.process_ledger import marked
+from faultline.system.process_tags import RUN_MARK, load_token
 from faultline.system.secrets import HARNESS, login_file
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
-from generators.login import LOGIN
+from generators.kafka_credentials import LOGIN
 from generators.producer import QUEUE_RECORDS
 from generators.spec import GeneratorSpec
 from tests.support.attempts import prepared

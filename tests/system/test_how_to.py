@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.installation import await_run
 from faultline.experiment.cell import Cell
-from faultline.experiment.night_file import NIGHTLY
+from faultline.experiment.nightly_file import NIGHTLY
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.store import Store
 from tests.support.how_to import HowTo

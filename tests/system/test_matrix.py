@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote
 import pytest
 from playwright.sync_api import Browser, FrameLocator, expect
 
+from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.cell import sweep_id_of
-from faultline.experiment.plan import read_plan
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.progress import current_attempt
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi

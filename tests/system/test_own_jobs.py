@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import read_plan
+from faultline.experiment.attempt_plan import read_plan
 from faultline.installation.spark import spark_home
 from faultline.system.settings import ROOT
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from benchmarks.installation import form
-from faultline.cli.sweeping import await_dags
+from faultline.cli.sweep_runner import await_dags
 from faultline.experiment.cell import EXPERIMENT
 from faultline.installation.airflow import DATABASE, PASSWORD, password, present_database
+from faultline.installation.container_entrypoint import services
 from faultline.installation.java import find_java
-from faultline.installation.serve import services
 from faultline.installation.supervision import marked_processes
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.store import Store
-from faultline.system.processes import end_processes
+from faultline.system.process_ledger import end_processes
 from faultline.system.settings import instance
 from faultline.system.waiting import wait_until
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
@@ -49,7 +49,7 @@ def serve(installation: Installation) -> Iterator[Callable[[str], subprocess.Pop
     started: list[subprocess.Popen[str]] = []
 
     def begin(name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-P", "-m", "faultline.installation.serve", name]
+        command = [sys.executable, "-P", "-m", "faultline.installation.container_entrypoint", name]
         with (installation.home / f"{name}.log").open("w") as log:
             started.append(
                 subprocess.Popen(

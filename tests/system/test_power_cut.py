@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.power.disk import own_disk
-from benchmarks.power.power_cut import cut_through, plan_cuts
+from benchmarks.power_loss.disk import own_disk
+from benchmarks.power_loss.power_cut import cut_through, plan_cuts
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import read_plan
+from faultline.experiment.attempt_plan import read_plan
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.topics import Found, read_topic
 

@@ -31,16 +31,16 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from faultline.engines.spark.settings import driver_settings
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import read_plan
+from faultline.experiment.attempt_plan import read_plan
 from faultline.installation.spark import master_state, spark_home, spark_submit
 from faultline.installation.supervisord import Supervisor
 from faultline.records.find import find_record
 from faultline.system.journal import read_journal
-from faultline.system.locks import HOLDS, MachineLock, pretenders
+from faultline.system.locks import HOLDS, MachineLock, false_lock_holders
 from faultline.system.secrets import FILE, HARNESS, USERS, jaas_file, login_file, read_secrets
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
-from generators.login import read_login
+from generators.kafka_credentials import read_login
 from tests.support.decoys import only_root
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.java import compile_for_spark
@@ -147,7 +147,7 @@ def test_having_the_machine(site: Site) -> None:
 
     with running_as_stranger(claim) as (pipe, pid):
         assert pipe.poll(120)
-        assert any(line.startswith(f"pid {pid} of ") for line in pretenders()), "he is named"
+        assert any(line.startswith(f"pid {pid} of ") for line in false_lock_holders()), "he is named"
         assert MachineLock(site.settings.machine).holder() == holder, "and nobody waits for him"
     kept_out(as_stranger(lambda: Path(f"/proc/{holder.pid}/comm").write_text("python")), DENIED)
     assert MachineLock(site.settings.machine).holder() == holder

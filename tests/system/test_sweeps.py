@@ -13,11 +13,11 @@ from itertools import pairwise
 import pandas as pd
 import pytest
 
+from benchmarks.ground_truth.known_truth import judge_scenario
+from benchmarks.ground_truth.scenarios import SCENARIOS
 from benchmarks.installation import MATRIX, await_run, form
-from benchmarks.leftovers import attempts_of, stray_processes, stray_topics
-from benchmarks.truth.known_truth import judge_scenario
-from benchmarks.truth.scenarios import SCENARIOS
-from faultline.cli.sweeping import await_dags
+from benchmarks.leak_check import attempts_of, stray_processes, stray_topics
+from faultline.cli.sweep_runner import await_dags
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import EXPERIMENT, Cell
 from faultline.installation.supervisord import Supervisor

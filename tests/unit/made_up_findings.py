@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from faultline.comparison.findings.catalogue import Finding, findings
-from faultline.comparison.findings.finding import Verdict
+from faultline.comparison.findings.claims import ClaimVerdict
 from faultline.records.record import ByRole, Record, WorkPart
 from tests.unit.sample_records import sample
 
-AGREES, DISAGREES, CANNOT_TELL = Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL
+AGREES, DISAGREES, CANNOT_TELL = ClaimVerdict.AGREES, ClaimVerdict.DISAGREES, ClaimVerdict.CANNOT_TELL
 
-NOT_ASKED, NOT_TESTABLE = Verdict.NOT_ASKED, Verdict.NOT_TESTABLE
+NOT_ASKED, NOT_TESTABLE = ClaimVerdict.NOT_ASKED, ClaimVerdict.NOT_TESTABLE
 
 # Five repetitions, closer to each other than to anything else.
 NOISE = (0.99, 0.995, 1.0, 1.005, 1.01)
@@ -67,7 +67,7 @@ def of(matrix: str, records: Iterable[Record]) -> dict[str, Finding]:
     return {one.claim.text.split(": ", 1)[1]: one for one in findings(matrix, list(records))}
 
 
-def verdict(matrix: str, begins: str, records: Iterable[Record]) -> Verdict:
+def verdict(matrix: str, begins: str, records: Iterable[Record]) -> ClaimVerdict:
     (found,) = [one for text, one in of(matrix, records).items() if text.startswith(begins)]
     assert found.evidence and "\n" not in found.evidence
     return found.verdict

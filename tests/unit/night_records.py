@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from faultline.experiment.night_file import NIGHTLY
+from faultline.experiment.nightly_file import NIGHTLY
 from faultline.records.record import Record
 from tests.unit.pages_store import record
 

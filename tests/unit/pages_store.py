@@ -11,11 +11,11 @@ from typing import Any
 import plotly.graph_objects as go
 from fastapi import FastAPI, HTTPException, Request
 
-from faultline.cli import publishing as asking
+from faultline.cli import site_writer as asking
 from faultline.records.index import Index
 from faultline.records.record import Record
 from faultline.reports.pages.app import build_app
-from faultline.reports.pages.site import Site
+from faultline.reports.pages.site import ResultsSite
 from tests.unit.sample_records import RECOVERED, sample
 
 LOGIN = {"authorization": "Bearer known"}
@@ -53,9 +53,9 @@ def put(results: Path, *records: Record) -> Path:
     return path
 
 
-def site(results: Path, **named: Any) -> Site:
+def site(results: Path, **named: Any) -> ResultsSite:
     """The pages over a results folder."""
-    return Site(Index(results), results, **named)
+    return ResultsSite(Index(results), results, **named)
 
 
 def figures(html: str) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def app(results: Path) -> FastAPI:
     return build_app(lambda request: one, guard)
 
 
-class Answer(asking.Answer):
+class Answer(asking.AsgiResponse):
     """What the app sent back."""
 
     @property

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from benchmarks.records import made_record
+from benchmarks.synthetic_records import made_record
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
-from faultline.records.manifest import Manifest, cells_of
 from faultline.records.record import AuditPart, ByRole, LatencyMs, Metrics, Record, RecoveryPart, TimelineEvent
 from faultline.records.recoveries import value_of_run
+from faultline.records.sweep_plan import SweepPlan, cells_of
 
 NS = 1_000_000_000
 GATE_NS = 1_795_241_700 * NS
@@ -147,8 +147,8 @@ def _part(low: float, high: float | None) -> RecoveryPart:
     return part
 
 
-def made_plan(cells: Iterable[PlannedCell], **facts: Any) -> Manifest:
+def made_plan(cells: Iterable[PlannedCell], **facts: Any) -> SweepPlan:
     """The plan of a sweep with these cells."""
     known = {"sweep_id": "s1", "matrix": "m", "run_id": "r", "series": "b1", "build": "b1", "logical_date": None,
              "planned_at": "2026-11-21T06:00:00+00:00", "cells": cells_of(cells)}  # fmt: skip
-    return Manifest(**{**known, **facts})
+    return SweepPlan(**{**known, **facts})

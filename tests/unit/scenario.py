@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from faultline.experiment.config import Configuration
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
 
 T0_NS = 1_795_241_700_250_000_000
 

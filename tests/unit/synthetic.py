@@ -18,19 +18,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from faultline.engines.base import Commit, Seen, Traces
 from faultline.engines.batches import write_batches
+from faultline.engines.protocol import Commit, EngineEvent, Traces
 from faultline.engines.spark.driver_log import parse_driver_log
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.executor_log import ExecutorEvents, parse_executor_log
 from faultline.engines.spark.traces import drivers_logged, executors_logged, sampled
-from faultline.engines.supervised import epochs_of, lives_of
+from faultline.engines.supervisor_journal import epochs_of, lives_of
 from faultline.records.judge.end import limits_of
-from faultline.records.judge.signals import Schedule, bins_of_batches
+from faultline.records.judge.signals import TopicSchedule, bins_of_batches
 from faultline.records.judge.timeline import FaultEvidence
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
 from faultline.system.journal import Line, read_ended, write_lines
-from faultline.system.window import NS, Window
+from faultline.system.measured_window import NS, Window
 from tests.support.attempts import add_plan
 from tests.unit.scenario import CORES, T0_NS, Hit, Left, Row, Scenario, grain, ns
 
@@ -210,7 +210,7 @@ class Synthetic(Left):
         """The timeline's evidence of one fault without a file in between."""
         hit = self.hits[number]
         tuples = fold([self.tuples], self.window)
-        bins = bins_of_batches(self.commits, Schedule(self.records), tuples, self.window)
+        bins = bins_of_batches(self.commits, TopicSchedule(self.records), tuples, self.window)
         asked = [self._rest(wall) for wall in (hit.t0 - NS, hit.t7 + 5 * NS)]
         samples = [sample for sample in asked if sample is not None]
         traces = Traces(
@@ -244,7 +244,7 @@ class Synthetic(Left):
             until_ns=self.hits[number + 1].t0 if number + 1 < len(self.hits) else None,
         )
 
-    def logged(self) -> list[Seen]:
+    def logged(self) -> list[EngineEvent]:
         """What the logs of executors and driver tell."""
         parsed = [parse_executor_log(lines, name) for name, lines in self.logs.items()]
         log = ExecutorEvents(

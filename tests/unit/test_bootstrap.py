@@ -216,9 +216,11 @@ def test_os_errors_are_explained() -> None:
 
 
 @pytest.fixture
-def made(repository: Path, tmp_path: Path) -> bootstrap.Environment:
+def made(repository: Path, tmp_path: Path) -> bootstrap.VirtualEnvironment:
     (tmp_path / "state").mkdir()
-    return bootstrap.Environment(repository, tmp_path / "state", lock=sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    return bootstrap.VirtualEnvironment(
+        repository, tmp_path / "state", lock=sys.__stdout__.fileno() if sys.__stdout__ else 1
+    )
 
 
 LITTLE = shutil.disk_usage("/")._replace(free=1_000_000_000)
@@ -233,7 +235,7 @@ LITTLE = shutil.disk_usage("/")._replace(free=1_000_000_000)
     ids=["ensurepip", "disk"],
 )
 def test_what_the_machine_lacks_is_refused_before_anything_is_made(
-    made: bootstrap.Environment, monkeypatch: pytest.MonkeyPatch, asked: str, answer: object, said: str
+    made: bootstrap.VirtualEnvironment, monkeypatch: pytest.MonkeyPatch, asked: str, answer: object, said: str
 ) -> None:
     monkeypatch.setattr(f"faultline.bootstrap.{asked}", lambda _: answer)
     with pytest.raises(ConfigError, match=said):
@@ -270,7 +272,7 @@ class Installer:
     ],
 )
 def test_installers_in_order(
-    made: bootstrap.Environment,
+    made: bootstrap.VirtualEnvironment,
     repository: Path,
     monkeypatch: pytest.MonkeyPatch,
     failures: dict[str, str],

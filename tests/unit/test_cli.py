@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from faultline.cli import main as cli
-from faultline.cli import run_one
+from faultline.cli import run_command
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
 from tests.unit.sample_records import sample
@@ -59,8 +59,8 @@ def test_run_prints_figures_on_a_terminal_and_else_the_record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, as_json: bool, whole: bool
 ) -> None:
     record = sample()
-    monkeypatch.setattr(run_one, "run_single", lambda *given, **named: record)
-    monkeypatch.setattr(run_one, "page_of", lambda attempt: None)
+    monkeypatch.setattr(run_command, "run_single", lambda *given, **named: record)
+    monkeypatch.setattr(run_command, "page_of", lambda attempt: None)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     with pytest.raises(typer.Exit):
         cli.run("word_count", [], as_json=as_json)
@@ -116,7 +116,7 @@ def test_tests_come_with_what_they_need_and_pass_arguments_on(
 
     monkeypatch.setattr("tests.run.add_packages", lambda root, venv: done.append(venv))
     monkeypatch.setattr("tests.run.install_missing", lambda log, say, **_: done.append(log))
-    monkeypatch.setattr("faultline.installation.class_data.make_archive", lambda settings, say: done.append("archive"))
+    monkeypatch.setattr("faultline.installation.cds_archive.make_archive", lambda settings, say: done.append("archive"))
     monkeypatch.setattr("tests.run.run_layers", lambda layers, rest, say: done.append((layers, rest)) or 0)
     monkeypatch.setattr("os.execv", execute)
     monkeypatch.chdir("/")

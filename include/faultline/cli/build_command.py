@@ -91,7 +91,7 @@ def remove(name: Annotated[str, typer.Argument(help="Build to unregister; its fo
 
 
 def _start(settings: Settings) -> None:
-    from faultline.cli.operations import bring_up
+    from faultline.cli.service_control import bring_up
     from faultline.installation.supervisord import Supervisor
 
     airflow = any(name.startswith("airflow-") for name in Supervisor(settings).states())

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from faultline.cli.following import Followed, follow, minutes_text
-from faultline.cli.operations import bring_up
-from faultline.cli.sweeping import await_dags, newest_records, print_outcome, say_times
+from faultline.cli.service_control import bring_up
+from faultline.cli.sweep_progress import Followed, follow, minutes_text
+from faultline.cli.sweep_runner import await_dags, newest_records, print_outcome, say_times
 from faultline.experiment.cell import EXPERIMENT, Cell, sweep_id_of
-from faultline.experiment.common import DEMO, DEMO_MEASUREMENTS
+from faultline.experiment.common_parameters import DEMO, DEMO_MEASUREMENTS
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.installation.airflow import login_words
@@ -21,7 +21,7 @@ from faultline.lifecycle.progress import budget_s, describe
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.record import JUDGED, Record
 from faultline.reports.report import write_report
-from faultline.system.environment import as_caller
+from faultline.system.child_environment import as_caller
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import check_target
 from faultline.system.settings import Settings

@@ -37,25 +37,27 @@ def install(
     changes.
     """
     from faultline.installation.airflow import connections
-    from faultline.orchestration.external import folder
-    from faultline.orchestration.external.description import describe, guest_dags
+    from faultline.orchestration.external import dag_installer
+    from faultline.orchestration.external.dag_export import describe, exported_dags
 
-    settings, guest = load_settings(), folder.Guest(into.absolute(), prefix, queue)
+    settings, guest = load_settings(), dag_installer.ExternalInstall(into.absolute(), prefix, queue)
     if not settings.secrets.is_dir() and not dry_run:
         raise ConfigError(
             f"{settings.home}: has no services yet; start ./faultline up --no-airflow --foreground first, on this host"
         )
     wanted = connections(settings)
-    dags = [describe(one, list(wanted)) for one in guest_dags()]
-    folder.install(guest, folder.OtherAirflow(_command(airflow)), settings, wanted, dags, say, dry_run=dry_run)
+    dags = [describe(one, list(wanted)) for one in exported_dags()]
+    dag_installer.install(
+        guest, dag_installer.AirflowCli(_command(airflow)), settings, wanted, dags, say, dry_run=dry_run
+    )
 
 
 def uninstall(into: Into, prefix: Prefix = DEFAULT_PREFIX, airflow: Command = None, dry_run: DryRun = False) -> None:
     """Remove from an external Airflow exactly what was installed. Records are kept."""
-    from faultline.orchestration.external import folder
+    from faultline.orchestration.external import dag_installer
 
-    guest = folder.Guest(into.absolute(), prefix, DEFAULT_QUEUE)
-    folder.uninstall(guest, folder.OtherAirflow(_command(airflow)), say, dry_run=dry_run)
+    guest = dag_installer.ExternalInstall(into.absolute(), prefix, DEFAULT_QUEUE)
+    dag_installer.uninstall(guest, dag_installer.AirflowCli(_command(airflow)), say, dry_run=dry_run)
 
 
 def conductor() -> None:
@@ -71,7 +73,7 @@ def step(
 
     What the task knows of its run comes by standard input, as JSON; each line on standard output is JSON, too.
     """
-    from faultline.installation.users import take_environment
+    from faultline.installation.service_users import take_environment
     from faultline.orchestration.external.steps import answer
 
     settings = load_settings()
@@ -82,35 +84,35 @@ def step(
 def hold_services(ports: dict[str, int] | None = None, hosts: int | None = None) -> None:
     """Keeps Kafka and Spark running until this process is ended; then those that it started end, too, or with the last
     `run` that uses them."""
-    from faultline.cli.operations import bring_up, close_what_ended, require
-    from faultline.installation import users
+    from faultline.cli.service_control import bring_up, close_what_ended, require
+    from faultline.installation import service_users
     from faultline.installation.supervision import airflow_runs, down
     from faultline.installation.supervisord import Supervisor
 
     settings = load_settings()
     require(settings)
-    with users.only_foreground(settings), users.using(settings) as alone:
+    with service_users.only_foreground(settings), service_users.using(settings) as alone:
         _refuse_airflow(settings)
         # Also those of a process that was killed.
-        ours = users.keeps_services(settings) or not Supervisor(settings).running()
+        ours = service_users.keeps_services(settings) or not Supervisor(settings).running()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
-        users.keep_steps_out(settings)
+        service_users.keep_steps_out(settings)
         try:
             settings = bring_up(say, airflow=False, ports=ports, hosts=hosts, settings=settings)
             # One that was on its way up while this one came.
             _refuse_airflow(settings)
             if ours:
-                users.keep_services(settings)
+                service_users.keep_services(settings)
             close_what_ended(settings, say)
-            users.let_steps_in(settings)
+            service_users.let_steps_in(settings)
             say("services: ready; they end with this process")
             while True:
                 signal.pause()
         finally:
             if ours and not airflow_runs(settings):
                 # Before the look at who else there is, so that a `run` that ends meanwhile ends them.
-                users.note_for_runs(settings)
+                service_users.note_for_runs(settings)
                 if alone():
                     down(settings, say)
                 else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, QUERY, JobFile, is_job, read_job
-from faultline.experiment.workloads.program import ProgramParameters
+from faultline.experiment.workloads.user_program import ProgramParameters
 from faultline.records.format import milliseconds
 from faultline.records.record import Record
 from faultline.reports.views.faults import not_measured
@@ -27,23 +27,23 @@ _BY = {
 
 
 @dataclass(frozen=True)
-class Checked:
+class JobCheckResult:
     """What is to be said, and whether the job ran soundly."""
 
     lines: list[str]
     sound: bool
 
 
-def check_job(file: str, given: Sequence[str], say: Say) -> Checked:
+def check_job(file: str, given: Sequence[str], say: Say) -> JobCheckResult:
     """Runs the job and returns what came of it. Raises ConfigError, before anything is started, for what cannot run."""
-    from faultline.cli.run_one import parse_order, run_order
+    from faultline.cli.run_command import parse_order, run_order
 
     workload, words = asked(file, given)
     order = parse_order(workload, words)
     for line in declared(file) if workload == QUERY else []:
         say(line)
     record = run_order(order, say)
-    return Checked(words_of(record), record.sound)
+    return JobCheckResult(words_of(record), record.sound)
 
 
 def asked(file: str, given: Sequence[str]) -> tuple[str, list[str]]:

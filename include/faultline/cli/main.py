@@ -16,11 +16,11 @@ import typer
 from typer.exceptions import TyperException
 
 from faultline.cli import build_command, job_command, service_command, target_command
-from faultline.cli import nights_command as nights
-from faultline.cli.asking import advise, compare
+from faultline.cli import nightly_command as nights
+from faultline.cli.compare_command import advise, compare
 from faultline.cli.external_command import conductor, install, step, uninstall
-from faultline.cli.measuring import missing, sweep
-from faultline.system.environment import let_nobody_write, meet_root
+from faultline.cli.sweep_command import missing, sweep
+from faultline.system.child_environment import meet_root, set_private_umask
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.text import say
 
@@ -39,7 +39,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
-    let_nobody_write()
+    set_private_umask()
     try:
         raise SystemExit(app(sys.argv[1:] or ["--help"], prog_name="./faultline", standalone_mode=False))
     except TyperException as error:
@@ -110,7 +110,7 @@ def up(
     ] = False,
 ) -> None:
     """Start Kafka, Spark and Airflow on loopback and wait until they are ready. Running services are kept."""
-    from faultline.cli.operations import bring_up, close_what_ended, ports_named
+    from faultline.cli.service_control import bring_up, close_what_ended, ports_named
 
     if foreground:
         from faultline.cli.external_command import hold_services
@@ -122,7 +122,7 @@ def up(
     close_what_ended(settings, say)
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
-        from faultline.cli.sweeping import say_what_goes_on
+        from faultline.cli.sweep_runner import say_what_goes_on
         from faultline.installation.airflow import login_words
 
         say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
@@ -167,7 +167,7 @@ def run(
     `run nexmark` without `query=`, or with `preset=` or `repetitions=`, runs the matrix `nexmark` and prints one line
     per query. A second call resumes.
     """
-    from faultline.cli.run_one import describe_faults, page_of, run_single
+    from faultline.cli.run_command import describe_faults, page_of, run_single
     from faultline.experiment.workloads.registry import workload_of
     from faultline.reports.terminal import print_table
 
@@ -223,7 +223,7 @@ def results(
     ] = None,
 ) -> None:
     """List the stored records as a table or as JSON."""
-    from faultline.cli.operations import select_records
+    from faultline.cli.service_control import select_records
     from faultline.system.files import check_target
 
     for option, target in (("--bundle", bundle), ("--report", report), ("--page", page)):
@@ -233,7 +233,7 @@ def results(
     for problem in problems:
         say(problem)
     if bundle:
-        from faultline.cli.bundling import bundle_records
+        from faultline.cli.bundle_writer import bundle_records
 
         bundle_records(records, bundle, say, saved=saved or ())
     if report:
@@ -281,7 +281,7 @@ def judge(
 
     Without --again, nothing is written. With it, each changed record is first moved to results/superseded/.
     """
-    from faultline.cli.judging import judge_sweep
+    from faultline.cli.judge_command import judge_sweep
 
     outcome = judge_sweep(sweep, tuple(within or ()), again=again)
     if as_json:
@@ -295,7 +295,7 @@ def publish(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Empty folder, or a site written by this command.")],
 ) -> None:
     """Write the results as a static site: sweeps, nightly runs and experiments with their plots."""
-    from faultline.cli.publishing import publish as write_site
+    from faultline.cli.site_writer import publish as write_site
     from faultline.system.settings import load_settings
 
     write_site(load_settings(), folder, say)
@@ -308,7 +308,7 @@ def record(
     bootstrap: Annotated[str | None, typer.Option(help="Broker as HOST:PORT (default: the embedded broker).")] = None,
 ) -> None:
     """Copy a topic to a file, with keys, headers and times. The parameter `data=FILE` replays it."""
-    from faultline.cli.recording import record_topic
+    from faultline.cli.topic_export import record_topic
     from faultline.system.settings import load_settings
 
     record_topic(bootstrap or load_settings().endpoints.kafka, topic, to, say)

@@ -8,24 +8,24 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from faultline.cli.sweep_words import Wanted
-from faultline.cli.sweep_words import wanted_of as sweep_of
-from faultline.cli.sweeping import described, run_wanted
-from faultline.comparison.cells import Point, points_of
+from faultline.cli.sweep_arguments import SweepRequest
+from faultline.cli.sweep_arguments import wanted_of as sweep_of
+from faultline.cli.sweep_runner import described, run_wanted
+from faultline.comparison.config_points import Point, points_of
 from faultline.comparison.findings.nexmark import with_driver
 from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.catalogue import BY_KEY, MACRO
 from faultline.records.columns import Sheet
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
-from faultline.reports.markdown.tables import Column, N, column_of
-from faultline.system.marks import WORKERS
+from faultline.reports.markdown.tables import MarkdownColumn, N, column_of
+from faultline.system.process_tags import WORKERS
 from faultline.system.text import Say, natural
 
 DAG_ID = "nexmark"
 
 
-def wanted_of(given: Sequence[str]) -> Wanted:
+def wanted_of(given: Sequence[str]) -> SweepRequest:
     """The sweep that the words ask for. Raises ConfigError for what this machine cannot run."""
     return sweep_of([DAG_ID, *given])
 
@@ -37,7 +37,9 @@ def describe(given: Sequence[str]) -> list[str]:
 
 def print_queries(records: Sequence[Record]) -> None:
     """One line a query: medians of its valid repetitions."""
-    points = sorted(points_of([Entry.of(record) for record in records]), key=lambda one: natural(one.config["query"]))
+    points = sorted(
+        points_of([IndexEntry.of(record) for record in records]), key=lambda one: natural(one.config["query"])
+    )
     broken = not all(point.control for point in points)
     own_pace = any(not has_schedule(point.config) for point in points)
     columns = _columns(broken=broken, own_pace=own_pace)
@@ -58,14 +60,14 @@ def print_queries(records: Sequence[Record]) -> None:
         print("p50, p99: how long a result's batch took (docs/reference/workloads.md#nexmark)")
 
 
-def _columns(*, broken: bool, own_pace: bool) -> list[Column]:
+def _columns(*, broken: bool, own_pace: bool) -> list[MarkdownColumn]:
     """What is told of a query: with the driver where it ran as fast as it can, its recovery where it was broken."""
     return [
-        Column("query", lambda point: str(point.config["query"])),
+        MarkdownColumn("query", lambda point: str(point.config["query"])),
         _median("events/s", "throughput_rps"),
-        Column("cores", _cores),
+        MarkdownColumn("cores", _cores),
         _median("events/s/core", "rps_per_core"),
-        *([Column("with driver", _with_driver)] if own_pace else []),
+        *([MarkdownColumn("with driver", _with_driver)] if own_pace else []),
         *([_median("recovery s", MACRO, digits=1)] if broken else []),
         *([] if own_pace else [*(column_of(BY_KEY[key], Sheet.AUDIT) for key in ("audit.lost", "audit.wrong"))]),
         _median("p50 ms", "latency_ms.p50"),
@@ -76,14 +78,14 @@ def _columns(*, broken: bool, own_pace: bool) -> list[Column]:
     ]
 
 
-def _median(name: str, key: str, *, scale: float = 1.0, digits: int = 0) -> Column:
+def _median(name: str, key: str, *, scale: float = 1.0, digits: int = 0) -> MarkdownColumn:
     def text(point: Point) -> str:
         figure = point.figure(key)
         if figure.median is None:
             return "—"
         return f"{'> ' if figure.bound else ''}{figure.median * scale:,.{digits}f}"
 
-    return Column(name, text)
+    return MarkdownColumn(name, text)
 
 
 def _cores(point: Point) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from faultline.system.environment import HANDED_ON, passed_on
+from faultline.system.child_environment import HANDED_ON, passed_on
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.settings import Settings, load_settings

@@ -17,9 +17,9 @@ from faultline.system.text import say
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from faultline.installation.targets.given import Given
+    from faultline.installation.targets.target_options import TargetOptions
     from faultline.system.settings import Settings
-    from faultline.system.target import Target
+    from faultline.system.target_registry import Target
 
 app = typer.Typer(help="Register existing clusters; the parameter target=NAME selects one.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Target name.")]
@@ -56,13 +56,13 @@ def add(
     Pass secrets in files with mode 0600; they are stored in the Connections only. Invalid options, and options that
     contradict an existing Connection, are refused before anything is created.
     """
-    from faultline.installation.targets.given import Given
+    from faultline.installation.targets.target_options import TargetOptions
     from faultline.orchestration.connections import ask
     from faultline.system.settings import load_settings
-    from faultline.system.target import keep, named_after, targets
+    from faultline.system.target_registry import named_after, register, targets
 
     settings = load_settings()
-    given = Given(kafka, spark, spark_file, storage, storage_web, host_file)
+    given = TargetOptions(kafka, spark, spark_file, storage, storage_web, host_file)
     known = targets(settings)
     one = named_after(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own)
     if kafka_of is not None:
@@ -77,7 +77,7 @@ def add(
         )
     for conn_id, keys in answer.differing.items():
         raise _differs(known, one, conn_id, keys)
-    keep(settings, one)
+    register(settings, one)
     for conn_id, said in answer.said.items():
         if conn_id in answer.made:
             say(f"Connection {conn_id}: made")
@@ -96,7 +96,7 @@ def add(
 def show() -> None:
     """List the registered targets with their last known addresses and Connections."""
     from faultline.system.settings import load_settings
-    from faultline.system.target import targets, where
+    from faultline.system.target_registry import targets, where
 
     settings = load_settings()
     known = targets(settings)
@@ -112,11 +112,11 @@ def check(name: Name) -> None:
 
     Creates and removes a temporary topic and folder. Exit code 2 if the setup is wrong, 1 if a part is unreachable.
     """
-    from faultline.cli.operations import require
-    from faultline.installation.targets.look import look
+    from faultline.cli.service_control import require
+    from faultline.installation.targets.preflight import look
     from faultline.orchestration.connections import at_work, take_in
     from faultline.system.settings import load_settings
-    from faultline.system.target import target
+    from faultline.system.target_registry import target
 
     settings = load_settings()
     one = target(settings, name)
@@ -143,7 +143,7 @@ def remove(name: Name) -> None:
     """
     from faultline.orchestration.connections import ask
     from faultline.system.settings import load_settings
-    from faultline.system.target import forget, target, targets
+    from faultline.system.target_registry import target, targets, unregister
 
     settings = load_settings()
     one = target(settings, name)
@@ -154,7 +154,7 @@ def remove(name: Name) -> None:
     used = {conn_id: other.name for other in others for conn_id in other.connections}
     alone = [conn_id for conn_id in one.connections if conn_id not in used]
     answer = ask(settings, alone, remove=alone)
-    forget(settings, one)
+    unregister(settings, one)
     for conn_id in one.connections:
         if conn_id in answer.removed:
             say(f"Connection {conn_id}: removed")
@@ -175,7 +175,7 @@ def _as_before(known: Target, one: Target, *, given_own: bool) -> Target:
     return replace(known, hosts=tuple(dict.fromkeys((*known.hosts, *one.hosts))))
 
 
-def _kafka_of(known: Mapping[str, Target], other: str, given: Given) -> str:
+def _kafka_of(known: Mapping[str, Target], other: str, given: TargetOptions) -> str:
     """The id of another target's Connection."""
     from faultline.system.text import suggest
 
@@ -188,7 +188,7 @@ def _kafka_of(known: Mapping[str, Target], other: str, given: Given) -> str:
 
 def _differs(known: Mapping[str, Target], one: Target, conn_id: str, keys: Sequence[str]) -> ConfigError:
     """What is said where a Connection is there and says something else than what is given."""
-    from faultline.system.target import named_after
+    from faultline.system.target_registry import named_after
 
     users = [other.name for other in known.values() if conn_id in other.connections]
     if users == [one.name]:
@@ -206,8 +206,8 @@ def _differs(known: Mapping[str, Target], one: Target, conn_id: str, keys: Seque
 def _refuse_in_use(settings: Settings, name: str) -> None:
     """Its logins are needed to the end of an experiment."""
     from faultline.experiment.attempt import open_attempts
-    from faultline.experiment.plan import read_plan
-    from faultline.installation.users import services_keeper
+    from faultline.experiment.attempt_plan import read_plan
+    from faultline.installation.service_users import services_keeper
 
     for attempt in open_attempts(settings.attempts, settings.home):
         if read_plan(attempt).order.config["target"] != name:

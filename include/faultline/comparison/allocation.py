@@ -16,10 +16,10 @@ from itertools import pairwise
 import numpy as np
 from scipy import stats
 
-from faultline.comparison.cells import Point
+from faultline.comparison.config_points import Point
 from faultline.comparison.decisions import BESIDES_S
 from faultline.comparison.statistics.estimate import CONFIDENCE, Interval
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 
 # Fewer gaps between runs say too little of what a start takes: one of them may hold an interruption.
 LEAST_GAPS = 3
@@ -70,7 +70,7 @@ class Allocation:
         return math.ceil(runs * (ratio.value + 1 / self.best) / (ratio.value + 1 / self.injections))
 
 
-def allocation_of(points: Sequence[Point], entries: Iterable[Entry] = ()) -> Allocation | None:
+def allocation_of(points: Sequence[Point], entries: Iterable[IndexEntry] = ()) -> Allocation | None:
     """The allocation over all configurations; None where no valid run has two recoveries.
 
     `entries`: all attempts of the sweeps, by which the machine's time is counted.
@@ -96,7 +96,7 @@ def allocation_of(points: Sequence[Point], entries: Iterable[Entry] = ()) -> All
     )
 
 
-def costs_of(runs: Sequence[Entry], entries: Iterable[Entry] = ()) -> Costs:
+def costs_of(runs: Sequence[IndexEntry], entries: Iterable[IndexEntry] = ()) -> Costs:
     """What runs cost by the clock of their records: `runs` with several injections, one at least, and all attempts of
     their sweeps.
 
@@ -116,7 +116,7 @@ def costs_of(runs: Sequence[Entry], entries: Iterable[Entry] = ()) -> Costs:
     )
 
 
-def _gaps(entries: Iterable[Entry]) -> Iterator[float]:
+def _gaps(entries: Iterable[IndexEntry]) -> Iterator[float]:
     """From T0 to T0 of consecutive attempts of one sweep on one host, less the window of the first, in seconds."""
     found: dict[tuple[str | None, str | None], list[tuple[float, float]]] = {}
     for one in entries:

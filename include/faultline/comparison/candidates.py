@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from scipy import stats
 
-from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of
+from faultline.comparison.config_points import FAULT, Axis, Point, apart, axes_of
 from faultline.comparison.effects import P50, P99, repetitions_of
 from faultline.comparison.statistics.estimate import LEAST, Between, Floats
 from faultline.experiment.named_settings import is_setting
@@ -85,7 +85,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ParetoChoice:
     """All candidates in the order of the axes; `varied` are the axes of the circumstances, which are `given`, and
     `axes` those of what is chosen.
 
@@ -102,7 +102,7 @@ class Choice:
     unusable: tuple[str, ...] = ()
 
 
-def choice_of(points: Sequence[Point]) -> Choice:
+def choice_of(points: Sequence[Point]) -> ParetoChoice:
     """What the valid points leave to choose; controls among faults are no candidates."""
     measured, _ = apart([point for point in points if point.valid])
     axes = axes_of(measured)
@@ -127,7 +127,7 @@ def choice_of(points: Sequence[Point]) -> Choice:
     places = sorted(told, key=str)
     whole = {name: found for name, found in gathered.items() if len(found) == len(places)}
     found = [Candidate(name, labels[name], tuple(rows[place] for place in places)) for name, rows in whole.items()]
-    return Choice(
+    return ParetoChoice(
         tuple(one for one in found if one.keeps_up),
         chosen,
         varied,
@@ -139,7 +139,7 @@ def choice_of(points: Sequence[Point]) -> Choice:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledFronts:
     """Figures as they may truly be, at their worst: by cost an array of (draw, candidate).
 
     `highest`: recoveries at the upper end of what is known, for what must not be exceeded.
@@ -149,7 +149,7 @@ class Drawn:
     highest: Mapping[str, Floats]
 
 
-def draw(candidates: Sequence[Candidate], keys: Sequence[str], *, repetitions: int | None = None) -> Drawn:
+def draw(candidates: Sequence[Candidate], keys: Sequence[str], *, repetitions: int | None = None) -> SampledFronts:
     """Draws of the figures `keys`, which all candidates know; as if there were so many `repetitions` of each."""
     chance = _Chance(repetitions)
     found = {key: [[chance.drawn(repetitions_of(point, key)) for point in one.points] for one in candidates]
@@ -159,7 +159,7 @@ def draw(candidates: Sequence[Candidate], keys: Sequence[str], *, repetitions: i
          for key, all_of in found.items()}
         for end in (0, 1)
     )  # fmt: skip
-    return Drawn(likely, highest)
+    return SampledFronts(likely, highest)
 
 
 class _Chance:
@@ -213,8 +213,8 @@ CERTAIN = 0.95
 
 
 @dataclass(frozen=True)
-class Place:
-    """A candidate with its figures in the order of `Front.keys`.
+class ParetoEntry:
+    """A candidate with its figures in the order of `ParetoFront.keys`.
 
     `beaten_by`: the name of one that is no worse in any figure and better in one, by medians; None on the front.
     `sure`: in which share of the draws it is where it stands, on the front or behind that other one.
@@ -232,41 +232,41 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Front:
+class ParetoFront:
     """All candidates whose figures are known, those on the front first, by CPU. `keys`: the figures, of FRONT."""
 
     keys: tuple[str, ...]
-    places: tuple[Place, ...]
+    places: tuple[ParetoEntry, ...]
 
 
-def front_of(candidates: Sequence[Candidate]) -> Front:
+def front_of(candidates: Sequence[Candidate]) -> ParetoFront:
     """The front by medians, and how sure it is. A figure that no candidate knows is left out, as recoveries of runs
     without a fault are; a candidate that lacks one of the others is, too."""
     keys = tuple(key for key in FRONT if any(one.figure(key) is not None for one in candidates))
     known = [one for one in candidates if keys and all(one.figure(key) is not None for key in keys)]
     if not known:
-        return Front(keys, ())
+        return ParetoFront(keys, ())
     medians = np.array([[float(one.figure(key) or 0.0) for key in keys] for one in known])
     drawn = draw(known, keys)
     # (draw, candidate, figure)
     draws = np.stack([drawn.likely[key] for key in keys], axis=2)
     places = [_place(number, known, medians, draws) for number in range(len(known))]
     ordered = sorted(places, key=lambda place: (place.beaten_by is not None, place.figures))
-    return Front(keys, tuple(ordered))
+    return ParetoFront(keys, tuple(ordered))
 
 
-def beats(a: Floats, b: Floats) -> np.ndarray:
+def dominates(a: Floats, b: Floats) -> np.ndarray:
     """Whether a is no worse than b in any figure and better in one; over the last axis."""
     return np.asarray((a <= b).all(axis=-1) & (a < b).any(axis=-1))
 
 
-def _place(number: int, known: Sequence[Candidate], medians: Floats, draws: Floats) -> Place:
+def _place(number: int, known: Sequence[Candidate], medians: Floats, draws: Floats) -> ParetoEntry:
     mine = medians[number]
-    better = [other for other in range(len(known)) if other != number and bool(beats(medians[other], mine))]
+    better = [other for other in range(len(known)) if other != number and bool(dominates(medians[other], mine))]
     if better:
         # Of several the one that does so most often.
-        shares = {other: float(beats(draws[:, other], draws[:, number]).mean()) for other in better}
+        shares = {other: float(dominates(draws[:, other], draws[:, number]).mean()) for other in better}
         first = max(shares, key=lambda other: shares[other])
-        return Place(known[number], tuple(map(float, mine)), known[first].name, shares[first])
-    beaten = beats(draws, draws[:, number : number + 1]).any(axis=1)
-    return Place(known[number], tuple(map(float, mine)), None, float(1 - beaten.mean()))
+        return ParetoEntry(known[number], tuple(map(float, mine)), known[first].name, shares[first])
+    beaten = dominates(draws, draws[:, number : number + 1]).any(axis=1)
+    return ParetoEntry(known[number], tuple(map(float, mine)), None, float(1 - beaten.mean()))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MOST_MEASUREMENTS
-from faultline.experiment.workloads.base import MAX_RATE
+from faultline.experiment.workloads.protocol import MAX_RATE
 from faultline.records.judge.validity import DISTURBED_CORES, INTERVAL_EXCESS, LOST_CORES
 from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError

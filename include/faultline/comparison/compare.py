@@ -17,16 +17,16 @@ from rich.table import Table
 from rich.text import Text
 from scipy import stats
 
-from faultline.comparison.cells import Axis, Point, axes_of, in_order, points_of, values_of
-from faultline.comparison.selection import Side, require_apart, side_of
+from faultline.comparison.config_points import Axis, Point, axes_of, in_order, points_of, values_of
+from faultline.comparison.selection import RecordGroup, require_apart, side_of
 from faultline.comparison.statistics.estimate import (
     ALPHA,
     LEAST,
     NEGLIGIBLE,
     Between,
-    Estimate,
+    EffectEstimate,
     Interval,
-    Row,
+    PairedRow,
     Values,
     estimate,
     holm,
@@ -41,7 +41,7 @@ from faultline.records.catalogue import COMPARABLE, USUAL
 from faultline.records.columns import LESS, Metric
 from faultline.records.format import FAULT_KEYS, NONE, WIDTH
 from faultline.records.index import Index
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 from faultline.system.text import finite, suggest
@@ -55,7 +55,7 @@ LEAST_SERIES = 3
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Verdict(StrEnum):
+class ComparisonVerdict(StrEnum):
     """What became of a figure."""
 
     BETTER = "better"
@@ -64,7 +64,12 @@ class Verdict(StrEnum):
     CANNOT_TELL = "cannot tell"
 
 
-_STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.SAME: "", Verdict.CANNOT_TELL: "dim"}
+_STYLES = {
+    ComparisonVerdict.BETTER: "green",
+    ComparisonVerdict.WORSE: "red",
+    ComparisonVerdict.SAME: "",
+    ComparisonVerdict.CANNOT_TELL: "dim",
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ class Comparison:
 
     before: Values
     after: Values
-    verdict: Verdict
+    verdict: ComparisonVerdict
     p: float
     change: Interval | None
     detectable: float | None
@@ -88,7 +93,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparisonLine:
     """One metric of one cell: a configuration that both sides have measured."""
 
     point: Point
@@ -97,19 +102,19 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonTable:
     """All rows in the order of the axes, the axes, and how many configurations only one side has."""
 
-    rows: tuple[Line, ...]
+    rows: tuple[ComparisonLine, ...]
     axes: tuple[Axis, ...]
     only: tuple[int, int]
 
-    def of(self, verdict: Verdict) -> list[Line]:
+    def of(self, verdict: ComparisonVerdict) -> list[ComparisonLine]:
         """The rows with this verdict."""
         return [row for row in self.rows if row.comparison.verdict is verdict]
 
 
-def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: str | None = None) -> Compared:
+def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: str | None = None) -> ComparisonTable:
     """Compares two sides by their names; `metrics` by their paths, the usual ones when none is given.
 
     Raises ConfigError when a side has no valid record, when both share one, or when no configuration is on both.
@@ -136,7 +141,7 @@ def metrics_named(names: Sequence[str]) -> list[Metric]:
     return [COMPARABLE[name] for name in names]
 
 
-def compare_sides(before: Side, after: Side, metrics: Sequence[Metric]) -> Compared:
+def compare_sides(before: RecordGroup, after: RecordGroup, metrics: Sequence[Metric]) -> ComparisonTable:
     """Compares what both sides have measured; each metric is a family of its own, corrected across its cells."""
     sides = [{point.config_id: point for point in points_of(side.entries)} for side in (before, after)]
     both = [point for config_id, point in sides[0].items() if config_id in sides[1]]
@@ -157,12 +162,12 @@ def compare_sides(before: Side, after: Side, metrics: Sequence[Metric]) -> Compa
         compared = compare(pairs, lower_is_better=metric.better == LESS, floors=floors)
         found.update({(key, metric.key): one for key, one in compared.items()})
     rows = [
-        Line(point, metric, found[point.config_id, metric.key])
+        ComparisonLine(point, metric, found[point.config_id, metric.key])
         for point in ordered
         for metric in metrics
         if (point.config_id, metric.key) in found
     ]
-    return Compared(tuple(rows), tuple(axes), (len(sides[0]) - len(both), len(sides[1]) - len(both)))
+    return ComparisonTable(tuple(rows), tuple(axes), (len(sides[0]) - len(both), len(sides[1]) - len(both)))
 
 
 def compare(
@@ -182,11 +187,11 @@ def compare(
         if key not in drafts:
             change = _Draft.of(before, after).change if min(len(before), len(after)) > 1 else None
             why = f"{min(len(before), len(after))} of {LEAST} repetitions"
-            found[key] = Comparison(before, after, Verdict.CANNOT_TELL, 1.0, change, None, floor, why)
+            found[key] = Comparison(before, after, ComparisonVerdict.CANNOT_TELL, 1.0, change, None, floor, why)
         else:
             draft, p = drafts[key], differ[key]
             verdict = draft.verdict(p, close[key], lower_is_better, floor)
-            why = draft.why(p, floor) if verdict is Verdict.CANNOT_TELL else ""
+            why = draft.why(p, floor) if verdict is ComparisonVerdict.CANNOT_TELL else ""
             seen = draft.detectable(ALPHA / len(drafts))
             # What is seen and lies within the floor is not believed.
             seen = None if seen is None else max(seen, floor, NEGLIGIBLE)
@@ -201,14 +206,14 @@ class _Draft:
     before: Values
     after: Values
     ratio: bool
-    found: Estimate
+    found: EffectEstimate
     p_same: float
 
     @classmethod
     def of(cls, before: Values, after: Values) -> _Draft:
         ratio = all(value.low > 0 for value in (*before, *after))
         sides = [[_logarithm(value) if ratio else value for value in side] for side in (before, after)]
-        rows = [Row.apart(*sides)]
+        rows = [PairedRow.apart(*sides)]
         # Of what was 0, or never ended, no share is known.
         usual = abs(median_of(before))
         margin = math.log1p(NEGLIGIBLE) if ratio else NEGLIGIBLE * usual if math.isfinite(usual) else 0.0
@@ -224,17 +229,17 @@ class _Draft:
             shares[0] = shares[2] = math.inf
         return Interval(*shares)
 
-    def verdict(self, p: float, p_same: float, lower_is_better: bool, floor: float) -> Verdict:
+    def verdict(self, p: float, p_same: float, lower_is_better: bool, floor: float) -> ComparisonVerdict:
         values = {(value.low, value.high) for value in (*self.before, *self.after)}
         if len(values) == 1 and math.isfinite(next(iter(values))[1]):
-            return Verdict.SAME
+            return ComparisonVerdict.SAME
         # However much nights differ: what they hide nobody can tell, and it is not the same.
         if p_same <= ALPHA:
-            return Verdict.SAME
+            return ComparisonVerdict.SAME
         change, direction = self.change, self.found.direction
         if p > ALPHA or not direction or (change is not None and abs(change.value) <= max(NEGLIGIBLE, floor)):
-            return Verdict.CANNOT_TELL
-        return Verdict.BETTER if (direction < 0) == lower_is_better else Verdict.WORSE
+            return ComparisonVerdict.CANNOT_TELL
+        return ComparisonVerdict.BETTER if (direction < 0) == lower_is_better else ComparisonVerdict.WORSE
 
     def why(self, p: float, floor: float) -> str:
         """What keeps it from a verdict besides scatter."""
@@ -285,7 +290,7 @@ def _floor(point: Point, controls: Sequence[Point], key: str) -> float:
 
 def _between(point: Point, key: str) -> float:
     """By which share its series differ from each other, where it has several: those of a baseline are its nights."""
-    by_series: dict[str, list[Entry]] = {}
+    by_series: dict[str, list[IndexEntry]] = {}
     for entry in point.valid:
         by_series.setdefault(entry.series, []).append(entry)
     return scatter_of_series([values_of(entries, key) for entries in by_series.values()])
@@ -295,7 +300,7 @@ def _without_fault(point: Point) -> str:
     return json.dumps({name: value for name, value in point.config.items() if name not in FAULT_KEYS}, sort_keys=True)
 
 
-def texts(row: Line, axes: Sequence[Axis]) -> dict[str, str]:
+def texts(row: ComparisonLine, axes: Sequence[Axis]) -> dict[str, str]:
     """A row as texts: cell, metric, before, after, change, p, verdict, and what else a reader should know."""
     metric, one = row.metric, row.comparison
     change = one.change
@@ -311,7 +316,7 @@ def texts(row: Line, axes: Sequence[Axis]) -> dict[str, str]:
     }
 
 
-def print_comparison(compared: Compared, before: str, after: str) -> None:
+def print_comparison(compared: ComparisonTable, before: str, after: str) -> None:
     """The table on standard output, 120 columns wide where it is no terminal, and what was left out of it."""
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -334,12 +339,12 @@ def side_text(metric: Metric, values: Values) -> str:
 
 
 def _remark(one: Comparison) -> str:
-    if one.why or one.verdict is not Verdict.CANNOT_TELL or one.detectable is None:
+    if one.why or one.verdict is not ComparisonVerdict.CANNOT_TELL or one.detectable is None:
         return one.why
     return f"{one.detectable:.0%} or more would have shown"
 
 
-def as_json(compared: Compared) -> list[dict[str, Any]]:
+def as_json(compared: ComparisonTable) -> list[dict[str, Any]]:
     """The rows for programs: shares as numbers, an unknown or infinite one null."""
     return [
         {

@@ -20,12 +20,12 @@ from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.night_file import due_nights, is_night, schedule
+from faultline.experiment.nightly_file import due_nights, is_nightly, schedule
 from faultline.lifecycle.environment import installed_build
 from faultline.records.format import WIDTH, fault_of
 from faultline.records.index import Index
-from faultline.records.manifest import Manifest, Manifests, Missing, cells_of, missing_of
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
+from faultline.records.sweep_plan import Missing, SweepPlan, SweepPlans, cells_of, missing_of
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import suggest
@@ -63,11 +63,11 @@ def gaps_of(
 
     Raises ConfigError for a matrix, a sweep or a preset that is not known.
     """
-    plans, index = Manifests(settings.results).of_matrix(matrix), Index(settings.results, settings.home)
-    if is_night(matrix) and not plans:
+    plans, index = SweepPlans(settings.results).of_matrix(matrix), Index(settings.results, settings.home)
+    if is_nightly(matrix) and not plans:
         raise ConfigError(f"{matrix}: no night has been planned yet; switch the DAG on in Airflow, or trigger it")
     if matrix not in MATRICES and not plans:
-        if plan := Manifests(settings.results).read(matrix):
+        if plan := SweepPlans(settings.results).read(matrix):
             raise ConfigError(f"{matrix}: is a sweep; write {plan.matrix} --sweep {matrix}")
         raise ConfigError(f"{matrix}: no such matrix, nor a sweep of one{suggest(matrix, MATRICES)}")
     index.refresh()
@@ -80,7 +80,7 @@ def gaps_of(
     if preset is None and plans:
         nights = [plan for plan in plans if plan.logical_date]
         found = [gap_of(plan, entries, settled_in(plan, entries)) for plan in nights or plans[-1:]]
-        if is_night(matrix):
+        if is_nightly(matrix):
             found = sorted([*found, *missed_nights(nights, now or datetime.now(UTC))], key=lambda gap: gap.series)
         return found
     if matrix not in MATRICES:
@@ -91,12 +91,12 @@ def gaps_of(
     return [Gap(matrix, None, series, len(cells), tuple(missing_of(cells, series, _recorded(entries))))]
 
 
-def _recorded(entries: Sequence[Entry]) -> list[tuple[Cell, str, Sequence[str]]]:
+def _recorded(entries: Sequence[IndexEntry]) -> list[tuple[Cell, str, Sequence[str]]]:
     """What `missing_of` asks of records."""
     return [(Cell(one.config_id, one.repetition, one.series), one.status, one.reasons) for one in entries]
 
 
-def gap_of(plan: Manifest, entries: Iterable[Entry], settled: Collection[str] = ()) -> Gap:
+def gap_of(plan: SweepPlan, entries: Iterable[IndexEntry], settled: Collection[str] = ()) -> Gap:
     """What a sweep's plan lacks. `settled`: configurations of which all is decided that was asked."""
     records = _recorded([one for one in entries if plan.counts(one)])
     missing = missing_of(plan.cells, plan.series, records, settled)
@@ -107,7 +107,7 @@ def gap_of(plan: Manifest, entries: Iterable[Entry], settled: Collection[str] = 
     return Gap(plan.matrix, plan.sweep_id, plan.series, planned, tuple(missing), plan.axes)
 
 
-def missed_nights(nights: Sequence[Manifest], now: datetime) -> list[Gap]:
+def missed_nights(nights: Sequence[SweepPlan], now: datetime) -> list[Gap]:
     """The nights from the first one till `now` that were due and have no plan at all: the whole of the newest plan is
     missing. Where two nights had different schedules, nobody knows when it changed: only what both say is due."""
     if not nights:
@@ -142,7 +142,7 @@ def print_gaps(gaps: Sequence[Gap]) -> None:
     for gap in gaps:
         what = f"sweep {gap.sweep_id}" if gap.sweep_id else "no sweep yet"
         console.print(Text(f"{gap.matrix}, {what}, series {gap.series}: {len(gap.missing)} of {gap.planned} missing"))
-        if is_night(gap.matrix) and not gap.sweep_id:
+        if is_nightly(gap.matrix) and not gap.sweep_id:
             # The whole night, of which the newest plan only says what it would have been.
             console.print(Text(f"  make up for it with --measure, or with Airflow's backfill of {gap.matrix}"))
             continue

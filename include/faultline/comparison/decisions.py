@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.comparison.cells import Axis, Point, Step, axes_of, steps_along
+from faultline.comparison.config_points import Axis, AxisStep, Point, axes_of, steps_along
 from faultline.comparison.statistics.estimate import Interval, logarithm_of, share_of
 from faultline.comparison.statistics.sequential import (
     LEAST_ERROR,
     MOST_PAIRS,
-    Judged,
     Method,
-    Outcome,
     Pair,
+    SequentialDecision,
+    SequentialResult,
     bounds,
     fewest,
     judge,
@@ -26,8 +26,8 @@ from faultline.experiment.decide import Decide, parse_decide
 from faultline.experiment.matrix import MAX_CONFIGURATIONS, Matrix, PlannedCell
 from faultline.records.catalogue import COMPARABLE, MACRO, bounds_of
 from faultline.records.columns import Metric
-from faultline.records.manifest import Manifest, Question
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
+from faultline.records.sweep_plan import SequentialPlan, SweepPlan
 from faultline.system.errors import ConfigError
 
 # More than so many times the pairs at hand is a guess that helps nobody.
@@ -45,9 +45,9 @@ class Decision:
     when it is decided or nobody can tell. `where`: the values on the other axes.
     """
 
-    step: Step
+    step: AxisStep
     metric: Metric
-    outcome: Outcome
+    outcome: SequentialDecision
     change: Interval | None
     margin: float
     pairs: int
@@ -58,12 +58,12 @@ class Decision:
     @property
     def decided(self) -> bool:
         """Whether no more is measured for it."""
-        return self.outcome in (Outcome.DIFFERS, Outcome.WITHIN)
+        return self.outcome in (SequentialDecision.DIFFERS, SequentialDecision.WITHIN)
 
     @property
     def at_least(self) -> float | None:
         """The bound of the change that lies nearer to none, where it differs: −0.31 is 31 % less at least."""
-        if self.outcome is not Outcome.DIFFERS or self.change is None:
+        if self.outcome is not SequentialDecision.DIFFERS or self.change is None:
             return None
         return self.change.low if self.change.low > 0 else self.change.high
 
@@ -77,7 +77,7 @@ class Decision:
             return f"{said}: no pairs yet"
         ends = f"{percent(self.change.low)} … {percent(self.change.high)}"
         said = f"{said} {percent(self.change.value)} % ({ends}), n = {self.pairs} pairs"
-        if self.outcome is Outcome.WITHIN:
+        if self.outcome is SequentialDecision.WITHIN:
             return f"{said}, {self.outcome} {_share(self.margin)} %, decided after {self.looked}"
         if self.at_least is not None:
             # Down, or it would promise more than is known.
@@ -93,7 +93,7 @@ class Decision:
         return f"about {self.more} more pairs would tell, if they scatter as these do"
 
 
-def decisions_of(plan: Manifest, entries: Iterable[Entry]) -> list[Decision]:
+def decisions_of(plan: SweepPlan, entries: Iterable[IndexEntry]) -> list[Decision]:
     """One decision for each comparison of a sweep's plan, in the order of its axes; none where it asks nothing.
 
     `entries`: records of its configurations. Those of its series and build count, of each cell the newest that is
@@ -117,7 +117,7 @@ def settled(decisions: Sequence[Decision]) -> frozenset[str]:
     return frozenset(compared(one.step for one in decisions) - open_ones)
 
 
-def settled_in(plan: Manifest, entries: Iterable[Entry]) -> frozenset[str]:
+def settled_in(plan: SweepPlan, entries: Iterable[IndexEntry]) -> frozenset[str]:
     """The same of a sweep's plan, and all of its configurations when its experiments are spent; nothing where it is to
     measure all of its cells."""
     entries = list(entries)
@@ -126,9 +126,9 @@ def settled_in(plan: Manifest, entries: Iterable[Entry]) -> frozenset[str]:
     return settled(decisions_of(plan, entries))
 
 
-def counted(plan: Manifest, entries: Iterable[Entry]) -> dict[str, dict[int, Entry]]:
+def counted(plan: SweepPlan, entries: Iterable[IndexEntry]) -> dict[str, dict[int, IndexEntry]]:
     """What counts of a plan's cells, by configuration and repetition."""
-    found: dict[str, dict[int, Entry]] = {cell.config_id: {} for cell in plan.cells}
+    found: dict[str, dict[int, IndexEntry]] = {cell.config_id: {} for cell in plan.cells}
     for entry in sorted(entries, key=lambda entry: entry.attempt):
         same = (entry.series, entry.build) == (plan.series, plan.build)
         if same and plan.counts(entry) and entry.sound and entry.config_id in found:
@@ -136,7 +136,7 @@ def counted(plan: Manifest, entries: Iterable[Entry]) -> dict[str, dict[int, Ent
     return found
 
 
-def _spent(plan: Manifest, found: Mapping[str, Mapping[int, Entry]]) -> bool:
+def _spent(plan: SweepPlan, found: Mapping[str, Mapping[int, IndexEntry]]) -> bool:
     """Whether as many experiments count as the budget has."""
     if plan.decide is None or plan.decide.experiments is None:
         return False
@@ -159,7 +159,7 @@ def log_ratio(before: Pair, after: Pair) -> Pair:
     return logarithm_of(after[0], before[1]), logarithm_of(after[1], before[0])
 
 
-def change_of(judged: Judged) -> Interval:
+def change_of(judged: SequentialResult) -> Interval:
     """The change that logarithms of ratios stand for. What is judged lies within what the looks left."""
     value = min(max(judged.value, judged.low), judged.high)
     return Interval(*(share_of(one) for one in (value, judged.low, judged.high)))
@@ -182,10 +182,10 @@ def _share(share: float) -> str:
 
 
 def _decision(
-    step: Step,
-    question: Question,
-    before: Mapping[int, Entry],
-    after: Mapping[int, Entry],
+    step: AxisStep,
+    question: SequentialPlan,
+    before: Mapping[int, IndexEntry],
+    after: Mapping[int, IndexEntry],
     axes: Sequence[Axis],
     spent: bool,
 ) -> Decision:
@@ -194,8 +194,8 @@ def _decision(
     margin = max(question.smallest, statistics.median(widths)) if widths else question.smallest
     judged = judge(pairs, question.bounds, Method(question.method), margin_of(min(margin, 1.0)))
     outcome = judged.outcome
-    if outcome is Outcome.OPEN and (spent or min(len(before), len(after)) >= question.blocks):
-        outcome = Outcome.SPENT
+    if outcome is SequentialDecision.OPEN and (spent or min(len(before), len(after)) >= question.blocks):
+        outcome = SequentialDecision.SPENT
     others = [axis for axis in axes if axis.key != step.axis.key]
     return Decision(
         step, metric, outcome, change_of(judged) if pairs else None, min(margin, 1.0), len(pairs), judged.looked,
@@ -203,7 +203,9 @@ def _decision(
     )  # fmt: skip
 
 
-def _pairs(before: Mapping[int, Entry], after: Mapping[int, Entry], key: str) -> tuple[list[Pair], list[float]]:
+def _pairs(
+    before: Mapping[int, IndexEntry], after: Mapping[int, IndexEntry], key: str
+) -> tuple[list[Pair], list[float]]:
     """Logarithms of ratios in the order in which their pairs were completed, as looks saw them, and how exactly the
     figure is known in each, as a share of it."""
     found: list[tuple[str, Pair]] = []
@@ -217,9 +219,9 @@ def _pairs(before: Mapping[int, Entry], after: Mapping[int, Entry], key: str) ->
     return [pair for _, pair in sorted(found)], widths
 
 
-def _more(judged: Judged, pairs: int, margin: float) -> int | None:
+def _more(judged: SequentialResult, pairs: int, margin: float) -> int | None:
     """Pairs till the last look's half width is as small as what it has to fit in."""
-    if judged.outcome is not Outcome.OPEN or not math.isfinite(judged.half) or not judged.half:
+    if judged.outcome is not SequentialDecision.OPEN or not math.isfinite(judged.half) or not judged.half:
         return None
     off = abs(judged.value)
     room = max(off, math.log1p(margin) - off)
@@ -252,7 +254,7 @@ def method_of(metric: Metric) -> Method:
     return Method.RANKS if metric.group == _BY_RANKS else Method.T
 
 
-def steps_of(configurations: Mapping[str, Mapping[str, Any]], along: str) -> tuple[list[Step], list[Axis]]:
+def steps_of(configurations: Mapping[str, Mapping[str, Any]], along: str) -> tuple[list[AxisStep], list[Axis]]:
     """What is compared along an axis, and all axes. `configurations`: by their ids. No steps where `along` is none of
     the axes in which they differ."""
     points = [Point(config_id, config, ()) for config_id, config in configurations.items()]
@@ -261,14 +263,14 @@ def steps_of(configurations: Mapping[str, Mapping[str, Any]], along: str) -> tup
     return (steps_along(points, axis, axes) if axis else []), axes
 
 
-def compared(steps: Iterable[Step]) -> set[str]:
+def compared(steps: Iterable[AxisStep]) -> set[str]:
     """The configurations that take part in a comparison."""
     return {point.config_id for step in steps for point in (step.before, step.after)}
 
 
 def planned_cells(
-    matrix: Matrix, asked: Any, series: str, plans: Sequence[Manifest], *, fresh: bool = False
-) -> tuple[list[PlannedCell], Question]:
+    matrix: Matrix, asked: Any, series: str, plans: Sequence[SweepPlan], *, fresh: bool = False
+) -> tuple[list[PlannedCell], SequentialPlan]:
     """The cells of a sweep that is to decide what the form field `decide` asks, and the question. `plans`: those of
     the matrix. Raises ConfigError for what cannot be decided."""
     question = parse_decide(asked, figures=FIGURES, axes=matrix.axes)
@@ -278,8 +280,8 @@ def planned_cells(
 
 
 def pose(
-    matrix: Matrix, asked: Decide, series: str, earlier: Sequence[Manifest] = (), *, fresh: bool = False
-) -> tuple[list[PlannedCell], Question]:
+    matrix: Matrix, asked: Decide, series: str, earlier: Sequence[SweepPlan] = (), *, fresh: bool = False
+) -> tuple[list[PlannedCell], SequentialPlan]:
     """All cells that the budget may pay for, and the question as the plan of the sweep holds it.
 
     Cells that nothing is compared with, such as controls, are measured as often as the matrix says. `earlier`: plans of
@@ -307,7 +309,7 @@ def pose(
     most = ((asked.experiments or MAX_CONFIGURATIONS) - len(others) - need * (len(ours) - 2)) // 2
     room = (MAX_CONFIGURATIONS - len(others)) // len(ours)
     blocks = max(paid, min(most, FURTHER * paid, room, MOST_PAIRS))
-    question = Question(
+    question = SequentialPlan(
         figure=asked.figure, along=asked.along, smallest=asked.smallest, error=asked.error,
         experiments=asked.experiments, hours=asked.hours, comparisons=len(steps), blocks=blocks, horizon=horizon,
         method=method.value, bounds=bounds(method, blocks, horizon, alpha), fresh=fresh,
@@ -347,7 +349,7 @@ def _blocks(
     return min(payable, MOST_PAIRS)
 
 
-def _same(plans: Sequence[Manifest], series: str, asked: Decide, steps: int) -> Iterator[Question]:
+def _same(plans: Sequence[SweepPlan], series: str, asked: Decide, steps: int) -> Iterator[SequentialPlan]:
     """The same question, asked before in the series, the oldest first."""
     same = (asked.figure, asked.along, asked.error, steps)
     for one in (plan.decide for plan in plans if plan.series == series):

@@ -17,15 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from faultline.comparison.cells import Axis, Point, Step, interval_of, steps_along
+from faultline.comparison.config_points import Axis, AxisStep, Point, interval_of, steps_along
 from faultline.comparison.statistics.estimate import (
     ALPHA,
     LEAST,
     LEAST_FREEDOM,
     NEGLIGIBLE,
     Between,
-    Estimate,
-    Row,
+    EffectEstimate,
+    PairedRow,
     estimate,
     holm,
     needed_pairs,
@@ -44,7 +44,7 @@ BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in KNOWN if metric
 NEGLIGIBLE_S = 1.0
 
 
-class Verdict(StrEnum):
+class EffectVerdict(StrEnum):
     """What became of an effect."""
 
     DIFFERS = "differs"
@@ -67,11 +67,11 @@ class Effect:
     after: str
     metric: Metric
     ratio: bool
-    found: Estimate
+    found: EffectEstimate
     repetitions: int
     margin: float
     p: float
-    verdict: Verdict
+    verdict: EffectVerdict
     more: int | None = None
     why: str = ""
 
@@ -109,16 +109,16 @@ def effects_along(points: Sequence[Point], axes: Sequence[Axis], wanted: Sequenc
     ]
 
 
-def _by_values(steps: Sequence[Step]) -> list[list[Step]]:
+def _by_values(steps: Sequence[AxisStep]) -> list[list[AxisStep]]:
     """The steps between the same two values, in the order of the values."""
-    found: dict[str, list[Step]] = {}
+    found: dict[str, list[AxisStep]] = {}
     for step in steps:
         found.setdefault(step.label, []).append(step)
     order = {label: max(sortable(step.axis.of(step.after)) for step in same) for label, same in found.items()}
     return sorted(found.values(), key=lambda same: order[same[0].label])
 
 
-def _draft(steps: Sequence[Step], metric: Metric) -> tuple[Effect | None, list[Row]]:
+def _draft(steps: Sequence[AxisStep], metric: Metric) -> tuple[Effect | None, list[PairedRow]]:
     """An effect that is not judged yet, and its rows; None where no row has the figure on both sides."""
     axis, ratio = steps[0].axis, metric.key != MACRO
     if metric.key == THROUGHPUT and (axis.key == "rate" or any(_asked_for(step) for step in steps)):
@@ -130,7 +130,7 @@ def _draft(steps: Sequence[Step], metric: Metric) -> tuple[Effect | None, list[R
         if ratio:
             sides = [_logarithms(side) for side in sides]
         if all(sides):
-            rows.append(Row(sides[0], sides[1]))
+            rows.append(PairedRow(sides[0], sides[1]))
             values += [value for side in sides for value in side.values()]
     if not rows:
         return None, []
@@ -146,12 +146,12 @@ def _draft(steps: Sequence[Step], metric: Metric) -> tuple[Effect | None, list[R
         repetitions=min(min(len(row.before), len(row.after)) for row in rows),
         margin=math.log1p(NEGLIGIBLE) if ratio else _negligible_s(values),
         p=1.0,
-        verdict=Verdict.OPEN,
+        verdict=EffectVerdict.OPEN,
     )
     return effect, rows
 
 
-def _asked_for(step: Step) -> bool:
+def _asked_for(step: AxisStep) -> bool:
     """Whether the throughput is the load that was offered, and no result."""
     points = (step.before, step.after)
     kept = all(entry.metrics.get("sustained") is not False for point in points for entry in point.valid)
@@ -177,9 +177,9 @@ def _judged(effect: Effect, p: float, p_same: float, lines: int) -> Effect:
     found, margin = effect.found, effect.margin
     apart = any(abs(row) > margin for row in found.rows)
     if p_same <= ALPHA and not apart:
-        return replace(effect, p=p, verdict=Verdict.SAME)
+        return replace(effect, p=p, verdict=EffectVerdict.SAME)
     if p <= ALPHA:
-        return replace(effect, p=p, verdict=Verdict.DIFFERS)
+        return replace(effect, p=p, verdict=EffectVerdict.DIFFERS)
     if effect.opposed:
         return replace(effect, p=p, why="the other parameters decide which way it goes")
     if found.spread is None and effect.repetitions < 2:

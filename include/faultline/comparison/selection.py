@@ -11,8 +11,8 @@ from pathlib import Path
 from faultline.records.bundle import SUFFIX
 from faultline.records.find import read_saved
 from faultline.records.index import Index
-from faultline.records.manifest import Manifests
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
+from faultline.records.sweep_plan import SweepPlans
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
@@ -25,14 +25,14 @@ COMMIT_DIGITS = 12
 
 
 @dataclass(frozen=True)
-class Side:
+class RecordGroup:
     """Valid records under the name that they were asked for by; of one build, so that they may be averaged."""
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[IndexEntry, ...]
 
 
-def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -> Side:
+def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -> RecordGroup:
     """The side that `name` stands for: a sweep's id, a day (2026-11-21: the night of that logical date, else what was
     measured on it, in UTC), whatever git takes for a revision in the checkout `root`, or a file of saved records (a
     bundle, or what `results --json` wrote); each perhaps with `@BUILD`.
@@ -59,7 +59,7 @@ def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -
         raise ConfigError(
             f"{name}: records of the builds {', '.join(builds)} are never averaged; write {what}@{builds[0]}, say"
         )
-    return Side(name, tuple(chosen))
+    return RecordGroup(name, tuple(chosen))
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -68,7 +68,7 @@ def _split(name: str) -> tuple[str, str | None]:
     return (what, build) if at and what and build and not build.endswith("}") else (name, None)
 
 
-def require_apart(a: Side, b: Side) -> None:
+def require_apart(a: RecordGroup, b: RecordGroup) -> None:
     """Raises ConfigError when a record stands on both sides."""
     if a.name == b.name:
         raise ConfigError(f"{b.name}: is on both sides; name two that differ")
@@ -76,7 +76,7 @@ def require_apart(a: Side, b: Side) -> None:
         raise ConfigError(f"{b.name}: {shared} of its records belong to {a.name} too; compare others")
 
 
-def shared_records(a: Side, b: Side) -> int:
+def shared_records(a: RecordGroup, b: RecordGroup) -> int:
     """How many records stand on both sides."""
     return len({entry.attempt for entry in a.entries} & {entry.attempt for entry in b.entries})
 
@@ -90,9 +90,9 @@ def _require_date(name: str) -> None:
             raise ConfigError(f"{name}: is no date ({error}); give one such as 2026-11-21") from None
 
 
-def _found(index: Index, name: str, root: Path) -> list[Entry]:
+def _found(index: Index, name: str, root: Path) -> list[IndexEntry]:
     if name.endswith(SAVED) and Path(name).is_file():
-        return [Entry.of(record) for record in read_saved([Path(name)])]
+        return [IndexEntry.of(record) for record in read_saved([Path(name)])]
     if index.has_sweep(name):
         return entries_of_sweep(index, index.root, name)
     if DAY.fullmatch(name):
@@ -116,16 +116,16 @@ def _commit(name: str, root: Path) -> str | None:
 # The records that a sweep rests on: what it measured itself, and what was there already of the cells that it planned.
 
 
-def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[Entry]:
+def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[IndexEntry]:
     """Its own records, and of each planned cell of which none is sound the newest sound one of its series that counts,
     whoever measured it. A sweep without a plan has its own; one that has left no record has none."""
     own = index.of_sweep(sweep_id)
-    plan = None if sweep_id is None or not own else Manifests(results).read(sweep_id)
+    plan = None if sweep_id is None or not own else SweepPlans(results).read(sweep_id)
     if plan is None:
         return own
     known = {(one.config_id, one.repetition) for one in own if one.sound and one.series == plan.series}
     lacking = {(cell.config_id, cell.repetition) for cell in plan.cells} - known
-    newest: dict[tuple[str, int], Entry] = {}
+    newest: dict[tuple[str, int], IndexEntry] = {}
     for one in index.of_configurations(config_id for config_id, _ in sorted(lacking)) if lacking else ():
         cell = one.config_id, one.repetition
         if one.sound and one.series == plan.series and cell in lacking and plan.counts(one):

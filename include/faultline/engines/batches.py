@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from faultline.engines.base import Commit, Offsets, offsets_by_partition
+from faultline.engines.protocol import Commit, Offsets, offsets_by_partition
 from faultline.experiment.attempt import write_json
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from faultline import engines
-from faultline.engines.base import Engine
-from faultline.experiment.plan import AttemptPlan
+from faultline.engines.protocol import Engine
+from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.system.errors import InfrastructureError
 from faultline.system.text import suggest
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from faultline.engines.base import ROW
+from faultline.engines.protocol import ROW
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import unwritable
 

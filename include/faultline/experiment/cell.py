@@ -18,7 +18,7 @@ TRIED_AGAIN = 2
 AGAIN_AFTER_S = 5.0
 
 
-class Placed(Protocol):
+class CellCoordinates(Protocol):
     """What says to which cell it belongs, such as a record."""
 
     @property
@@ -46,7 +46,7 @@ class Cell:
     series: str
 
     @classmethod
-    def of(cls, record: Placed) -> Cell:
+    def of(cls, record: CellCoordinates) -> Cell:
         """The cell that a record belongs to."""
         return cls(record.config_id, record.repetition, record.series)
 

@@ -18,7 +18,7 @@ from fault.errors import PlanError
 from fault.plan import PlannedFault, require_window
 from fault.registry import REFUSED
 from faultline.experiment.commit_modes import COMMIT_MODES
-from faultline.experiment.common import (
+from faultline.experiment.common_parameters import (
     BUILT_IN_CORPUS,
     MAX_RESTARTS,
     SECONDS_AFTER_FAULT,
@@ -28,10 +28,10 @@ from faultline.experiment.common import (
     usual_duration_s,
     value_of,
 )
-from faultline.experiment.faults import in_short_form, require_records, take_curves, take_object, take_plan
+from faultline.experiment.fault_fields import in_short_form, require_records, take_curves, take_object, take_plan
 from faultline.experiment.injections import check_injections, repeated
 from faultline.experiment.named_settings import OBJECTS, check_topic_settings, folded, require_known, take_settings
-from faultline.experiment.workloads.base import Parameters, Workload, primer_records
+from faultline.experiment.workloads.protocol import Parameters, Workload, primer_records
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owners, workload_of
 from faultline.system.errors import ConfigError
 from faultline.system.settings import WORKERS

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fault.plan import PlannedFault
-from faultline.experiment.common import SECONDS_AFTER_FAULT, Common, baseline_commits
+from faultline.experiment.common_parameters import SECONDS_AFTER_FAULT, Common, baseline_commits
 
 
 def shortest_duration_s(common: Common) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from faultline.experiment.axes import parse_axes, parse_axis
-from faultline.experiment.common import DEMO, DEMO_VALUES, FINDINGS, REPEATED, SHORT
+from faultline.experiment.common_parameters import DEMO, DEMO_VALUES, FINDINGS, REPEATED, SHORT
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrix import Matrix
 from faultline.experiment.workloads.nexmark_events import NEXMARK_PRESETS

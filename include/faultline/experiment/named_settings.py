@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fault.parameters import RULES
+from fault.fault_spec import RULES
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import AttemptPlan, read_plan
+from faultline.experiment.attempt_plan import AttemptPlan, read_plan
 from faultline.system.settings import Settings
 
 if TYPE_CHECKING:

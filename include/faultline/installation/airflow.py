@@ -19,13 +19,13 @@ from typing import Any, TextIO
 
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.installation.supervisord import Service
-from faultline.system.environment import passed_on
+from faultline.system.child_environment import passed_on
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.kafka import kafka_client
 from faultline.system.secrets import require_private
 from faultline.system.settings import HOST, Settings
-from faultline.system.sockets import fetch_json
+from faultline.system.socket_owner import fetch_json
 from faultline.system.ssh_hosts import ssh_hosts
 
 USER = "admin"

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from fault.sampling import counts_delay
+from fault.process_sampler import counts_delay
 from faultline.engines.spark.distributions import distributions, require_unchanged
 from faultline.experiment.attempt import unhealed_attempts, unhealed_text
 from faultline.installation.airflow import airflow_health
@@ -24,9 +24,9 @@ from faultline.installation.spark import master_state
 from faultline.installation.supervisord import Supervisor
 from faultline.system.background import means
 from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.locks import MachineLock, pretenders
+from faultline.system.locks import MachineLock, false_lock_holders
 from faultline.system.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
-from faultline.system.target import targets, where
+from faultline.system.target_registry import targets, where
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def examine() -> dict[str, Any]:
         "ui": settings.endpoints.airflow,
         "experiment": holder.text if (holder := MachineLock(settings.machine).holder()) else None,
         "open": is_open(settings),
-        "pretenders": pretenders(),
+        "pretenders": false_lock_holders(),
         "targets": known,
         "unhealed": unhealed_attempts(settings.attempts, settings.home),
         "measuring": [means().text, _disturbance()],

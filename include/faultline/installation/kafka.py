@@ -18,7 +18,7 @@ from faultline.installation.supervisord import Service
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import sync_tree, write_private, write_whole
 from faultline.system.kafka import kafka_client
-from faultline.system.marks import instance_option
+from faultline.system.process_tags import instance_option
 from faultline.system.secrets import (
     BROKER,
     HARNESS,

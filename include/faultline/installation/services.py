@@ -13,8 +13,8 @@ from pathlib import Path
 
 from faultline.engines.spark.distributions import those_that_are_known
 from faultline.installation.airflow import airflow_services
-from faultline.installation.hosts.keeper import first_process
 from faultline.installation.hosts.layout import folder_of, found
+from faultline.installation.hosts.namespace_host import first_process
 from faultline.installation.hosts.ssh import CONFIG, PORT
 from faultline.installation.kafka import kafka_service
 from faultline.installation.spark import (
@@ -52,7 +52,7 @@ def host_services(settings: Settings) -> list[Service]:
 
 
 def _keeper(settings: Settings, host: Host) -> Service:
-    command = [sys.executable, "-P", "-m", "faultline.installation.hosts.keeper", "keep", host.name]
+    command = [sys.executable, "-P", "-m", "faultline.installation.hosts.namespace_host", "keep", host.name]
     # What runs on it stops before it.
     return Service(f"host-{host.name}", command, lambda: first_process(settings, host.name) is not None, priority=1)
 

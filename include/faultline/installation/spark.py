@@ -15,7 +15,7 @@ from faultline.installation.supervisord import Service
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
-from faultline.system.marks import instance_option
+from faultline.system.process_tags import instance_option
 from faultline.system.secrets import make_secrets
 from faultline.system.settings import Settings, is_open, workers_of
 

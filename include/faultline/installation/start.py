@@ -107,7 +107,7 @@ def scheduler(*command: str) -> NoReturn:
     """Starts it after the task processes of a killed one are ended. Workers of the LocalExecutor hold both ends of
     their own queue, so they never learn that their scheduler is gone: an idle one would wait for ever, a busy one would
     continue a task that the new scheduler begins once more."""
-    from faultline.system.processes import end_processes
+    from faultline.system.process_ledger import end_processes
     from faultline.system.settings import load_settings
 
     if ended := end_processes(stranded(load_settings(), list(command))):
@@ -139,11 +139,11 @@ def stranded(settings: Settings, command: list[str]) -> list[psutil.Process]:
 
 
 def spark_session() -> NoReturn:
-    """Starts `spark_jobs/session.py`, to which harvest and aggregate are handed. Settings are those of a small job: the
+    """Starts `spark_jobs/job_server.py`, to which harvest and aggregate are handed. Settings are those of a small job: the
     optimising compiler and adaptive plans cost such a job more than they bring, and they would be at work after it,
     beside what is measured next."""
     from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
-    from faultline.installation.class_data import archive_here
+    from faultline.installation.cds_archive import archive_here
     from faultline.installation.java import find_java
     from faultline.installation.spark import spark_submit
     from faultline.system.secrets import read_secrets

@@ -20,20 +20,20 @@ import psutil
 from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
 from faultline.experiment.attempt import open_attempts, unhealed_attempts, unhealed_text
 from faultline.installation.airflow import airflow_environment, choose_database, write_airflow_home
-from faultline.installation.hosts.keeper import clear_hosts, prepare_hosts
 from faultline.installation.hosts.layout import choose_hosts
+from faultline.installation.hosts.namespace_host import clear_hosts, prepare_hosts
 from faultline.installation.kafka import prepare_kafka
+from faultline.installation.service_users import external_experiment, foreground_of, keep_steps_out, runs
 from faultline.installation.services import control_services, data_services
 from faultline.installation.spark import prepare_spark
 from faultline.installation.supervisord import Service, Supervisor, write_configuration
-from faultline.installation.users import external_experiment, foreground_of, keep_steps_out, runs
 from faultline.system.background import restore
-from faultline.system.environment import clean_environment
+from faultline.system.child_environment import clean_environment
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_json
 from faultline.system.locks import FileLock
-from faultline.system.marks import INSTANCE_MARK
-from faultline.system.processes import end_ledger, end_processes, live_process, marked
+from faultline.system.process_ledger import end_ledger, end_processes, live_process, marked
+from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.secrets import require_logins
 from faultline.system.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
 from faultline.system.text import suggest
@@ -108,7 +108,7 @@ def up(
             _await_ready(supervisor, service, settings)
             progress(f"{service.name}: ready")
         restore(instance(settings).get("instance"), settings.window_lock)
-        tell_state(settings, progress)
+        report_state(settings, progress)
         return settings
 
 
@@ -132,7 +132,7 @@ def _refuse_beside_external(settings: Settings) -> None:
         )
 
 
-def tell_state(settings: Settings, say: Progress) -> None:
+def report_state(settings: Settings, say: Progress) -> None:
     """Says aloud when everybody is let in, and names the attempts whose faults could not be undone."""
     if is_open(settings):
         say(OPEN_TEXT)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from faultline.installation.hosts.keeper import through
-from faultline.system.environment import files_mask
+from faultline.installation.hosts.namespace_host import through
+from faultline.system.child_environment import files_mask
 from faultline.system.files import write_json, write_private
-from faultline.system.marks import BACKGROUND_MARK
+from faultline.system.process_tags import BACKGROUND_MARK
 from faultline.system.settings import Settings, instance
 
 

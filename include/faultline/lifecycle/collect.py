@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fault.identity import KAFKA_HOST
-from faultline.engines.base import behind
 from faultline.engines.batches import BATCHES, read_batches
+from faultline.engines.protocol import behind
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import AttemptPlan
+from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.run import Run
-from faultline.lifecycle.daemons import seen
+from faultline.lifecycle.attempt_processes import seen
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import last, read_ended, read_journal, write_lines
 from faultline.system.kafka import KafkaEndOffsets, kafka_options

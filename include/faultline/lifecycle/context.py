@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from faultline.engines.base import Engine, Progress
+from faultline.engines.protocol import Engine, Progress
 from faultline.engines.registry import engine_at
-from faultline.engines.running import BatchJob, Program, Runtime
+from faultline.engines.runtime import BatchJob, Program, Runtime
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import read_plan
+from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.run import Run
-from faultline.installation.class_data import archive_here
+from faultline.installation.cds_archive import archive_here
 from faultline.installation.java import find_java
 from faultline.system.settings import Settings
-from faultline.system.target import Target
+from faultline.system.target_registry import Target
 
 
 class Hooks(Protocol):

@@ -20,14 +20,14 @@ from faultline.experiment.config import Configuration
 from faultline.installation.java import find_java
 from faultline.installation.kafka import HEAP_MB, HEAP_OPTIONS
 from faultline.installation.software import hashes, versions
-from faultline.lifecycle.builds import Build
+from faultline.lifecycle.build_checkout import Build
 from faultline.lifecycle.machine import machine
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.errors import ConfigError
 from faultline.system.hashes import kept_hash
 from faultline.system.settings import Settings, load_settings
 from generators.data_files import data_files
-from generators.journal import InputError
+from generators.send_progress import InputError
 
 
 def describe(settings: Settings, config: Configuration, java: str, build: Build | None = None) -> dict[str, Any]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from faultline.engines.running import BatchJob
+from faultline.engines.runtime import BatchJob
 from faultline.installation.kafka import delete_topics
 from faultline.lifecycle.collect import gather, is_large, require_whole, sent_records
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.teardown import close
 from faultline.system.errors import ConfigError
-from faultline.system.marks import RUN_MARK
-from faultline.system.processes import end_processes, marked
+from faultline.system.process_ledger import end_processes, marked
+from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def harvest(run: RunContext) -> None:
 
 def aggregation(settings: Settings) -> BatchJob:
     """The job that rebuilds the summary tables over all records."""
-    from faultline.records.summary import is_large as many
+    from faultline.records.index_entry import is_large as many
 
     arguments = (
         *("--records", str(settings.records)),
@@ -65,7 +65,7 @@ def aggregation(settings: Settings) -> BatchJob:
 
 def judge(run: RunContext) -> Record:
     """Judges the raw files, and stores the record."""
-    from faultline.records.judge.verdict import judge_attempt
+    from faultline.records.judge.rejudge import judge_attempt
 
     return judge_attempt(run.attempt, run.settings)
 

@@ -6,16 +6,16 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from faultline.engines.running import BatchJob, Program
-from faultline.engines.spark.session import run_batch
+from faultline.engines.runtime import BatchJob, Program
+from faultline.engines.spark.job_client import run_batch
 from faultline.engines.spark.submission import SparkProgram, spark_submit_command
 from faultline.installation.kafka import admin_of
 from faultline.lifecycle.context import runtime_of
-from faultline.system.environment import clean_environment
+from faultline.system.child_environment import clean_environment
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
 from faultline.system.ssh_hosts import ssh_hosts
-from faultline.system.target import Target
+from faultline.system.target_registry import Target
 
 # Of the output of a batch job that failed: what is quoted in the error.
 LAST_CHARACTERS = 500

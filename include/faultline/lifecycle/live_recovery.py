@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from faultline.engines.base import Traces
+from faultline.engines.protocol import Traces
 from faultline.engines.registry import engine_at
 from faultline.experiment.run import Run
 from faultline.lifecycle.progress import act_text
-from faultline.records.judge.journals import Injected, read_conductor
-from faultline.records.judge.timeline import Event, FaultEvidence, read_timeline
+from faultline.records.judge.journals import InjectedFault, read_conductor
+from faultline.records.judge.timeline import EvidenceEvent, FaultEvidence, read_timeline
 from faultline.system.journal import JournalReader, Line, by_event, events
-from faultline.system.window import NS, Window
+from faultline.system.measured_window import NS, Window
 
 # How long after the commit of t5 an earlier instant is waited for: a sample and a log come up to a second late.
 GRACE_S = 3.0
@@ -92,7 +92,9 @@ class RecoveryWatch:
         self._reported |= {one.number - 1 for one in found if one.over}
         return found
 
-    def _recovery(self, fault: Injected, faults: Sequence[Injected], traces: Traces, now_ns: int) -> LiveRecovery:
+    def _recovery(
+        self, fault: InjectedFault, faults: Sequence[InjectedFault], traces: Traces, now_ns: int
+    ) -> LiveRecovery:
         assert fault.t0_ns is not None
         number, act = fault.index + 1, act_text(self._lines, fault.index)
         if fault.settled.outcome not in (None, "effective"):
@@ -117,7 +119,7 @@ class RecoveryWatch:
             over=whole or waited or ended,
         )
 
-    def _evidence(self, fault: Injected, traces: Traces, until_ns: int | None) -> FaultEvidence:
+    def _evidence(self, fault: InjectedFault, traces: Traces, until_ns: int | None) -> FaultEvidence:
         """What the judge reads, without what only the harvest knows: bins, tuples, and what is normal."""
         assert fault.t0_ns is not None
         return FaultEvidence(
@@ -137,6 +139,6 @@ class RecoveryWatch:
         )
 
 
-def _after(t0_ns: int, event: Event | None) -> float | None:
+def _after(t0_ns: int, event: EvidenceEvent | None) -> float | None:
     """Seconds after the signal; a difference below the clocks' resolution counts as 0."""
     return None if event is None else max(0.0, (event.wall_ns - t0_ns) / NS)

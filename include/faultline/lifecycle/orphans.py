@@ -19,7 +19,7 @@ from faultline.experiment.run import run_of
 from faultline.lifecycle.teardown import close, ended_if_unreadable
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.locks import beside_windows
-from faultline.system.processes import live_process
+from faultline.system.process_ledger import live_process
 from faultline.system.settings import Settings
 
 # A folder without plan and ledger that is younger may be one that is just being made.

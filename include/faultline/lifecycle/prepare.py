@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from fault.identity import DRIVER
 from fault.victims import ROLES_OF
-from faultline.engines.base import Engine
+from faultline.engines.protocol import Engine
 from faultline.engines.registry import ENGINES, engine_of
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
+from faultline.experiment.attempt_plan import Ordered, Places, PlannedEngine, program_of, resolve, topic_partitions
 from faultline.experiment.build import BuildSpec
 from faultline.experiment.cell import require_sweep_id
 from faultline.experiment.config import Configuration
-from faultline.experiment.plan import Ordered, Places, PlannedEngine, program_of, resolve, topic_partitions
 from faultline.installation.hosts.layout import checkpoint_disk
-from faultline.installation.targets.rules import check_target, not_measured, require_possible
-from faultline.installation.users import services_keeper
-from faultline.lifecycle.builds import Build, build_of, check_build
+from faultline.installation.service_users import services_keeper
+from faultline.installation.targets.restrictions import check_target, not_measured, require_possible
+from faultline.lifecycle.build_checkout import Build, build_of, check_build
 from faultline.lifecycle.environment import default_build, describe, job_hashes
 from faultline.lifecycle.teardown import refused_record
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.files import make_folder, sync_folder
-from faultline.system.processes import this_process
+from faultline.system.process_ledger import this_process
 from faultline.system.secrets import require_logins
 from faultline.system.settings import Settings, check_folders, free_port, instance, load_settings
 from faultline.system.ssh_hosts import ssh_hosts
@@ -263,13 +263,13 @@ def check_load(config: Configuration) -> None:
 
 def pause_in(config: Configuration) -> str | None:
     """That nothing is sent for long, as the data was recorded, which is said before anyone waits for it; or None."""
-    from generators.pacing import Listed
+    from generators.pacing import RecordedSchedule
 
     data = _data(config) if config.data_pace == "recorded" else None
     if data is None:
         return None
     seconds = config.warmup_s + config.duration_s
-    schedule = Listed.over(data.times_ms, data.round_ms, config.data_speed, seconds)
+    schedule = RecordedSchedule.over(data.times_ms, data.round_ms, config.data_speed, seconds)
     # Later rounds pause as the first one does, and as it does before the second.
     records = min(schedule.count, len(data) + 1)
     due_s = [*(schedule.due_array(0, 1, records) / 1e9).tolist(), *([seconds] if records == schedule.count else [])]
@@ -285,9 +285,9 @@ def pause_in(config: Configuration) -> str | None:
 def _recorded(data: Data, config: Configuration, seconds: float) -> int:
     """How many records of data are due that come as they were recorded. Raises ConfigError for more than can be
     sent."""
-    from generators.pacing import Listed
+    from generators.pacing import RecordedSchedule
 
-    records = Listed.over(data.times_ms, data.round_ms, config.data_speed, seconds).count
+    records = RecordedSchedule.over(data.times_ms, data.round_ms, config.data_speed, seconds).count
     most = config.kind.highest_rate(config.model_dump())
     if records > most * seconds:
         raise ConfigError(
@@ -299,7 +299,7 @@ def _recorded(data: Data, config: Configuration, seconds: float) -> int:
 
 def check_source(config: Configuration) -> None:
     """Refuses a corpus, a price file or data that cannot be used, naming file and line."""
-    from generators.journal import InputError
+    from generators.send_progress import InputError
     from generators.source import TextLines
     from generators.stock import closes_of
 
@@ -317,7 +317,7 @@ def check_source(config: Configuration) -> None:
 def _data(config: Configuration) -> Data | None:
     """The data that is replayed, if any. Raises ConfigError naming file and line of what cannot be used."""
     from generators.data_files import read_data, require_forward
-    from generators.journal import InputError
+    from generators.send_progress import InputError
 
     if config.data is None:
         return None

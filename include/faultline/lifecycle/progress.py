@@ -9,18 +9,18 @@ from pathlib import Path
 
 from fault.registry import ACTIONS
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.config import Configuration
 from faultline.experiment.injections import expected_duration_s
-from faultline.experiment.plan import read_plan
-from faultline.lifecycle.window.punctuality import Punctuality
+from faultline.lifecycle.window.schedule_check import ScheduleCheck
 from faultline.records.format import title_of
 from faultline.system.errors import FaultlineError
 from faultline.system.journal import Line, events, last, read_journal
 from faultline.system.locks import MachineLock
-from faultline.system.processes import option_of
+from faultline.system.measured_window import Window
+from faultline.system.process_ledger import option_of
 from faultline.system.settings import Settings
 from faultline.system.text import counted
-from faultline.system.window import Window
 
 # Budget of one experiment without its warm-up and measured window, on two idle cores.
 FIXED_BUDGET_S = 40.0
@@ -100,7 +100,7 @@ def phase_of(
         window_s = (int(measured["wall_ns"]) - began) / 1e9 + config.duration_s
     left = max(0.0, window_s - elapsed) + DRAIN_S + HARVEST_S + JUDGE_S
     seen = _recorded(read(attempt.recorder_journal), now, began) if config.paced else _committed(attempt, began, read)
-    if config.paced and (late := Punctuality(attempt).number_late()):
+    if config.paced and (late := ScheduleCheck(attempt).number_late()):
         seen = f"{seen}; {counted(late, 'record')} sent late"
     if elapsed > window_s or last(conductor, event="measured_until"):
         return Phase("draining", seen, DRAIN_S + HARVEST_S + JUDGE_S)

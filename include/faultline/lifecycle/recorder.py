@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from fault.identity import KAFKA
-from fault.sampling import Key, RoleRule, Table, machine, space_of
+from fault.process_sampler import Key, ProcessTable, RoleRule, machine, space_of
 from faultline.engines.registry import engine_at
-from faultline.engines.running import Sampler
+from faultline.engines.runtime import Sampler
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import AttemptPlan
+from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.run import Run, run_of
 from faultline.installation.start import LONGEST_HOLD_S
 from faultline.system.background import Background, means
@@ -31,9 +31,9 @@ from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.journal import Journal
 from faultline.system.kafka import KafkaEndOffsets
-from faultline.system.locks import LEAST_WAIT_S, Claim, MachineLock, is_measured
-from faultline.system.marks import ROLES, SERVICES, instance_option
-from faultline.system.processes import birth, read_ledger
+from faultline.system.locks import LEAST_WAIT_S, LockClaim, MachineLock, is_measured
+from faultline.system.process_ledger import birth, read_ledger
+from faultline.system.process_tags import ROLES, SERVICES, instance_option
 from faultline.system.settings import load_settings
 
 PERIOD_S = 1.0
@@ -42,14 +42,14 @@ RESTORED_LOOKS = 3
 OFFSETS_TIMEOUT_S = 1.0
 
 
-def roles_here(plan: AttemptPlan, sampler: Sampler) -> Table:
+def roles_here(plan: AttemptPlan, sampler: Sampler) -> ProcessTable:
     """Who plays which role on this host. `sampler`: of the plan's engine."""
     instance = plan.places.instance
     kafka = [] if instance is None else [RoleRule("kafka", KAFKA.main, instance_option(instance))]
     # What runs on other hosts is counted there.
     apart = bool(plan.endpoints.hosts)
     heirs = {"supervisor": "driver", **sampler.heirs}
-    return Table([*sampler.rules, *kafka], heirs, again_s=LONGEST_HOLD_S, apart=apart, waiting=ROLES)
+    return ProcessTable([*sampler.rules, *kafka], heirs, again_s=LONGEST_HOLD_S, apart=apart, waiting=ROLES)
 
 
 class Recorder:
@@ -185,14 +185,14 @@ def target_held(run: Run, wait_s: float, over: Callable[[], bool]) -> Iterator[C
     if not endpoints.elsewhere:
         yield lambda: None
         return
-    from faultline.installation.targets.turn import held
+    from faultline.installation.targets.target_lock import held
     from faultline.lifecycle.hosts.broker_clock import broker_of
 
     with held(broker_of(endpoints), run.attempt.id, wait_s=wait_s, over=over) as turn:
         yield turn.keep
 
 
-def take_turn(turn: Path, attempt: Attempt, waited_for: Claim | None) -> str | None:
+def take_turn(turn: Path, attempt: Attempt, waited_for: LockClaim | None) -> str | None:
     """Notes in `turn` that the machine is the attempt's now; returns which one had it before, None for the first one.
 
     That is its id, or its folder where that lies elsewhere: of another installation only what was waited for is known.

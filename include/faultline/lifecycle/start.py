@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import AttemptPlan
-from faultline.experiment.preparations import Filling
+from faultline.experiment.attempt_plan import AttemptPlan
+from faultline.experiment.prerequisites import PreloadGoal
 from faultline.installation.kafka import TIMEOUTS, admin_of, kafka_ready, let_workload_in
 from faultline.installation.supervisord import Supervisor
-from faultline.lifecycle.context import RunContext
-from faultline.lifecycle.daemons import (
+from faultline.lifecycle.attempt_processes import (
     death,
     folder_of,
     module,
@@ -28,20 +27,21 @@ from faultline.lifecycle.daemons import (
     start_fault_daemons,
     workload_trouble,
 )
-from faultline.lifecycle.ending.drain import await_drained, await_last_batch, has_settled
+from faultline.lifecycle.context import RunContext
+from faultline.lifecycle.ending.drain_limit import await_drained, await_last_batch, has_settled
 from faultline.lifecycle.progress import holder_text
 from faultline.lifecycle.teardown import heal_leftovers
 from faultline.lifecycle.window.measured_window import LONGEST_S
-from faultline.lifecycle.window.punctuality import Punctuality
+from faultline.lifecycle.window.schedule_check import ScheduleCheck
 from faultline.system.errors import Cancelled, InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.locks import RECORDER
-from faultline.system.marks import load_token
-from faultline.system.processes import Entry, process_of, send, victim_of
+from faultline.system.process_ledger import LedgerEntry, process_of, send, victim_of
+from faultline.system.process_tags import load_token
 from faultline.system.secrets import HARNESS, login_file
 from faultline.system.settings import Settings, is_open
 from faultline.system.waiting import await_quiet, longest_wait_s, seldom, wait_until
-from generators.login import LOGIN
+from generators.kafka_credentials import LOGIN
 
 RECORDER_START_S = 15.0
 # How often a step asks whether its sweep was stopped, which takes a call to Airflow's API server.
@@ -94,7 +94,7 @@ def provision_topics(run: RunContext) -> None:
             raise InfrastructureError(f"topic {name}: could not be created: {error.args[0].str()}") from None
 
 
-def start_recorder(run: RunContext) -> Entry:
+def start_recorder(run: RunContext) -> LedgerEntry:
     """Starts the recorder, and waits until it is the attempt's turn: until the recorder holds the machine, the services
     have room, and the machine's host leaves it alone where that is asked for.
 
@@ -149,7 +149,7 @@ def await_services(run: RunContext) -> None:
     )
 
 
-def start_generator(run: RunContext) -> Entry | None:
+def start_generator(run: RunContext) -> LedgerEntry | None:
     """Starts the generator, which prepares its data, sends the primer, and waits at the gate.
 
     None when the engine makes the events itself.
@@ -171,7 +171,7 @@ def start_generator(run: RunContext) -> Entry | None:
     return spawn(attempt, settings, "generator", command, stdout=journal, environment=environment, token=token)
 
 
-def submit_workload(run: RunContext) -> Entry:
+def submit_workload(run: RunContext) -> LedgerEntry:
     """Starts what the engine submits, and all beside it; returns when all that was primed is committed.
 
     For a query with event time, it returns when its watermark stands, too, so that late records of the schedule are
@@ -204,7 +204,7 @@ def submit_workload(run: RunContext) -> Entry:
     return entry
 
 
-def _prime(run: RunContext) -> Entry:
+def _prime(run: RunContext) -> LedgerEntry:
     """Starts a workload, and waits until it has committed what the generator sent before the gate."""
     attempt, made = run.attempt, run.progress
     cancelled = seldom(run.hooks.cancelled, CANCELLED_CHECK_S)
@@ -229,7 +229,7 @@ def _prime(run: RunContext) -> Entry:
     return entry
 
 
-def _fill(run: RunContext, filling: Filling) -> Entry:
+def _fill(run: RunContext, filling: PreloadGoal) -> LedgerEntry:
     """Starts a workload without a generator, and waits for what fills its state."""
     entry, made = _start_supervisor(run.attempt, run.settings), run.progress
 
@@ -240,13 +240,13 @@ def _fill(run: RunContext, filling: Filling) -> Entry:
     return entry
 
 
-def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
+def _start_supervisor(attempt: Attempt, settings: Settings) -> LedgerEntry:
     command = [*module("faultline.lifecycle.workload_supervisor"), *folder_of(attempt)]
     return spawn(attempt, settings, "supervisor", command, stdout=attempt.logs / "supervisor.out")
 
 
 def _await_commit(
-    run: RunContext, entry: Entry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
+    run: RunContext, entry: LedgerEntry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
 ) -> None:
     attempt, starting = run.attempt, run.engine.starting(run)
     cancelled = seldom(run.hooks.cancelled, CANCELLED_CHECK_S)
@@ -274,11 +274,11 @@ def inject_fault(run: RunContext) -> dict[str, Any]:
         attempt,
         settings,
         "conductor",
-        [*module("faultline.lifecycle.conductor"), *folder_of(attempt)],
+        [*module("faultline.lifecycle.fault_scheduler"), *folder_of(attempt)],
         stdout=attempt.logs / "conductor.out",
     )
 
-    punctuality = Punctuality(attempt)
+    punctuality = ScheduleCheck(attempt)
 
     def alive() -> str | None:
         punctuality.require(plan)
@@ -315,7 +315,7 @@ def await_end(run: RunContext) -> dict[str, Any]:
     cancelled = seldom(run.hooks.cancelled, CANCELLED_CHECK_S)
     problems: list[str] = []
 
-    punctuality = Punctuality(attempt)
+    punctuality = ScheduleCheck(attempt)
 
     def alive(role: str) -> str | None:
         punctuality.require(plan)

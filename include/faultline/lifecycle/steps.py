@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from faultline.experiment.attempt_plan import AttemptPlan, read_plan
 from faultline.experiment.cell import AGAIN_AFTER_S, TRIED_AGAIN, Cell
-from faultline.experiment.plan import AttemptPlan, read_plan
 from faultline.installation.java import find_java
 from faultline.installation.kafka import delete_topics
-from faultline.installation.targets.look import require_well
+from faultline.installation.targets.preflight import require_well
 from faultline.lifecycle import finish, start
 from faultline.lifecycle.context import Hooks, RunContext, open_run
-from faultline.lifecycle.ending.drain import LONGEST_S
+from faultline.lifecycle.ending.drain_limit import LONGEST_S
 from faultline.lifecycle.orphans import sweep_orphans, unclosed
 from faultline.lifecycle.prepare import Order, make_attempt, record_refusal
 from faultline.lifecycle.start import CANCELLED_CHECK_S, TURN_S
@@ -39,7 +39,7 @@ from faultline.records.store import Store
 from faultline.system.errors import Cancelled, FaultlineError, InfrastructureError
 from faultline.system.locks import beside_windows
 from faultline.system.settings import Settings
-from faultline.system.target import target
+from faultline.system.target_registry import target
 from faultline.system.waiting import longest_wait_s, seldom, wait_until
 
 # Between two looks at another run that measures the same cell.
@@ -192,7 +192,7 @@ def run(order: Order, hooks: Hooks, settings: Settings) -> Record:
 
     What asks this process to end, such as KeyboardInterrupt, is raised once all is ended that it started.
     """
-    from faultline.records.judge.verdict import stored_record
+    from faultline.records.judge.rejudge import stored_record
 
     try:
         context = prepare(order, hooks, settings)

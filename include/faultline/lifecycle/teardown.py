@@ -19,10 +19,10 @@ from faultline.system.background import restore
 from faultline.system.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import sync_files
 from faultline.system.journal import Journal, read_journal
-from faultline.system.marks import RUN_MARK
-from faultline.system.processes import end_ledger, end_processes, marked, present_boot, read_ledger
+from faultline.system.process_ledger import end_ledger, end_processes, marked, present_boot, read_ledger
+from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import Settings, instance
-from faultline.system.target import endpoints_at
+from faultline.system.target_registry import endpoints_at
 
 if TYPE_CHECKING:
     from faultline.records.record import Record
@@ -153,7 +153,7 @@ def heal_leftovers(run: Run) -> str | None:
     attempt = run.attempt
     if not attempt.conductor_journal.exists():
         return None
-    from faultline.lifecycle.ending.healing import heal
+    from faultline.lifecycle.ending.undo_replay import heal
 
     try:
         heal(attempt)

@@ -12,8 +12,8 @@ from typing import Any
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
 
 from faultline.installation.airflow import USER, password
-from faultline.installation.proof import PREFIX as PROOF
-from faultline.installation.proof import new_challenge, require_own_listener, require_proof
+from faultline.installation.server_proof import PREFIX as PROOF
+from faultline.installation.server_proof import new_challenge, require_own_listener, require_proof
 from faultline.reports.notes import MAX_NOTE, STOPPED
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.secrets import read_secrets

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.records.index import Index
-from faultline.records.manifest import Manifest, Manifests
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.records.sweep_plan import SweepPlan, SweepPlans
 from faultline.system.errors import InfrastructureError, InvalidMeasurement
 from faultline.system.settings import Settings
 
@@ -22,7 +22,7 @@ UNFINISHED = frozenset({"queued", "running"})
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CellDecision:
     """What to do about a cell, and why. `done`: it needs nothing more."""
 
     do: Literal["done", "wait", "trigger", "skip", "give_up"]
@@ -61,26 +61,26 @@ class SweptCell:
         return only_missing and Store(self.settings.results).sound(self.cell) is not None
 
 
-def before(swept: SweptCell, child_state: Callable[[], str | None]) -> Verdict:
+def before(swept: SweptCell, child_state: Callable[[], str | None]) -> CellDecision:
     """What to do about a cell whose turn has come. `child_state`: of the run that measures it; None without one."""
     if swept.is_done():
-        return Verdict("done", "the cell is measured already")
+        return CellDecision("done", "the cell is measured already")
     if child_state() in UNFINISHED:
-        return Verdict("wait")
+        return CellDecision("wait")
     why = settled(swept)
-    return Verdict("skip", why) if why else Verdict("trigger")
+    return CellDecision("skip", why) if why else CellDecision("trigger")
 
 
-def after(swept: SweptCell, known: Collection[str], tries: int, run_id: str) -> Verdict:
+def after(swept: SweptCell, known: Collection[str], tries: int, run_id: str) -> CellDecision:
     """What to do about a cell whose run has ended. `known`: the attempts that its sweep had measured before this try;
     `tries`: how many there were, with this one, since the sweep's run started or was cleared.
 
     Raises the kind of error that the run's outcome means, unless that is final.
     """
-    from faultline.records.judge.verdict import error_of
+    from faultline.records.judge.rejudge import error_of
 
     if swept.is_done():
-        return Verdict("done")
+        return CellDecision("done")
     own = swept.measured()
     new = [record for record in own if record.attempt not in known]
     if not new:
@@ -90,15 +90,15 @@ def after(swept: SweptCell, known: Collection[str], tries: int, run_id: str) -> 
     in_vain = sum(record.status == "unsound" for record in own[-max(1, tries) :])
     if isinstance(error, InvalidMeasurement) and in_vain >= swept.max_measurements:
         if swept.params.get("keep_unsound"):
-            return Verdict("skip", f"kept as unsound after {swept.max_measurements} measurements: {error}")
-        return Verdict("give_up", f"given up after {swept.max_measurements} measurements: {error}")
+            return CellDecision("skip", f"kept as unsound after {swept.max_measurements} measurements: {error}")
+        return CellDecision("give_up", f"given up after {swept.max_measurements} measurements: {error}")
     raise error
 
 
 def settled(swept: SweptCell) -> str | None:
     """Why the cell need not be measured: what the sweep is to decide is decided, or its baseline never runs."""
     settings = swept.settings
-    plan = Manifests(settings.results).read(str(swept.conf.get("sweep_id")))
+    plan = SweepPlans(settings.results).read(str(swept.conf.get("sweep_id")))
     if plan is not None and plan.baseline is not None:
         return _baseline_fails(swept, plan.baseline.series)
     if plan is None or plan.decide is None:
@@ -109,7 +109,7 @@ def settled(swept: SweptCell) -> str | None:
     return "all of its comparisons are decided, or the experiments are spent" if _is_decided(swept, plan) else None
 
 
-def _is_decided(swept: SweptCell, plan: Manifest) -> bool:
+def _is_decided(swept: SweptCell, plan: SweepPlan) -> bool:
     # It loads the statistics, which a sweep that asks nothing need not wait for.
     from faultline.comparison.decisions import settled_in
 

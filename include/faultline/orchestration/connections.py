@@ -11,27 +11,27 @@ from typing import Any
 
 from faultline.experiment.attempt import open_attempts
 from faultline.installation.airflow import airflow_environment, choose_database, write_airflow_home
+from faultline.installation.service_users import services_keeper
 from faultline.installation.supervisord import Supervisor
-from faultline.installation.targets.logins import write_target
-from faultline.installation.targets.look import require_well
-from faultline.installation.targets.said import Said, check_said
-from faultline.installation.users import services_keeper
-from faultline.system.environment import clean_environment
+from faultline.installation.targets.connection_specs import ConnectionSpec, check_spec
+from faultline.installation.targets.credential_files import write_target
+from faultline.installation.targets.preflight import require_well
+from faultline.system.child_environment import clean_environment
 from faultline.system.errors import InfrastructureError
 from faultline.system.locks import MachineLock
 from faultline.system.settings import Settings, check_folders
-from faultline.system.target import Target, target
+from faultline.system.target_registry import Target, target
 from faultline.system.text import Say
 
 ANSWER_S = 300.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class ConnectionReply:
     """What Airflow's Connections say by id, None for one that there is not; the ids of those that were made and
     removed; the keys of those that say something else than was to be made, for which nothing is made."""
 
-    said: Mapping[str, Said | None]
+    said: Mapping[str, ConnectionSpec | None]
     made: Sequence[str] = ()
     removed: Sequence[str] = ()
     differing: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ def ask(
     ids: Sequence[str],
     make: Mapping[str, Mapping[str, Any]] | None = None,
     remove: Sequence[str] = (),
-) -> Answer:
+) -> ConnectionReply:
     """Asks for Connections by their `ids`; makes those of `make` that are missing, and before removes those of `remove`
     that were made so. Raises InfrastructureError when Airflow does not answer."""
     check_folders(settings)
@@ -50,7 +50,7 @@ def ask(
         write_airflow_home(settings, choose_database(settings, running=Supervisor(settings).running()))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "faultline.orchestration.targets.connections"],
+            [sys.executable, "-m", "faultline.orchestration.targets.connection_query"],
             input=json.dumps({"ids": list(ids), "make": make or {}, "remove": list(remove)}),
             env=clean_environment(airflow_environment(settings)),
             cwd=settings.root,
@@ -62,8 +62,8 @@ def ask(
         answer = json.loads(done.stdout)
     except (ValueError, subprocess.TimeoutExpired):
         raise InfrastructureError("airflow: its Connections cannot be read; look at ./faultline doctor") from None
-    said = {name: None if one is None else Said(**one) for name, one in answer["said"].items()}
-    return Answer(said, answer["made"], answer["removed"], answer["differing"])
+    said = {name: None if one is None else ConnectionSpec(**one) for name, one in answer["said"].items()}
+    return ConnectionReply(said, answer["made"], answer["removed"], answer["differing"])
 
 
 def look_ahead(settings: Settings, names: Iterable[str]) -> None:
@@ -71,7 +71,7 @@ def look_ahead(settings: Settings, names: Iterable[str]) -> None:
     Raises ConfigError for the first thing that is missing or wrong."""
     for name in names:
         if (one := target(settings, name)) is not None:
-            check_said(one, _all_said(settings, one))
+            check_spec(one, _all_said(settings, one))
 
 
 def at_work(settings: Settings) -> str | None:
@@ -111,7 +111,7 @@ def take_in(settings: Settings, one: Target) -> None:
     write_target(settings, one, _all_said(settings, one))
 
 
-def _all_said(settings: Settings, one: Target) -> dict[str, Said]:
+def _all_said(settings: Settings, one: Target) -> dict[str, ConnectionSpec]:
     """Raises ConfigError naming a Connection that is missing."""
     found = {}
     for conn_id, said in ask(settings, one.connections).said.items():

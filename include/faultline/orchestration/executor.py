@@ -14,7 +14,7 @@ import os
 from airflow.executors.local_executor import LocalExecutor
 from airflow.sdk.api.client import Client
 
-from faultline.installation.proof import keep_tokens
+from faultline.installation.server_proof import keep_tokens
 from faultline.orchestration.forms import configuration_params
 from faultline.system.hashes import LoadedCode
 from faultline.system.locks import is_measured
@@ -43,8 +43,8 @@ OWN = (
     "faultline.orchestration.hooks",
     "faultline.orchestration.local_spark",
     "faultline.orchestration.airflow_api",
-    "faultline.orchestration.sweep",
-    "faultline.records.judge.verdict",
+    "faultline.orchestration.matrix_dag",
+    "faultline.records.judge.rejudge",
     "faultline.records.store",
     "faultline.reports.notes",
     "faultline.lifecycle.steps",

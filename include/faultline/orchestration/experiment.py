@@ -186,7 +186,7 @@ def judge(attempt_id: str) -> str:
     """Writes the record, then fails the run unless it is valid. Returns the record's path."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.records.judge.verdict import require_valid
+    from faultline.records.judge.rejudge import require_valid
     from faultline.system.errors import InvalidMeasurement
 
     record = perform_again("judge", run_here(attempt_id))

@@ -13,9 +13,9 @@ from airflow.sdk import Param
 from faultline.experiment.axes import EXAMPLE, axis_text
 from faultline.experiment.build import EXAMPLE as BUILD
 from faultline.experiment.cell import MOST, PATTERN
-from faultline.experiment.common import limits
+from faultline.experiment.common_parameters import limits
 from faultline.experiment.config import Configuration
-from faultline.experiment.workloads.base import Workload
+from faultline.experiment.workloads.protocol import Workload
 from faultline.experiment.workloads.registry import WORKLOADS
 
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 
-from faultline.engines.running import BatchJob, Program
+from faultline.engines.runtime import BatchJob, Program
 from faultline.engines.spark.submission import SparkProgram
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.cells import UNFINISHED
 from faultline.orchestration.run_experiment import state_of
-from faultline.orchestration.targets.connections import take_target
+from faultline.orchestration.targets.connection_query import take_target
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
 from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
 
 if TYPE_CHECKING:
-    from faultline.system.target import Target
+    from faultline.system.target_registry import Target
 
 ALONE = "Airflow's process beside the task was ended, and the task with it; nothing of the experiment failed"
 

@@ -9,7 +9,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from faultline.system.settings import load_settings
 
 if TYPE_CHECKING:
-    from faultline.engines.running import BatchJob
+    from faultline.engines.runtime import BatchJob
     from faultline.engines.spark.submission import SparkProgram
 
 
@@ -27,7 +27,7 @@ class LocalSparkJob(SparkSubmitOperator):
 
     def run_batch(self, job: BatchJob, context: Any) -> None:
         """Runs the job and waits for its end. Raises what the operator raises when it fails."""
-        from faultline.engines.spark.session import run_batch
+        from faultline.engines.spark.job_client import run_batch
         from faultline.lifecycle.context import runtime_of
 
         settings = load_settings()

@@ -14,9 +14,9 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell, plan_pairs
 from faultline.experiment.matrix import plan as plan_cells
-from faultline.records.manifest import Manifest, Manifests, cells_of
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.records.sweep_plan import SweepPlan, SweepPlans, cells_of
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import suggest
@@ -24,7 +24,7 @@ from faultline.system.text import suggest
 if TYPE_CHECKING:
     from faultline.experiment.matrix import Matrix
     from faultline.lifecycle.prepare import Order
-    from faultline.records.manifest import Baseline, Question
+    from faultline.records.sweep_plan import ReferenceBuild, SequentialPlan
 
 BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
 BUILD_SPEC = "build_spec"
@@ -95,14 +95,14 @@ class SweepRun:
 
     def _cells(
         self, matrix: Matrix, params: Mapping[str, Any], series: str
-    ) -> tuple[list[PlannedCell], Question | None]:
+    ) -> tuple[list[PlannedCell], SequentialPlan | None]:
         """All cells of a sweep, and what it is to decide. Raises ConfigError for what cannot be decided."""
         if params["decide"] is None:
             return matrix.cells(series), None
         # It loads the statistics, which a sweep that asks nothing need not wait for.
         from faultline.comparison.decisions import planned_cells
 
-        plans = Manifests(self.settings.results).of_matrix(self.matrix)
+        plans = SweepPlans(self.settings.results).of_matrix(self.matrix)
         return planned_cells(matrix, params["decide"], series, plans, fresh=not params["only_missing"])
 
     def _resume(self, given: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
@@ -114,7 +114,7 @@ class SweepRun:
         filled = [key for key, value in given.items() if value not in (None, "") and key in Configuration.model_fields]
         if filled:
             raise ConfigError(f"{filled[0]}: is as in the sweep that is resumed; leave it empty, or leave out resume")
-        manifests = Manifests(self.settings.results)
+        manifests = SweepPlans(self.settings.results)
         plan = manifests.read(name)
         if plan is None or plan.matrix != self.matrix:
             known = [one.sweep_id for one in manifests.of_matrix(self.matrix)]
@@ -136,8 +136,8 @@ class SweepRun:
         params: Mapping[str, Any],
         logical_date: str | None = None,
         schedule: str | None = None,
-        question: Question | None = None,
-        baseline: Baseline | None = None,
+        question: SequentialPlan | None = None,
+        baseline: ReferenceBuild | None = None,
         since: str | None = None,
     ) -> list[dict[str, Any]]:
         """Writes down what the sweep of this run intends to measure; returns the arguments of `run_experiment` for it.
@@ -158,14 +158,14 @@ class SweepRun:
         records = Store(self.settings.results).query()
         if question is not None:
             _require_one_build(records, {planned.config.config_id for planned in cells}, series, build)
-        plan = Manifest(**about, **asked, axes=params.get("axes") or (), cells=cells_of(cells))
+        plan = SweepPlan(**about, **asked, axes=params.get("axes") or (), cells=cells_of(cells))
         measured = [Cell.of(one) for one in records if one.sound and plan.counts(one)]
         how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}
         ordered = (
             plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)
         )
         self.look(self.settings, sorted({planned.config.target for planned in ordered}))
-        Manifests(self.settings.results).write(plan)
+        SweepPlans(self.settings.results).write(plan)
         names = _names_of(cells)
         sides = {series: labels}
         if baseline:
@@ -205,7 +205,7 @@ def require_search(params: Mapping[str, Any]) -> None:
 
 
 def _names_of(cells: Sequence[PlannedCell]) -> Mapping[str, str]:
-    from faultline.comparison.cells import Point, names_of
+    from faultline.comparison.config_points import Point, names_of
 
     configs = {planned.config.config_id: planned.config for planned in cells}
     return names_of([Point(config_id, one.model_dump(mode="json"), ()) for config_id, one in configs.items()])
@@ -242,7 +242,7 @@ def sweep_outcome(settings: Settings, run_id: str) -> str | None:
     index = Index(settings.results, settings.home)
     index.refresh()
     sweep_id = sweep_id_of(run_id)
-    plan = Manifests(settings.results).read(sweep_id)
+    plan = SweepPlans(settings.results).read(sweep_id)
     if plan is None:
         return None
     entries = index.all()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
     from faultline.records.index import Index
-    from faultline.reports.pages.site import Site
+    from faultline.reports.pages.site import ResultsSite
 
 _OF_RUN = f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}"
 # What the UI shows in a frame: the entry of the navigation, and a tab of each DAG, of each run and of its tasks.
@@ -52,7 +52,7 @@ class ProofApp:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         from urllib.parse import parse_qs
 
-        from faultline.installation.proof import answer
+        from faultline.installation.server_proof import answer
         from faultline.system.secrets import read_secrets
         from faultline.system.settings import load_settings
 
@@ -86,13 +86,13 @@ def results_app() -> FastAPI:
     return build_app(_site, requires_authenticated())
 
 
-def _site(request: Request) -> Site:
-    from faultline.reports.pages.site import Site
+def _site(request: Request) -> ResultsSite:
+    from faultline.reports.pages.site import ResultsSite
     from faultline.system.settings import load_settings
 
     # Where the app is mounted, which is below Airflow's own path when its base URL has one.
     prefix = str(request.scope.get("root_path", "")).rstrip("/")
-    return Site(_index(), load_settings().results, prefix, prefix.removesuffix(PREFIX), _known_runs)
+    return ResultsSite(_index(), load_settings().results, prefix, prefix.removesuffix(PREFIX), _known_runs)
 
 
 @cache

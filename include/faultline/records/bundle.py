@@ -44,7 +44,7 @@ class Member:
     how: str = ""
 
 
-class Listed(BaseModel):
+class BundleEntry(BaseModel):
     """What a bundle says of one of its files. `original`: SHA-256 of the file that it was made of, where it is less."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,7 +60,7 @@ class Listing(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bundle: int = 1
-    files: dict[str, Listed]
+    files: dict[str, BundleEntry]
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def read_bundle(path: Path) -> Bundle:
 
 def _listing_of(members: Iterable[Member]) -> bytes:
     files = {
-        one.path: Listed(sha256=sha256(one.content), original=one.original, how=one.how or None) for one in members
+        one.path: BundleEntry(sha256=sha256(one.content), original=one.original, how=one.how or None) for one in members
     }
     content = Listing(files=dict(sorted(files.items()))).model_dump(mode="json", exclude_none=True)
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

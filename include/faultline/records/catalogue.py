@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from faultline.experiment.workloads.registry import has_schedule, workload_of
-from faultline.records.columns import LESS, MORE, Column, Metric, Over, Sheet
+from faultline.records.columns import LESS, MORE, CatalogueColumn, Metric, Over, Sheet
 from faultline.records.format import few_batches
-from faultline.records.summary import Entry
-from faultline.system.marks import ROLES
+from faultline.records.index_entry import IndexEntry
+from faultline.system.process_tags import ROLES
 
 Figures = Mapping[str, float | bool]
 _CPU, _NODES = "cpu_cores.", "cpu_nodes."
@@ -28,25 +28,25 @@ TAIL = "latency_ms.tail"
 CENSORED_AT = "recovery.censored_at_s"
 
 
-def _tail(entry: Entry) -> float | None:
+def _tail(entry: IndexEntry) -> float | None:
     few = few_batches(entry.metrics.get("latency_ms.batches"))
     return entry.metrics.get("latency_ms.max" if few else P99)
 
 
-def _cpu_total(entry: Entry) -> float | None:
+def _cpu_total(entry: IndexEntry) -> float | None:
     known = [value for name, value in entry.metrics.items() if name.startswith(_CPU)]
     return float(sum(known)) if known else None
 
 
-def _query(entry: Entry) -> Any:
+def _query(entry: IndexEntry) -> Any:
     return entry.config.get("query") if "query" in workload_of(entry.config).parameters.model_fields else None
 
 
-def _state(entry: Entry) -> Any:
+def _state(entry: IndexEntry) -> Any:
     return entry.config.get("state_mb") if workload_of(entry.config).can("preloaded_state") else None
 
 
-def _interval(entry: Entry) -> Any:
+def _interval(entry: IndexEntry) -> Any:
     # As fast as it can, a batch follows the one before it.
     return entry.config.get("checkpoint_interval_s") if has_schedule(entry.config) else None
 
@@ -60,21 +60,21 @@ _LATENCY, _RECOVERY, _RESOURCES, _AUDIT = Sheet.LATENCY, Sheet.RECOVERY, Sheet.R
 _EXPORT = _in("", Sheet.EXPORT)
 # What identifies an experiment.
 IDENTITY = (
-    Column("number", "Experiment", "#", heads=_in("", _RUNS), read=lambda entry: None),
-    Column("matrix", "Experiment", "Matrix", heads=_EXPORT),
-    Column("query", "Experiment", "Query", heads=_in("", _RUNS), read=_query, left=True),
-    Column("state_mb", "Experiment", "State", "MB", _in("", _RUNS), read=_state),
-    Column("interval_s", "Experiment", "Interval", "s", _in("", _RUNS), read=_interval),
-    Column("fault", "Experiment", "Fault", heads=_in("", _RUNS), left=True),
-    Column("config_id", "Experiment", "Configuration", heads=_EXPORT),
-    Column("series", "Experiment", "Series", heads=_EXPORT),
-    Column("build", "Experiment", "Build", heads=_EXPORT),
-    Column("attempt", "Experiment", "Attempt", heads=_EXPORT),
-    Column("repetition", "Experiment", "Rep", heads=_in("", _RUNS, Sheet.EXPORT)),
-    Column("status", "", "Status", heads=_in("", _RUNS, Sheet.EXPORT), left=True),
-    Column("sweep_id", "Experiment", "Sweep", heads=_EXPORT),
-    Column("logical_date", "Experiment", "Logical date", heads=_EXPORT),
-    Column("measured_at", "Experiment", "Measured", heads=_EXPORT),
+    CatalogueColumn("number", "Experiment", "#", heads=_in("", _RUNS), read=lambda entry: None),
+    CatalogueColumn("matrix", "Experiment", "Matrix", heads=_EXPORT),
+    CatalogueColumn("query", "Experiment", "Query", heads=_in("", _RUNS), read=_query, left=True),
+    CatalogueColumn("state_mb", "Experiment", "State", "MB", _in("", _RUNS), read=_state),
+    CatalogueColumn("interval_s", "Experiment", "Interval", "s", _in("", _RUNS), read=_interval),
+    CatalogueColumn("fault", "Experiment", "Fault", heads=_in("", _RUNS), left=True),
+    CatalogueColumn("config_id", "Experiment", "Configuration", heads=_EXPORT),
+    CatalogueColumn("series", "Experiment", "Series", heads=_EXPORT),
+    CatalogueColumn("build", "Experiment", "Build", heads=_EXPORT),
+    CatalogueColumn("attempt", "Experiment", "Attempt", heads=_EXPORT),
+    CatalogueColumn("repetition", "Experiment", "Rep", heads=_in("", _RUNS, Sheet.EXPORT)),
+    CatalogueColumn("status", "", "Status", heads=_in("", _RUNS, Sheet.EXPORT), left=True),
+    CatalogueColumn("sweep_id", "Experiment", "Sweep", heads=_EXPORT),
+    CatalogueColumn("logical_date", "Experiment", "Logical date", heads=_EXPORT),
+    CatalogueColumn("measured_at", "Experiment", "Measured", heads=_EXPORT),
 )
 _ROLE_NAMES = {"python_workers": "Python workers", "kafka": "Kafka"}
 _PARTS_OF_LATENCY = (
@@ -242,7 +242,7 @@ _ASIDE = ("placebo.", "injections.ended_early.")
 _UNITS = {"_ms": "ms", "_s": "s", "_rps": "records/s", "_mb": "MB", "_bytes": "bytes", "_cores": "cores"}
 
 
-def columns_in(table: Sheet) -> list[Column]:
+def columns_in(table: Sheet) -> list[CatalogueColumn]:
     """All columns of a table, in order."""
     return [column for column in (*IDENTITY, *METRICS) if table in column.heads]
 
@@ -256,7 +256,7 @@ def metrics_in(table: Sheet) -> list[Metric]:
 USUAL = tuple(metric.key for metric in metrics_in(Sheet.COMPARED))
 
 
-def metrics_of(entries: Sequence[Entry], *, unsound: bool = False) -> list[Metric]:
+def metrics_of(entries: Sequence[IndexEntry], *, unsound: bool = False) -> list[Metric]:
     """The metrics that at least one sound entry has, well-known ones first; others under their path in the record.
 
     `unsound`: whether those of unsound entries are among them.
@@ -268,12 +268,12 @@ def metrics_of(entries: Sequence[Entry], *, unsound: bool = False) -> list[Metri
     return [*(one for one in KNOWN if one.key in present or one.key in computed), *others]
 
 
-def value_of(entry: Entry, key: str) -> float | None:
+def value_of(entry: IndexEntry, key: str) -> float | None:
     """One figure of one record; a truth value as 1 or 0."""
     return named(key).value(entry)
 
 
-def bounds_of(entry: Entry, key: str) -> tuple[float, float] | None:
+def bounds_of(entry: IndexEntry, key: str) -> tuple[float, float] | None:
     """The least and the largest that a figure of one record may be: a recovery is known to its resolution, and one that
     was not seen to end only from below. None where nothing is known of it."""
     value = value_of(entry, key)

@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 from typing import Any
 
 from faultline.records.format import NONE, cores, count, milliseconds, plain, seconds, share
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 
 LESS, MORE = "less", "more"
 
@@ -40,7 +40,7 @@ class Over(StrEnum):
 
 
 @dataclass(frozen=True)
-class Column:
+class CatalogueColumn:
     """One column: its key, the group that it stands under, its name and its unit.
 
     `read` returns its value of a record, None where it is unknown or does not apply.
@@ -51,7 +51,7 @@ class Column:
     name: str
     unit: str = ""
     heads: Mapping[Sheet, str] = field(default_factory=dict, hash=False)
-    read: Callable[[Entry], Any] | None = None
+    read: Callable[[IndexEntry], Any] | None = None
     left: bool = False
 
     @property
@@ -63,7 +63,7 @@ class Column:
         """The heading in a table."""
         return self.heads.get(table) or self.name
 
-    def value(self, entry: Entry) -> Any:
+    def value(self, entry: IndexEntry) -> Any:
         """The value of a record; None where it is unknown."""
         return self.read(entry) if self.read else getattr(entry, self.key)
 
@@ -73,7 +73,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Metric(Column):
+class Metric(CatalogueColumn):
     """One figure, a number. `better`: whether less of it is better or more; None where neither is.
 
     `listed`: whether lists to choose from offer it; else it is a bound, or a count of what a figure was made of.
@@ -83,7 +83,7 @@ class Metric(Column):
     over: Over = Over.MEDIAN
     listed: bool = True
 
-    def value(self, entry: Entry) -> float | None:
+    def value(self, entry: IndexEntry) -> float | None:
         """The figure of a record; a truth value as 1 or 0."""
         value = self.read(entry) if self.read else entry.metrics.get(self.key)
         return None if value is None else float(value)

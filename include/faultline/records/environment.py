@@ -25,7 +25,7 @@ class Part(BaseModel):
         return cls(**dict.fromkeys(cls.model_fields))
 
 
-class ClockOffset(Part):
+class ClockOffsetPart(Part):
     """How far another host's clock was ahead of this one's, and how long the asking took; seconds."""
 
     offset_s: float
@@ -86,7 +86,7 @@ class BuildPart(Part):
     settings: dict[str, str]
 
 
-class Environment(Part):
+class RecordEnvironment(Part):
     """Where and with what the attempt ran. `clock_offsets`: by remote host; null when there was none.
 
     `cgroup`: of the process that prepared it. `jvm`: by role. `hashes`: SHA-256 of locks and of the jars that are
@@ -102,7 +102,7 @@ class Environment(Part):
     git_commit: str | None
     spark_conf: dict[str, Any] | None
     kafka_conf: dict[str, Any] | None
-    clock_offsets: dict[str, ClockOffset] | None = None
+    clock_offsets: dict[str, ClockOffsetPart] | None = None
     processor: str | None = None
     kernel: str | None = None
     clock_source: str | None = None

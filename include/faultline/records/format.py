@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fault.parameters import RULES
+from fault.fault_spec import RULES
 from fault.registry import ACTIONS
 from faultline.experiment.workloads.registry import workload_of
 from faultline.records.record import LatencyMs, Record, RecoveryPart

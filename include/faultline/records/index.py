@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from faultline.records.index_entry import IndexEntry, content_of
 from faultline.records.record import SCHEMA_PATH, Record, content_problem, place_problem
-from faultline.records.summary import Entry, content_of
 
 # Another process may be writing what it has just parsed. Seconds.
 TIMEOUT_S = 20.0
@@ -56,7 +56,7 @@ FROM entries WHERE problem IS NULL {where} GROUP BY {key} ORDER BY MAX(measured_
 
 
 @dataclass(frozen=True)
-class Tally:
+class StatusCounts:
     """How many records a sweep or a matrix has, by status; `name` is None for records that belong to none."""
 
     name: str | None
@@ -100,7 +100,7 @@ class Index:
                 self._connection.close()
                 self._connection = None
 
-    def sweeps(self, limit: int, offset: int = 0) -> list[Tally]:
+    def sweeps(self, limit: int, offset: int = 0) -> list[StatusCounts]:
         """Sweeps, newest first."""
         return self._tallies("sweep_id", "", limit, offset)
 
@@ -109,7 +109,7 @@ class Index:
         rows = self._rows("SELECT COUNT(DISTINCT COALESCE(sweep_id, '')) FROM entries WHERE problem IS NULL")
         return int(rows[0][0])
 
-    def matrices(self) -> list[Tally]:
+    def matrices(self) -> list[StatusCounts]:
         """Matrices, the one that was measured last first."""
         return self._tallies("matrix", "AND matrix IS NOT NULL", -1, 0)
 
@@ -121,30 +121,30 @@ class Index:
         )
         return [str(name) for (name,) in self._rows(query, matrix, limit)]
 
-    def of_sweep(self, sweep_id: str | None) -> list[Entry]:
+    def of_sweep(self, sweep_id: str | None) -> list[IndexEntry]:
         """Entries of a sweep in order of attempt; of None: those that belong to no sweep."""
         return self._entries("sweep_id IS ?", sweep_id)
 
-    def of_matrix(self, matrix: str) -> list[Entry]:
+    def of_matrix(self, matrix: str) -> list[IndexEntry]:
         """Entries of a matrix in order of attempt."""
         return self._entries("matrix = ?", matrix)
 
-    def of_configurations(self, config_ids: Iterable[str]) -> list[Entry]:
+    def of_configurations(self, config_ids: Iterable[str]) -> list[IndexEntry]:
         """Entries of these configurations in order of attempt, of whatever sweep."""
         # A configuration has a folder of its own; `0` is the character that follows `/`.
         found = [self._entries("path >= ? AND path < ?", f"{one}/", f"{one}0") for one in dict.fromkeys(config_ids)]
         return sorted((entry for entries in found for entry in entries), key=lambda entry: (entry.attempt, entry.path))
 
-    def all(self) -> list[Entry]:
+    def all(self) -> list[IndexEntry]:
         """Every entry in order of attempt."""
         return self._entries("1")
 
-    def of_attempt(self, attempt: str) -> Entry | None:
+    def of_attempt(self, attempt: str) -> IndexEntry | None:
         """The entry of one attempt."""
         found = self._entries("attempt = ?", attempt)
         return found[0] if found else None
 
-    def newest_without_figures(self, limit: int) -> list[Entry]:
+    def newest_without_figures(self, limit: int) -> list[IndexEntry]:
         """The newest entries that are neither valid nor unmet, the newest first."""
         return self._entries(
             "attempt IN (SELECT attempt FROM entries WHERE problem IS NULL AND status NOT IN ('valid', 'unmet') "
@@ -165,10 +165,10 @@ class Index:
         """Why the record of an attempt cannot be read; None when it can, or when there is none."""
         return next((problem for path, problem in self.problems() if Path(path).stem == attempt), None)
 
-    def _tallies(self, key: str, where: str, limit: int, offset: int) -> list[Tally]:
-        return [Tally(*row) for row in self._rows(_COUNTED.format(key=key, where=where), limit, offset)]
+    def _tallies(self, key: str, where: str, limit: int, offset: int) -> list[StatusCounts]:
+        return [StatusCounts(*row) for row in self._rows(_COUNTED.format(key=key, where=where), limit, offset)]
 
-    def _entries(self, where: str, *values: object) -> list[Entry]:
+    def _entries(self, where: str, *values: object) -> list[IndexEntry]:
         query = (
             "SELECT path, config, content FROM entries JOIN contents USING (path) "
             f"WHERE problem IS NULL AND {where} ORDER BY attempt, path"
@@ -265,7 +265,7 @@ def _digest(root: Path) -> str:
     return hashlib.sha256(str(root.absolute()).encode()).hexdigest()[:12]
 
 
-def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[IndexEntry]:
     """Entries from (path, configuration, content)."""
     # Many records have one configuration, which is parsed once and shared.
     configs: dict[str, Mapping[str, Any]] = {}
@@ -273,7 +273,7 @@ def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
     for path, config, content in rows:
         if config not in configs:
             configs[config] = from_json(config)
-        found.append(Entry.from_content(path, configs[config], from_json(content)))
+        found.append(IndexEntry.from_content(path, configs[config], from_json(content)))
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, ValidationError
 
 from faultline.experiment.cell import SweepId
-from faultline.records.environment import Environment, Part
+from faultline.records.environment import Part, RecordEnvironment
 from faultline.system.errors import MIGRATE
 
 SCHEMA: Final = 2
@@ -241,7 +241,7 @@ class StagesPart(Part):
     unstored: int | None
 
 
-class CpuBesides(Part):
+class BackgroundCpuPart(Part):
     """Cores that the experiment did not get: used by other processes of the machine, and stolen by its host.
 
     `services`, among the others: what runs the experiments. `recorder`: the recorder's. Null in records from before
@@ -293,7 +293,7 @@ class Metrics(Part):
     keys: KeysPart | None = None
     late: LatePart | None = None
     realtime: bool | None = None
-    cpu_besides: CpuBesides | None = None
+    cpu_besides: BackgroundCpuPart | None = None
     rps_per_core: float | None = None
     stages: StagesPart | None = None
     placebo: RecoveryPart | None = None
@@ -350,7 +350,7 @@ class Record(Part):
     attempt: str
     status: Status
     reasons: list[str]
-    environment: Environment
+    environment: RecordEnvironment
     timeline: list[TimelineEvent]
     metrics: Metrics
     artifacts: dict[str, str]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.records.record import Record, RecoveryPart
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 
 
 @dataclass(frozen=True)
-class Contents:
+class StoredRecords:
     """All readable records in order of attempt, and a line for each file that could not be read."""
 
     records: tuple[Record, ...]
@@ -99,7 +99,7 @@ class Store:
         except OSError as error:
             raise _explained(path, error) from error
 
-    def read(self, config_id: str | None = None) -> Contents:
+    def read(self, config_id: str | None = None) -> StoredRecords:
         """Reads all records, or one configuration's; corrupt files and other schemas are listed, never fatal."""
         records, problems = [], []
         for path in sorted(self.directory.glob(f"{config_id or '*'}/*.json")):
@@ -115,7 +115,7 @@ class Store:
                 problems.append(f"{path}: {content_problem(error, 'move it away or measure again')}")
             except OSError as error:
                 problems.append(f"{path}: {error.strerror}; check its permissions")
-        return Contents(tuple(sorted(records, key=lambda record: record.attempt)), tuple(problems))
+        return StoredRecords(tuple(sorted(records, key=lambda record: record.attempt)), tuple(problems))
 
     def newest(self, cell: Cell) -> Record | None:
         """The record of the cell's latest attempt, whatever its status."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from faultline.comparison.night_verdict import NightVerdict
+from faultline.comparison.nightly_verdict import NightlyVerdict
 from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
@@ -131,11 +131,11 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
 def _answer(records: Sequence[Record]) -> list[str]:
     """What the sweep tells; nothing where it asked nothing."""
     # Statistics take a second to import, and the note of an experiment needs none.
-    from faultline.comparison.answer import answer_of, unsound_of
-    from faultline.records.summary import Entry
-    from faultline.reports.views.answer import short_answer, unsound_text
+    from faultline.comparison.sweep_summary import answer_of, unsound_of
+    from faultline.records.index_entry import IndexEntry
+    from faultline.reports.views.sweep_summary import short_answer, unsound_text
 
-    entries = [Entry.of(record) for record in records]
+    entries = [IndexEntry.of(record) for record in records]
     answer, unsound = answer_of(entries), unsound_of(entries)
     lines = short_answer(answer) if answer and answer.tells else []
     return [*lines, *([unsound_text(unsound)] if unsound and unsound.effects else [])]
@@ -198,7 +198,7 @@ def fitting(parts: Sequence[str], link: str) -> str:
 # The morning's note: what a night came to, as the note of its run in Airflow.
 
 
-def night_headline(verdict: NightVerdict, sweep_id: str) -> str:
+def nightly_headline(verdict: NightlyVerdict, sweep_id: str) -> str:
     """Return what a night came to: counts of verdicts, problems, exceeded limits, changes, and the smallest change that
     it shows."""
     parts = [f"**{verdict.date[:10]}**: {plain(verdict.summary)}"]
@@ -245,7 +245,7 @@ class Alert:
 
 
 def alert_of(
-    dag_id: str, night: str, link: str, verdict: NightVerdict | None, *, planned: int, missing: int, valid: int
+    dag_id: str, night: str, link: str, verdict: NightlyVerdict | None, *, planned: int, missing: int, valid: int
 ) -> Alert | None:
     """What to tell of a night, None where it is as it was.
 
@@ -253,7 +253,7 @@ def alert_of(
     `missing`, and `valid` records there are. What became worse is told before what is missing, and both are told.
     """
     gap = f"{missing} of {counted(planned, 'cell')} without a valid record" if missing else ""
-    known = verdict or NightVerdict()
+    known = verdict or NightlyVerdict()
     counts = [(len(known.beyond), "beyond a limit"), (len(known.reasons), "worse")]
     worse = ", ".join(f"{counted(number, 'figure')} {word}" for number, word in counts if number)
     figures, lines = known.figures, (gap, *([known.problem] if known.problem else []))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from faultline.comparison.cells import Point, axes_of, groups_of, points_of
-from faultline.experiment.night_file import is_night
+from faultline.comparison.config_points import Point, axes_of, groups_of, points_of
+from faultline.experiment.nightly_file import is_nightly
 from faultline.records.catalogue import metrics_in
 from faultline.records.columns import Sheet
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 from faultline.reports.pages.overview import running
-from faultline.reports.pages.site import STATUSES, Site
+from faultline.reports.pages.site import STATUSES, ResultsSite
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Of each matrix the newest sweep, and of it so many configurations.
@@ -20,7 +20,7 @@ MOST_CONFIGURATIONS = 100
 Sample = tuple[dict[str, str], float]
 
 
-def prometheus_text(site: Site) -> str:
+def prometheus_text(site: ResultsSite) -> str:
     """All of it. Medians are of valid repetitions; what is not known has no line."""
     site.index.refresh()
     tallies = [one for one in site.index.matrices() if one.name]
@@ -42,7 +42,7 @@ def prometheus_text(site: Site) -> str:
     return "".join(_family(*one) for one in families)
 
 
-def _figures(site: Site, matrices: Iterable[str]) -> Iterator[Sample]:
+def _figures(site: ResultsSite, matrices: Iterable[str]) -> Iterator[Sample]:
     for matrix in matrices:
         for sweep in site.index.sweeps_of(matrix, 1):
             entries = site.index.of_sweep(sweep)
@@ -57,7 +57,7 @@ def _figures(site: Site, matrices: Iterable[str]) -> Iterator[Sample]:
                             yield {**of, "cell": cell, "figure": metric.key}, figure.median
 
 
-def _cells(entries: Sequence[Entry]) -> Iterator[tuple[str, Point]]:
+def _cells(entries: Sequence[IndexEntry]) -> Iterator[tuple[str, Point]]:
     """Configurations with a valid record, each with its name among them."""
     points = [point for point in points_of(entries) if point.valid]
     axes = axes_of(points)
@@ -65,9 +65,9 @@ def _cells(entries: Sequence[Entry]) -> Iterator[tuple[str, Point]]:
         yield ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes) or point.config_id, point
 
 
-def _nights(site: Site, matrices: Iterable[str]) -> Iterator[tuple[str, float]]:
+def _nights(site: ResultsSite, matrices: Iterable[str]) -> Iterator[tuple[str, float]]:
     for matrix in matrices:
-        if is_night(matrix):
+        if is_nightly(matrix):
             entries = [one for one in site.index.of_matrix(matrix) if one.logical_date]
             newest = max((str(one.logical_date) for one in entries), default="")
             yield matrix, float(sum(one.sound for one in entries if one.logical_date == newest))

@@ -21,21 +21,21 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
-from faultline.comparison.answer import answer_of, unsound_of
-from faultline.comparison.findings.finding import miscounts, tells_tuples
+from faultline.comparison.findings.claims import miscounts, tells_tuples
+from faultline.comparison.sweep_summary import answer_of, unsound_of
 from faultline.engines.registry import ENGINES
-from faultline.records.columns import Column, Sheet
+from faultline.records.columns import CatalogueColumn, Sheet
 from faultline.records.format import count
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import JUDGED, Record
-from faultline.records.summary import Entry
 from faultline.reports.figures.configurations import PANEL_HEIGHT, legend_of
 from faultline.reports.figures.front import answer_view
 from faultline.reports.figures.parts import parts_figure
 from faultline.reports.html import environment, figures_json, own_text
+from faultline.reports.views.experiment_report import Pairs
 from faultline.reports.views.run import OVERSUBSCRIBED, period, run_view
 from faultline.reports.views.runs import columns_of, ordered, plain_rows
-from faultline.reports.views.story import Pairs
-from faultline.reports.views.sweep import Choice, SweepView
+from faultline.reports.views.sweep import MetricChoice, SweepView
 from faultline.system.text import counted
 
 # In words, what versions are known of: the engines, and what is there beside each.
@@ -75,7 +75,9 @@ def render(records: Sequence[Record], results: Path, *, title: str) -> str:
     figures: dict[str, go.Figure] = {}
     experiments = [run_view(record, results, row["number"]) for row, record in zip(rows, ordered(records), strict=True)]
     figures |= {view.plot: view.figure for view in experiments if view.figure is not None}
-    judged = SweepView([Entry.of(record) for record in ordered(records) if record.status in JUDGED], Choice())
+    judged = SweepView(
+        [IndexEntry.of(record) for record in ordered(records) if record.status in JUDGED], MetricChoice()
+    )
     overview: list[tuple[str, list[tuple[str, str]], list[tuple[str, str, bool]]]] = []
     for axis, panels in judged.panels if judged.entries else ():
         drawn = {f"overview-{len(overview)}-{place}": figure for place, (_, figure) in enumerate(panels)}
@@ -116,7 +118,7 @@ def render(records: Sequence[Record], results: Path, *, title: str) -> str:
 
 def _answer(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[str, Any] | None:
     """What the report says on top; nothing where its records ask nothing."""
-    entries = [Entry.of(record) for record in records]
+    entries = [IndexEntry.of(record) for record in records]
     answer, unsound = answer_of(entries), unsound_of(entries)
     if answer is not None and not answer.tells:
         answer = None
@@ -207,9 +209,9 @@ def _distinct(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(value for value in values if value))
 
 
-def _groups(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
+def _groups(columns: Sequence[CatalogueColumn]) -> list[tuple[str, list[CatalogueColumn]]]:
     """Columns under the heading that they share."""
-    groups: list[tuple[str, list[Column]]] = []
+    groups: list[tuple[str, list[CatalogueColumn]]] = []
     for column in columns:
         if groups and groups[-1][0] == column.group:
             groups[-1][1].append(column)

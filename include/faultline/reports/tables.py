@@ -18,7 +18,7 @@ from typing import Any
 
 from faultline.records.catalogue import KNOWN, columns_in
 from faultline.records.columns import Sheet
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 
 _IDENTITY = {column.key: column for column in columns_in(Sheet.EXPORT)}
 # `spark_jobs/aggregate.py`, which imports nothing of ours, has the same two; a test holds one against the other.
@@ -27,7 +27,7 @@ NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(?![\s\S])"
 _FORMULA, _NUMBER = (re.compile(pattern, re.ASCII) for pattern in (FORMULA, NUMBER))
 
 
-def table_of(entries: Sequence[Entry]) -> tuple[list[str], list[dict[str, Any]]]:
+def table_of(entries: Sequence[IndexEntry]) -> tuple[list[str], list[dict[str, Any]]]:
     """Column names, and a row by column name for each record."""
     rows = [_row(entry) for entry in entries]
     names = dict.fromkeys(name for row in rows for name in row)
@@ -35,7 +35,7 @@ def table_of(entries: Sequence[Entry]) -> tuple[list[str], list[dict[str, Any]]]
     return [*names, "reasons"], rows
 
 
-def as_csv(entries: Sequence[Entry]) -> bytes:
+def as_csv(entries: Sequence[IndexEntry]) -> bytes:
     """The table as CSV in UTF-8 with a header line."""
     names, rows = table_of(entries)
     text = io.StringIO(newline="")
@@ -52,7 +52,7 @@ def as_cell(value: Any) -> Any:
     return f"'{value}" if formula else value
 
 
-def as_parquet(entries: Sequence[Entry]) -> bytes:
+def as_parquet(entries: Sequence[IndexEntry]) -> bytes:
     """The table as Parquet; a column holds truth values, whole numbers, numbers or text, as all its values are."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -68,7 +68,7 @@ def as_parquet(entries: Sequence[Entry]) -> bytes:
     return target.getvalue()
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: IndexEntry) -> dict[str, Any]:
     computed = {one.key: value for one in KNOWN if one.read and (value := one.value(entry)) is not None}
     return {
         **{name: column.value(entry) for name, column in _IDENTITY.items()},

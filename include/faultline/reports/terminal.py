@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from faultline.experiment.workloads.registry import has_schedule, workload_of
-from faultline.records.columns import Column, Sheet
+from faultline.records.columns import CatalogueColumn, Sheet
 from faultline.records.find import find_record
 from faultline.records.format import (
     CONTROL,
@@ -33,10 +33,10 @@ from faultline.records.format import (
     window_of,
 )
 from faultline.records.record import SOUND, Record
+from faultline.reports.views.experiment_report import FaultReport, RecoverySpan, ReportEvent
 from faultline.reports.views.run import RunView, run_view
 from faultline.reports.views.runs import again, columns_of, load_of, plain_rows
 from faultline.reports.views.series import are_known
-from faultline.reports.views.story import Event, FaultView, Span
 from faultline.system.errors import ConfigError
 from faultline.system.files import check_target
 from faultline.system.settings import Settings
@@ -100,7 +100,7 @@ class ResultTable(Table):
             whole = self._part(self._columns, gap)
             if self._width(console, options, whole) <= options.max_width:
                 return [whole]
-        parts: list[list[Column]] = []
+        parts: list[list[CatalogueColumn]] = []
         groups = [list(group) for _, group in itertools.groupby(self._columns, lambda column: column.group)]
         identity, last = groups[0], groups[-1]
         for group in [*groups[1:-2], [*groups[-2], *last]]:
@@ -113,7 +113,7 @@ class ResultTable(Table):
                     parts.append([*identity, *piece])
         return [self._part(columns) for columns in parts]
 
-    def _part(self, columns: Sequence[Column], gap: int = 2) -> Table:
+    def _part(self, columns: Sequence[CatalogueColumn], gap: int = 2) -> Table:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0), show_edge=False)
         _fill(table, columns, self._texts)
         return table
@@ -123,14 +123,14 @@ class ResultTable(Table):
         return table.__rich_measure__(console, options.update(width=10_000)).maximum
 
 
-def _heading(column: Column) -> str:
+def _heading(column: CatalogueColumn) -> str:
     """Two short lines, since a group has no line of its own."""
     name = column.head(Sheet.RUNS)
     name = _SHORT.get(name, name)
     return f"CPU\n{name}" if column.group == "CPU" else f"{name}\n{'' if column.group == 'Audit' else column.unit}"
 
 
-def _fill(table: Table, columns: Sequence[Column], rows: Sequence[Mapping[str, str]]) -> None:
+def _fill(table: Table, columns: Sequence[CatalogueColumn], rows: Sequence[Mapping[str, str]]) -> None:
     for column in columns:
         justify: Literal["left", "right"] = "left" if column.left else "right"
         table.add_column(_heading(column), justify=justify, no_wrap=True)
@@ -219,7 +219,7 @@ def _configuration(record: Record) -> str:
     )
 
 
-def _fault(fault: FaultView, width: int) -> Iterable[RenderableType]:
+def _fault(fault: FaultReport, width: int) -> Iterable[RenderableType]:
     """One fault: what was planned and done, the parts of its recovery, and its events."""
     yield _title(f"Fault {fault.number}: {fault.what}")
     yield _indented(Text(fault.headline, style="bold red" if fault.censored else "bold"))
@@ -231,7 +231,7 @@ def _fault(fault: FaultView, width: int) -> Iterable[RenderableType]:
     yield _timeline(fault.events, of_fault=True, wide=width >= EVIDENCE_BESIDE)
 
 
-def _bars(fault: FaultView, width: int) -> Table:
+def _bars(fault: FaultReport, width: int) -> Table:
     """The parts below each other, each bar where and as long as the part lies in the whole."""
     bar_width = max(10, min(BAR_WIDTH, width - _BESIDE_BARS))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -243,7 +243,7 @@ def _bars(fault: FaultView, width: int) -> Table:
     return table
 
 
-def bar_text(span: Span, total_s: float, width: int = BAR_WIDTH) -> str:
+def bar_text(span: RecoverySpan, total_s: float, width: int = BAR_WIDTH) -> str:
     """A bar of `width` characters for `total_s` seconds; a part too short for one character is a sliver."""
     if total_s <= 0:
         return ""
@@ -253,7 +253,7 @@ def bar_text(span: Span, total_s: float, width: int = BAR_WIDTH) -> str:
     return " " * min(left, width - 1) + (_SLIVER if span.length_s > 0 else "")
 
 
-def _timeline(events: Sequence[Event], *, of_fault: bool, wide: bool) -> RenderableType:
+def _timeline(events: Sequence[ReportEvent], *, of_fault: bool, wide: bool) -> RenderableType:
     """Instant after T0, after t0 where there is a fault, name, and evidence: beside it, or below where it is narrow."""
     if not events:
         return _indented(Text("no event is known", style="dim"))

@@ -23,11 +23,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fault.process_sampler import SETTLED_S, Key
 from fault.procfs import all_pids, owner_of, stat_of
-from fault.sampling import SETTLED_S, Key
-from faultline.system.environment import allowed_in_a_thread
+from faultline.system.child_environment import allowed_in_a_thread
 from faultline.system.locks import is_measured
-from faultline.system.marks import BACKGROUND_MARK
+from faultline.system.process_tags import BACKGROUND_MARK
 
 LOWEST_NICENESS = 19
 # The kernel lets an ordinary user change one autogroup in a tenth of a second.
@@ -45,7 +45,7 @@ Stats = Mapping[Key, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Means:
+class BackgroundMethods:
     """What lowers a process here so that this user can take it back."""
 
     idle: bool
@@ -64,9 +64,9 @@ class Means:
         return f"background processes give way while a window is measured ({' and '.join(how)})"
 
 
-def means() -> Means:
+def means() -> BackgroundMethods:
     """What this process can do, found by trying it on a thread of its own."""
-    return Means(idle=_is_idle_taken_back(), groups=_are_sessions_weighed())
+    return BackgroundMethods(idle=_is_idle_taken_back(), groups=_are_sessions_weighed())
 
 
 def _is_idle_taken_back() -> bool:
@@ -117,7 +117,7 @@ def background_sessions(background: Collection[Key], others: Collection[Key], st
 class Background:
     """The background processes of one installation; whose a process is, is read once."""
 
-    def __init__(self, instance: str, ways: Means) -> None:
+    def __init__(self, instance: str, ways: BackgroundMethods) -> None:
         self._instance, self._ways = instance, ways
         self._known: dict[Key, bool] = {}
         self._groups: dict[Key, str] = {}
@@ -175,7 +175,7 @@ def restore(instance: str | None, window_lock: Path) -> list[int]:
     the pids."""
     if instance is None or is_measured(window_lock):
         return []
-    return Background(instance, Means(idle=False, groups=False)).restore()
+    return Background(instance, BackgroundMethods(idle=False, groups=False)).restore()
 
 
 def be_ordinary() -> None:

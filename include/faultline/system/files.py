@@ -170,7 +170,7 @@ def check_target(path: Path, option: str) -> None:
 MODE = 0o700
 
 
-def make_apart(link: Path, above: Path) -> Path:
+def make_private_folder(link: Path, above: Path) -> Path:
     """The folder that `link` names; made directly below `above` where there is none, the link before the folder.
 
     Raises InfrastructureError for one that is not this user's own, or that others may enter.
@@ -186,8 +186,8 @@ def make_apart(link: Path, above: Path) -> Path:
     return found
 
 
-def find_apart(link: Path) -> Path | None:
-    """The folder that `link` names; None where there is none. Raises InfrastructureError as `make_apart`."""
+def find_private_folder(link: Path) -> Path | None:
+    """The folder that `link` names; None where there is none. Raises InfrastructureError as `make_private_folder`."""
     found = _named_by(link)
     if found is None or not os.path.lexists(found):
         return None
@@ -195,10 +195,10 @@ def find_apart(link: Path) -> Path | None:
     return found
 
 
-def remove_apart(link: Path) -> None:
+def remove_private_folder(link: Path) -> None:
     """Removes the folder that `link` names, with all that it holds, and the link; harmless where there is none. Raises
-    InfrastructureError as `make_apart`."""
-    folder = find_apart(link)
+    InfrastructureError as `make_private_folder`."""
+    folder = find_private_folder(link)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
     link.unlink(missing_ok=True)

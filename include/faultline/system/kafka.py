@@ -16,7 +16,7 @@ from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Instant
 from faultline.system.secrets import HARNESS, MECHANISM, PROTOCOL, WORKLOAD, login_file, options_file, require_private
 from faultline.system.settings import ENDPOINTS, INSTANCE, Settings, load_settings, targets_folder
-from generators.login import read_login
+from generators.kafka_credentials import read_login
 
 
 def kafka_client(

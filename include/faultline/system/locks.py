@@ -53,7 +53,7 @@ _PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
-class Claim:
+class LockClaim:
     """A process that says that it has the machine, or wants it. `started`: clock ticks since the machine's start;
     `own`: whether it is this user's."""
 
@@ -102,7 +102,7 @@ class MachineLock:
 
     name: str
 
-    def take(self, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> Claim | None:
+    def take(self, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> LockClaim | None:
         """Takes the machine for this process's life, which must be a recorder's; returns which of this user's recorders
         had it while it waited.
 
@@ -118,11 +118,11 @@ class MachineLock:
         _call(HOLDS)
         return before
 
-    def holder(self) -> Claim | None:
+    def holder(self) -> LockClaim | None:
         """The experiment that has the machine, of whichever installation and user; None when it is free."""
         return _holder(one for one in _claims() if one.is_of(self.name))
 
-    def _await_turn(self, deadline: float, over: Callable[[], bool], usual: str) -> Claim | None:
+    def _await_turn(self, deadline: float, over: Callable[[], bool], usual: str) -> LockClaim | None:
         """Returns when this process has said that it wants the machine, and nobody else says anything."""
         before, told = None, False
         hold_s, want_s = OTHERS_HOLD_S, OTHERS_WANT_S
@@ -140,7 +140,7 @@ class MachineLock:
             holder = _holder(ahead)
             # What another user wrote is not where to look for what is done.
             before = holder if holder is not None and holder.own else before
-            for line in () if told else pretenders():
+            for line in () if told else false_lock_holders():
                 say(f"machine: {line}; it is not waited for")
             told, began = True, time.monotonic()
             until = deadline if holder is None or holder.own else min(deadline, began + hold_s)
@@ -153,7 +153,7 @@ class MachineLock:
             elif not all(one.own for one in minded):
                 want_s -= waited_s
 
-    def _own_and_others(self) -> tuple[Claim, list[Claim]]:
+    def _own_and_others(self) -> tuple[LockClaim, list[LockClaim]]:
         claims = [one for one in _claims() if one.is_of(self.name)]
         own = next((one for one in claims if one.pid == os.getpid()), None)
         if own is None:
@@ -166,7 +166,7 @@ class MachineLock:
         return self.holder() is None
 
 
-def pretenders() -> list[str]:
+def false_lock_holders() -> list[str]:
     """Processes that say that they have the machine and are no experiments, in words. Nobody waits for them."""
     return [
         f"pid {one.pid} of {one.user} says that it has the machine, and is no experiment: "
@@ -176,7 +176,7 @@ def pretenders() -> list[str]:
     ]
 
 
-def _refusal(one: Claim) -> str:
+def _refusal(one: LockClaim) -> str:
     if one.own:
         rest = "is being measured; wait for it, or stop it" if one.holds else "wants it, too; measure again"
     else:
@@ -185,12 +185,12 @@ def _refusal(one: Claim) -> str:
     return f"machine: {one.text} {rest}"
 
 
-def _holder(claims: Iterable[Claim]) -> Claim | None:
+def _holder(claims: Iterable[LockClaim]) -> LockClaim | None:
     """Who has the machine: this user's, whatever another says."""
     return min((one for one in claims if one.holds), key=lambda one: not one.own, default=None)
 
 
-def _await_change(holder: Claim | None, deadline: float, over: Callable[[], bool]) -> None:
+def _await_change(holder: LockClaim | None, deadline: float, over: Callable[[], bool]) -> None:
     """Returns when there is something new to look for."""
     if holder is None:
         time.sleep(DRAW_BACK_S)
@@ -216,14 +216,14 @@ def _await_end(pid: int, limit_s: float) -> None:
         os.close(descriptor)
 
 
-def _claims() -> Iterator[Claim]:
+def _claims() -> Iterator[LockClaim]:
     """All processes that say something of the machine."""
     for name in os.listdir(_PROC):
         if name.isdecimal() and (claim := _claim(int(name))) is not None:
             yield claim
 
 
-def _claim(pid: int) -> Claim | None:
+def _claim(pid: int) -> LockClaim | None:
     """What a process says of the machine; None when it says nothing, or has ended."""
     with contextlib.suppress(OSError, psutil.Error):
         called = _called(pid)
@@ -232,7 +232,9 @@ def _claim(pid: int) -> Claim | None:
             command = tuple(process.cmdline())
             # One that nobody has buried yet has kept its name, and has no command any more.
             own = process.uids().real == os.getuid()
-            return Claim(pid, start_ticks(pid), process.username(), command, called == HOLDS, own) if command else None
+            return (
+                LockClaim(pid, start_ticks(pid), process.username(), command, called == HOLDS, own) if command else None
+            )
     return None
 
 
@@ -264,11 +266,11 @@ class FileLock:
     path: Path
 
     @contextlib.contextmanager
-    def held(self, *, shared: bool = False, limit_s: float = math.inf) -> Iterator[Hold]:
+    def held(self, *, shared: bool = False, limit_s: float = math.inf) -> Iterator[LockHold]:
         """The lock, while it lasts; without it after `limit_s` seconds."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            hold, began, waited_s = Hold(descriptor), time.monotonic(), 0.0
+            hold, began, waited_s = LockHold(descriptor), time.monotonic(), 0.0
             while not (got := hold.take(shared=shared)) and waited_s < limit_s:
                 time.sleep(POLL_S)
                 waited_s = time.monotonic() - began
@@ -279,7 +281,7 @@ class FileLock:
 
 
 @dataclass
-class Hold:
+class LockHold:
     """An open file whose lock was asked for. `waited_s`: how long that took; None where it was not to be had."""
 
     descriptor: int

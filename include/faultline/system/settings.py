@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+from faultline.system.child_environment import shares_results
 from faultline.system.endpoints import HERE, Endpoints, Placement, read_placement
 from faultline.system.endpoints import HOST as HOST
-from faultline.system.environment import shares_results
 from faultline.system.errors import ConfigError
-from faultline.system.files import find_apart, make_apart, undamaged
+from faultline.system.files import find_private_folder, make_private_folder, undamaged
 
 ROOT = Path(__file__).resolve().parents[3]
 # Spark workers of an installation on one machine, and the least of one on several.
@@ -142,14 +142,14 @@ class Settings:
 
     @property
     def session_socket(self) -> Path:
-        """Where the Spark that stays takes its jobs; see `faultline.engines.spark.session`."""
+        """Where the Spark that stays takes its jobs; see `faultline.engines.spark.job_client`."""
         return self._socket("session")
 
     def _socket(self, name: str) -> Path:
         inside = self.home / f"{name}.sock"
         if len(str(inside)) <= MAX_SOCKET_PATH:
             return inside
-        elsewhere = find_apart(self._sockets)
+        elsewhere = find_private_folder(self._sockets)
         return inside if elsewhere is None else elsewhere / f"{name}.sock"
 
     @property
@@ -158,9 +158,9 @@ class Settings:
         return self.home / "sockets"
 
     def make_place_for_sockets(self) -> None:
-        """To be called before anybody is to listen. Raises InfrastructureError as `make_apart`."""
+        """To be called before anybody is to listen. Raises InfrastructureError as `make_private_folder`."""
         if len(str(self.home / "supervisor.sock")) > MAX_SOCKET_PATH:
-            make_apart(self._sockets, Path(tempfile.gettempdir()))
+            make_private_folder(self._sockets, Path(tempfile.gettempdir()))
 
     @property
     def endpoints(self) -> Endpoints:
@@ -196,7 +196,7 @@ ENDPOINTS = "endpoints.json"
 
 
 def targets_folder(home: Path) -> Path:
-    """Where an installation keeps what it knows of targets; see `faultline.system.target`."""
+    """Where an installation keeps what it knows of targets; see `faultline.system.target_registry`."""
     return home / "targets"
 
 

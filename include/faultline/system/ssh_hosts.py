@@ -15,7 +15,7 @@ from faultline.system.files import undamaged
 from faultline.system.settings import Settings
 
 if TYPE_CHECKING:  # the SSH library takes a quarter of a second
-    from fault.connection import RemoteHost
+    from fault.ssh_connection import RemoteHost
 
 
 SSH_HOSTS = "ssh_hosts.json"
@@ -66,8 +66,8 @@ def remote_hosts(listed: Mapping[str, Mapping[str, Any]]) -> dict[str, RemoteHos
 
 
 def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
-    from fault.connection import RemoteHost
-    from fault.shipping import PYTHON
+    from fault.remote_bootstrap import PYTHON
+    from fault.ssh_connection import RemoteHost
 
     return RemoteHost(
         host=str(values["host"]),

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from fault import parameters
+from fault import fault_spec
 from faultline.system.errors import ConfigError
 
 # Says a line to whoever waits, on standard error or in a task's log.
@@ -36,7 +36,7 @@ def finite(value: float | None) -> float | None:
 def suggest(name: str, known: Iterable[Any]) -> str:
     """`; did you mean X?` for the nearest known name, else the list of known names, or that there is none."""
     names = [str(item) for item in known]
-    return parameters.suggest(name, names) if names else "; there is none yet"
+    return fault_spec.suggest(name, names) if names else "; there is none yet"
 
 
 def require_keys(where: str, given: Iterable[Any], known: Collection[str]) -> None:

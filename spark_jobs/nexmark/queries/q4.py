@@ -19,7 +19,7 @@ EVENT_TIME = True
 KEY = ("category",)
 
 
-class Means(StatefulProcessor):
+class CategoryMeans(StatefulProcessor):
     """Count and sum of the prices of one category."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -44,5 +44,5 @@ def query(streams: Streams) -> DataFrame:
     """Columns category, final, newest; a row for each category with new winners, in each batch."""
     winners = winning_bids(streams, ("category",), ("price",)).select("auction.category", "bid.price", "newest")
     return winners.groupBy("category").transformWithStateInPandas(
-        Means(), "category LONG, final LONG, newest LONG", outputMode="Append", timeMode="None"
+        CategoryMeans(), "category LONG, final LONG, newest LONG", outputMode="Append", timeMode="None"
     )

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from tests.support.spark_session import PROGRAMS
 
-from running import burning, bytes_hashed_a_us  # isort: skip  # a program's neighbour
+from workload_runner import burning, bytes_hashed_a_us  # isort: skip  # a program's neighbour
 
 pytestmark = pytest.mark.timeout(900)
 assert PROGRAMS

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from faultline.engines.known_truth.harvest import tables
+from faultline.engines.ground_truth.harvest import tables
 from tests.support.planted import INPUTS, OPEN, OPEN_MS, OPENER, OUTPUTS, T0_MS, TIMES, Planted, leibniz
 
 from harvest import with_batches  # isort: skip  # a program's neighbour, like the next ones
-from counts import count_keys  # isort: skip
+from output_matching import count_keys  # isort: skip
 from harvest import harvest  # isort: skip
 from word_count import halves, summed, tuple_hash  # isort: skip
-from stock_tuples import with_events, with_late  # isort: skip
+from harvest_stock import with_events, with_late  # isort: skip
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -17,7 +17,7 @@ from faultline.experiment.workloads.nexmark_events import AWAITING_TIME, KINDS, 
 from faultline.system.settings import ROOT
 from generators.curve import parse_curve
 from generators.nexmark import NexmarkEvents, rules_of
-from generators.pacing import Schedule
+from generators.pacing import SendSchedule
 from tests.support.choice import chosen
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_whole_events_are_made_and_whole_results_arrive(spark: SparkSession, que
     from nexmark.catalogue import Streams, load
 
     assert set(reads(query)) == streams_of(query)
-    rows = made.Events(spark.range(1000).withColumnRenamed("id", "n"), made.Rules(), reads(query))
+    rows = made.NexmarkEventSource(spark.range(1000).withColumnRenamed("id", "n"), made.EventRules(), reads(query))
     results = load(query).build(spark, Streams(rows.person(), rows.auction(), rows.bid()))
     execution = results._jdf.queryExecution()  # type: ignore[operator]
     plan = execution.optimizedPlan().toString()
@@ -81,7 +81,9 @@ def test_events_that_nobody_reads_change_nothing(spark: SparkSession) -> None:
 
     numbers = spark.range(5000).withColumnRenamed("id", "n")
     for kind in KINDS:
-        alone, beside = (getattr(made.Events(numbers, made.Rules(), read), kind)() for read in ((kind,), KINDS))
+        alone, beside = (
+            getattr(made.NexmarkEventSource(numbers, made.EventRules(), read), kind)() for read in ((kind,), KINDS)
+        )
         assert alone.exceptAll(beside).isEmpty() and alone.count() == beside.count() > 0
 
 
@@ -90,7 +92,7 @@ def test_the_sink_gets_every_column_of_a_running_stream(spark: SparkSession, tmp
     from nexmark.catalogue import Streams, load, plain
 
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1000).load().selectExpr("value AS n")
-    rows = made.Events(numbers, made.Rules())
+    rows = made.NexmarkEventSource(numbers, made.EventRules())
     query = load("q22")
     results = plain(query.build(spark, Streams(rows.person(), rows.auction(), rows.bid())), query)
     writer = results.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
@@ -113,7 +115,7 @@ def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession, share:
     lines = [line.decode() for line in source.events(numbers, source.due_ms(numbers))]
     sent = parsed(spark.createDataFrame(pd.DataFrame({"value": lines})))
     rows = spark.createDataFrame(pd.DataFrame({"n": numbers.astype("int64")}))
-    own = made.Events(rows, made.Rules.of(given))
+    own = made.NexmarkEventSource(rows, made.EventRules.of(given))
     for name, fields in (("person", made.PERSON), ("auction", made.AUCTION), ("bid", made.BID)):
         columns = ["n", *fields]
         there, here = (
@@ -130,12 +132,12 @@ def test_event_time_runs_through_a_curve(spark: SparkSession) -> None:
     config = parse_configuration(
         {"workload": "nexmark", "rate": 1000, "rate_curve": {"kind": "ramp", "from_s": 2, "until_s": 6, "to": 3000}}
     )
-    given = made.Rules.of({**config.input_source()["rules"], "curve": pieces(config)})
+    given = made.EventRules.of({**config.input_source()["rules"], "curve": pieces(config)})
     numbers = np.arange(0, 20_000, 7, dtype=np.uint64)
     rows = spark.createDataFrame(pd.DataFrame({"n": numbers.astype("int64")}))
     times = rows.select("n", made._at(given, F.col("n")).alias("at")).toPandas().sort_values("n")["at"].to_numpy()
     curve = parse_curve(config.rate_curve or {}, base=1000, low=0, high=1e6)
-    due_ms = Schedule.over(1000, 60, curve).due_of(numbers) / 1e6
+    due_ms = SendSchedule.over(1000, 60, curve).due_of(numbers) / 1e6
     assert np.abs(times - given.start_ms - due_ms).max() <= 1.5
 
 
@@ -160,8 +162,8 @@ def sent(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.parametrize("query", chosen(QUERIES, CHOSEN))
 def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, sent: DataFrame, query: str) -> None:
+    from harvest_nexmark import harvest_nexmark, prepare_state
     from nexmark.catalogue import load, output, parsed
-    from nexmark_tuples import harvest_nexmark, prepare_state
 
     prepare_state(spark)
     one = load(query)
@@ -206,8 +208,8 @@ def test_events_beyond_the_last_commit_are_undrained_and_not_lost(
     spark: SparkSession, sent: DataFrame, query: str
 ) -> None:
     """Also where a batch that was not committed has put out what they change; a result of the others is lost."""
+    from harvest_nexmark import harvest_nexmark, prepare_state
     from nexmark.catalogue import load, output, parsed
-    from nexmark_tuples import harvest_nexmark, prepare_state
 
     prepare_state(spark)
     one, cut = load(query), 4000

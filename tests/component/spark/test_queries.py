@@ -23,14 +23,14 @@ from pyspark.sql import functions as F
 
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.registry import WORKLOADS
-from generators.chance import hash_int, hash_long, seeds
+from generators.counter_rng import hash_int, hash_long, seeds
 from tests.support.planted import OPEN, OPENER, TIMES, leibniz
 from tests.support.spark_session import PROGRAMS
 
 from harvest import KINDS  # isort: skip  # a program's neighbour, like the next ones
 from word_count import halves, summed  # isort: skip
 from pi import pi, series  # isort: skip
-from counts import CHUNK, sums  # isort: skip
+from output_matching import CHUNK, sums  # isort: skip
 from stock import stock_group_by  # isort: skip
 from stock import stock_join  # isort: skip
 from word_count import word_count  # isort: skip

@@ -12,7 +12,7 @@ from benchmarks import two_sides
 from benchmarks.calibration import run
 from benchmarks.monte_carlo import Floats, standard
 from benchmarks.two_sides import TWO_SIDES, apart, paired, rank_sums, signed_ranks
-from faultline.comparison.statistics.estimate import Between, Row, estimate
+from faultline.comparison.statistics.estimate import Between, PairedRow, estimate
 
 
 def known(values: Floats) -> tuple[Floats, Floats]:
@@ -53,7 +53,10 @@ def test_what_is_calibrated_is_what_the_product_computes(open_share: float) -> N
     values = rng.normal(10, 1, (30, 2, 6, 3)) + rng.normal(0, 1, (30, 2, 6, 1))
     watched = float(np.quantile(values, 1 - open_share)) if open_share else math.inf
     low, high = np.minimum(values, watched), np.where(values > watched, math.inf, values)
-    for method, rows in ((paired, lambda a, b: Row(dict(enumerate(a)), dict(enumerate(b)))), (apart, Row.apart)):
+    for method, rows in (
+        (paired, lambda a, b: PairedRow(dict(enumerate(a)), dict(enumerate(b)))),
+        (apart, PairedRow.apart),
+    ):
         for number, found in enumerate(method(low, high, rng)):
             sides = [
                 [Between(float(np.median(run[0])), float(np.median(run[1]))) for run in zip(*each, strict=True)]

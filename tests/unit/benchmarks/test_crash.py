@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from benchmarks import crash
-from benchmarks.broken_sweeps import Diary, require_none
+from benchmarks.broken_sweeps import BenchmarkLog, require_none
 from benchmarks.crash import RANDOM_KILLS, ROLES, STEPS, VICTIMS, Kill, Kills, figures, is_due, plan_kills
-from benchmarks.figure import Figure, total
-from benchmarks.leftovers import tally
+from benchmarks.figure import BenchmarkFigure, total
+from benchmarks.leak_check import tally
 from benchmarks.long_sweep import LOCKED, fixed_cost, growth, lines_with
-from faultline.records.manifest import ManifestCell
 from faultline.records.record import Record
+from faultline.records.sweep_plan import SweepCell
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT, Settings
 from faultline.system.text import Say
@@ -78,8 +78,8 @@ def record(attempt: str, repetition: int, status: str) -> Record:
     return sample(attempt=attempt, repetition=repetition, status=status, reasons=[] if status == "valid" else ["x: y"])
 
 
-def cell(repetition: int) -> ManifestCell:
-    return ManifestCell(config={}, config_id=record("0", 0, "valid").config_id, repetition=repetition)
+def cell(repetition: int) -> SweepCell:
+    return SweepCell(config={}, config_id=record("0", 0, "valid").config_id, repetition=repetition)
 
 
 def test_cells_are_counted_by_their_valid_records() -> None:
@@ -132,7 +132,7 @@ def test_a_sweep_of_an_interrupted_call_is_brought_to_its_end(
     airflow, settings = Airflow(known, states), Settings(ROOT, tmp_path / "home", tmp_path / "results")
     monkeypatch.setattr("benchmarks.broken_sweeps.AirflowApi", lambda _: airflow)
     monkeypatch.setattr("benchmarks.broken_sweeps.series_tally", lambda *_: tally([], "b1", [], []))
-    diary = Diary(tmp_path / "crash.jsonl", "kill")
+    diary = BenchmarkLog(tmp_path / "crash.jsonl", "kill")
     diary.note("run", series="crash-1", run_id="crash-1-0")
     ((series, runs),) = diary.unfinished.items()
     sweep = Kills(settings, diary, print).finish(series, runs)
@@ -179,7 +179,7 @@ def test_acts_are_done_once_each_and_a_red_sweep_is_triggered_again(
     monkeypatch.setattr("benchmarks.broken_sweeps.calm", lambda *_: None)
     monkeypatch.setattr("benchmarks.broken_sweeps.left_behind", lambda *_: {"orphans": total([0.0])})
     monkeypatch.setattr("benchmarks.broken_sweeps.new_series", lambda name: f"{name}-{len(airflow.triggered)}")
-    diary = Diary(tmp_path / "crash.jsonl", "kill")
+    diary = BenchmarkLog(tmp_path / "crash.jsonl", "kill")
     assert Acts(settings, diary, print).go_through(plan_kills()[:5])["orphans"].value == 0
     assert [line["number"] for line in diary.acts] == list(range(5)) and not diary.unfinished
     assert airflow.triggered == ["crash-0-0", "crash-0-1", "crash-2-0"], "the first sweep was red once"
@@ -201,7 +201,7 @@ def test_figures_are_sums_over_sweeps() -> None:
 
 
 def test_what_must_not_be_is_named() -> None:
-    found: dict[str, Figure] = {
+    found: dict[str, BenchmarkFigure] = {
         name: total([0.0]) for name in ("lost_records", "duplicate_records", "remeasured", "orphan_ports", "unsaid")
     }
     require_none("crash", found, ["unsaid"])
@@ -213,15 +213,18 @@ def test_what_must_not_be_is_named() -> None:
 def test_the_diary_survives_a_crash_amid_a_line_and_knows_older_ones(tmp_path: Path) -> None:
     path = tmp_path / "crash.jsonl"
     path.write_text('{"kind": "run", "series": "s0", "run_id": "s0-0"}\n')
-    Diary(path, "kill").note("kill", number=3, victim="task")
+    BenchmarkLog(path, "kill").note("kill", number=3, victim="task")
     with path.open("a") as file:
         file.write('{"event": "swe')
-    again = Diary(path, "kill")
+    again = BenchmarkLog(path, "kill")
     again.note("sweep", series="s1")
-    assert (Diary(path, "kill").done, [line["series"] for line in Diary(path, "kill").sweeps]) == ({3}, ["s1"])
-    assert Diary(path, "kill").unfinished == {"s0": ["s0-0"]}
+    assert (BenchmarkLog(path, "kill").done, [line["series"] for line in BenchmarkLog(path, "kill").sweeps]) == (
+        {3},
+        ["s1"],
+    )
+    assert BenchmarkLog(path, "kill").unfinished == {"s0": ["s0-0"]}
     again.move_aside()
-    assert not path.exists() and Diary(path, "kill").acts == []
+    assert not path.exists() and BenchmarkLog(path, "kill").acts == []
 
 
 def test_the_fixed_cost_is_what_an_experiment_takes_besides_its_measuring() -> None:

@@ -7,22 +7,22 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks import decide as subject
-from benchmarks.decide import BLOCKS, BUDGET, CELLS, ERROR, MOST, Scatter, decided, run, scatters
-from faultline.comparison.statistics.sequential import Judged, Method, Outcome, bounds
+from benchmarks import sequential_error_rate as subject
+from benchmarks.sequential_error_rate import BLOCKS, BUDGET, CELLS, ERROR, MOST, NoiseModel, decided, run, scatters
+from faultline.comparison.statistics.sequential import Method, SequentialDecision, SequentialResult, bounds
 
 LIMITS = bounds(Method.T, MOST, BLOCKS, ERROR / (CELLS - 1))
 
 
 def test_each_cell_is_so_much_more_than_the_one_before() -> None:
-    scatter, rng = Scatter((0.0, 1e-9), Method.T, level=10.0, resolution=1.0, watched=13.0), np.random.default_rng(1)
+    scatter, rng = NoiseModel((0.0, 1e-9), Method.T, level=10.0, resolution=1.0, watched=13.0), np.random.default_rng(1)
     assert scatter.cell(1, 0.2, 1, rng) == [(pytest.approx(11.0), pytest.approx(12.0))]
     assert scatter.cell(2, 0.2, 1, rng) == [(13.0, math.inf)], "longer than anybody watched"
 
 
 def test_cells_stop_when_their_comparisons_are_decided() -> None:
     """With hardly any scatter at the first look; with much of it never."""
-    rng, quiet, wild = np.random.default_rng(1), Scatter((-1e-3, 1e-3), Method.T), Scatter((-1.0, 1.0), Method.T)
+    rng, quiet, wild = np.random.default_rng(1), NoiseModel((-1e-3, 1e-3), Method.T), NoiseModel((-1.0, 1.0), Method.T)
     first = next(number for number, limit in enumerate(LIMITS, 1) if limit is not None)
     found = decided(quiet, 0.2, LIMITS, rng)
     assert (found.said, found.experiments) == ([True] * (CELLS - 1), first * CELLS)
@@ -32,18 +32,18 @@ def test_cells_stop_when_their_comparisons_are_decided() -> None:
 @pytest.mark.parametrize(
     ("outcome", "low", "planted", "true"),
     [
-        (Outcome.WITHIN, -0.02, 0.05, True),
-        (Outcome.WITHIN, -0.02, 0.1, False),
-        (Outcome.DIFFERS, 0.04, 0.05, True),
-        (Outcome.DIFFERS, 0.06, 0.05, False),
-        (Outcome.DIFFERS, -0.5, 0.05, False),
-        (Outcome.OPEN, -0.5, 0.05, None),
+        (SequentialDecision.WITHIN, -0.02, 0.05, True),
+        (SequentialDecision.WITHIN, -0.02, 0.1, False),
+        (SequentialDecision.DIFFERS, 0.04, 0.05, True),
+        (SequentialDecision.DIFFERS, 0.06, 0.05, False),
+        (SequentialDecision.DIFFERS, -0.5, 0.05, False),
+        (SequentialDecision.OPEN, -0.5, 0.05, None),
     ],
 )
 def test_what_is_said_is_held_against_what_was_planted(
-    outcome: Outcome, low: float, planted: float, true: bool | None
+    outcome: SequentialDecision, low: float, planted: float, true: bool | None
 ) -> None:
-    assert subject._truth(Judged(outcome, 0.0, low, low + 0.05, 9, 0.1), planted, 0.1) is true
+    assert subject._truth(SequentialResult(outcome, 0.0, low, low + 0.05, 9, 0.1), planted, 0.1) is true
 
 
 def test_every_scatter_gets_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:

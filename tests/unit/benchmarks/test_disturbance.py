@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from benchmarks import blocks as experiments
-from benchmarks.broken_sweeps import Diary
+from benchmarks.broken_sweeps import BenchmarkLog
 from benchmarks.neighbours import disturbance
 from benchmarks.neighbours.disturbance import (
     AGAIN,
@@ -104,9 +104,9 @@ def test_an_interrupted_benchmark_measures_what_is_missing(tmp_path: Path, monke
     monkeypatch.setattr(disturbance, "LONGEST_S", 5.0)
     three = neighbours((0.1,), True)
     with pytest.raises(InfrastructureError):
-        measure(Diary(tmp_path / "diary.jsonl", MEASURED), three, 2, [], lambda text: None)
+        measure(BenchmarkLog(tmp_path / "diary.jsonl", MEASURED), three, 2, [], lambda text: None)
     asked.append(("interrupted", ""))
-    blocks = measure(Diary(tmp_path / "diary.jsonl", MEASURED), three, 2, [], lambda text: None)
+    blocks = measure(BenchmarkLog(tmp_path / "diary.jsonl", MEASURED), three, 2, [], lambda text: None)
     assert [set(block) for block in blocks] == [{one.name for one in three}] * 2
     assert len(asked) == len(set(asked)) == 2 * 3 + 1, "none twice"
 

@@ -14,7 +14,7 @@ from benchmarks.fault_timing import EVERY_S, FIRST_S, FULL, QUICK, errors_ms, fi
 from fault.identity import Tokens
 from fault.victims import find_victims
 from faultline.experiment.attempt import Attempt
-from faultline.lifecycle.assignment import read_assignment
+from faultline.lifecycle.scheduler_input import read_assignment
 from faultline.system.errors import InfrastructureError
 from tests.support.attempts import ENDPOINTS
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.gate import CONFIGURATIONS, PAIRS, SCATTERS, judged, p_worse, run
+from benchmarks.gate_error_rate import CONFIGURATIONS, PAIRS, SCATTERS, judged, p_worse, run
 from faultline.comparison.compare import metrics_named
-from faultline.comparison.gate.verdict import DOUBTS, Finding, Paired, Pairs, judge_gate, p_above
-from faultline.orchestration.nights import nightly
+from faultline.comparison.regression_gate.verdict import DOUBTS, GateStatus, Paired, Pairs, judge_gate, p_above
+from faultline.orchestration.nightly import dag_factory
 
 
 @pytest.mark.parametrize("name", SCATTERS)
@@ -34,12 +34,12 @@ def test_nights_are_judged_as_the_product_judges_them() -> None:
         for day in range(3):
             verdict = judge_gate(nights[: day + 1])
             assert any(one.finding in DOUBTS for one in verdict.cells) == doubted[day]
-            assert bool(verdict.of(Finding.WORSE)) == shut[day]
+            assert bool(verdict.of(GateStatus.WORSE)) == shut[day]
         assert p_worse(season[0, 0]) == pytest.approx(p_above(season[0, 0].tolist()))
 
 
 def test_it_draws_what_a_night_measures() -> None:
-    assert PAIRS == nightly.PAIRS and len(nightly.DEFAULT_SET) == CONFIGURATIONS
+    assert PAIRS == dag_factory.PAIRS and len(dag_factory.DEFAULT_SET) == CONFIGURATIONS
 
 
 def test_a_season_is_seldom_red_by_mistake() -> None:

@@ -15,7 +15,14 @@ import pytest
 from benchmarks.speed import aggregate
 from benchmarks.speed.harvest import SUBJECTS, wrong
 from benchmarks.speed.spark_job import Cost, Size, exponent, growth_figures, power, submit_command
-from benchmarks.topics import Filled, StockJoin, WordCount, batch_bounds, committed, emission_instants
+from benchmarks.synthetic_topics import (
+    Filled,
+    StockJoinModel,
+    WordCountModel,
+    batch_bounds,
+    committed,
+    emission_instants,
+)
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.experiment.config import parse_configuration
 from faultline.system.settings import Settings
@@ -79,7 +86,7 @@ def test_word_count_emits_what_changed_with_all_that_was_counted() -> None:
     def emitted(*lines: bytes) -> dict[str, tuple[str, int]]:
         return {one.key: (one.value.split(" ")[0], one.tuples) for one in engine.batch(lines, [0] * len(lines))}
 
-    engine = WordCount(2)
+    engine = WordCountModel(2)
     assert emitted(b"a b a") == {"a": ("2", 2), "b": ("1", 1)}
     assert emitted(b"a c") == {"a": ("3", 1), "c": ("1", 1)}
     assert engine.counted == 5
@@ -87,7 +94,7 @@ def test_word_count_emits_what_changed_with_all_that_was_counted() -> None:
 
 def test_word_count_adds_up_hashes_whatever_the_batches() -> None:
     lines = [b"a b a", b"b", b"c a", b"a b c"]
-    once, twice, elsewhere = WordCount(2), WordCount(2), WordCount(3)
+    once, twice, elsewhere = WordCountModel(2), WordCountModel(2), WordCountModel(3)
     whole = {one.key: one.value for one in once.batch(lines, [0] * 4)}
     parts = [*twice.batch(lines[:1], [0]), *twice.batch(lines[1:], [0] * 3)]
     assert {one.key: one.value for one in parts} == whole
@@ -109,7 +116,7 @@ def _time(at_ms: int) -> str:
 
 
 def test_stock_join_pairs_within_windows_and_leaves_late_records_out() -> None:
-    engine = StockJoin(parse_configuration({"workload": "stock_join", "fault": "none"}))
+    engine = StockJoinModel(parse_configuration({"workload": "stock_join", "fault": "none"}))
     opening = int(OPEN.astype("int64"))
     assert engine.batch([quote(1000, 2.5)], [1000]) == [], "nothing to pair it with"
     late = position(3000 - 3_600_000, 7, 100)

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import installation
 from benchmarks.installation import alone, own_home, own_services
-from benchmarks.power.disk import own_disk
+from benchmarks.power_loss.disk import own_disk
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
 
@@ -58,9 +58,9 @@ def test_a_place_that_was_refused_leaves_the_database_as_it_was(ended: list[Path
 
 def test_a_disk_is_mounted_by_one_call_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    monkeypatch.setattr("benchmarks.power.disk.os.geteuid", lambda: 0)
-    monkeypatch.setattr("benchmarks.power.disk._have_own_mounts", lambda: None)
-    monkeypatch.setattr("benchmarks.power.disk._system", lambda program, *_: done.append(program))
+    monkeypatch.setattr("benchmarks.power_loss.disk.os.geteuid", lambda: 0)
+    monkeypatch.setattr("benchmarks.power_loss.disk._have_own_mounts", lambda: None)
+    monkeypatch.setattr("benchmarks.power_loss.disk._system", lambda program, *_: done.append(program))
     with alone(tmp_path / "disk.img"), pytest.raises(ConfigError, match=REFUSED), own_disk(tmp_path / "disk", 32):
         pass
     assert done == []

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.matrices import PRESET, QUICK, Outcome, figures, form, troubles
+from benchmarks.matrices import PRESET, QUICK, MatrixOutcome, figures, form, troubles
 from faultline.experiment.matrices import MATRICES
 from tests.unit.sample_records import sample
 
 REASON = "schedule-lag: p99 is 30 ms"
 
 
-def outcome(*statuses: str, state: str = "success", matrix: str = "input_rate") -> Outcome:
+def outcome(*statuses: str, state: str = "success", matrix: str = "input_rate") -> MatrixOutcome:
     records = tuple(sample(status=one, reasons=[] if one == "valid" else [REASON]) for one in statuses)
-    return Outcome(matrix, "s1", state, 60.0, records)
+    return MatrixOutcome(matrix, "s1", state, 60.0, records)
 
 
 def test_every_matrix_has_the_preset_and_the_quick_ones_exist() -> None:
@@ -39,7 +39,7 @@ def test_a_matrix_with_a_valid_record_is_fine_however_many_tries_it_took() -> No
         (outcome("valid", state="failed"), "input_rate: its run ended as failed"),
     ],
 )
-def test_what_went_wrong_is_named(ended: Outcome, said: str) -> None:
+def test_what_went_wrong_is_named(ended: MatrixOutcome, said: str) -> None:
     assert troubles(ended) == [said]
 
 

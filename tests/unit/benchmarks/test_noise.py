@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.truth.noise import BATCHES, back_of, draw, figures, limits_at, slow
-from benchmarks.truth.noisy_engine import Noise, batches_of, run, scattered
-from faultline.experiment.common import RECOVERED_WITHIN
+from benchmarks.ground_truth.noisy_engine import Noise, batches_of, run, scattered
+from benchmarks.ground_truth.recovery_rule_noise import BATCHES, back_of, draw, figures, limits_at, slow
+from faultline.experiment.common_parameters import RECOVERED_WITHIN
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.1, 0.3]))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.figure import summarise
-from benchmarks.own_speed import SpeedNight, as_json, judge_speed, read_nights
-from faultline.comparison.compare import Verdict
+from benchmarks.own_speed import SpeedRun, as_json, judge_speed, read_nights
+from faultline.comparison.compare import ComparisonVerdict
 
 QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
 MACHINE = {"cores": 2, "memory_mb": 8000, "system": "Linux", "python": "3.11.7", "load_1m": 0.1}
@@ -19,7 +19,7 @@ MACHINE = {"cores": 2, "memory_mb": 8000, "system": "Linux", "python": "3.11.7",
 
 def night(
     folder: Path, day: int, figures: Mapping[str, Sequence[float]], *, build: str = "a", **machine: Any
-) -> SpeedNight:
+) -> SpeedRun:
     """A night with figures of the benchmark `b`, kept as the DAG keeps it, and read again."""
     outcome = {
         "name": "b",
@@ -39,20 +39,24 @@ def scaled(factor: float) -> list[float]:
 @pytest.mark.parametrize(
     ("name", "factor", "verdict"),
     [
-        ("fixed_s", 1.3, Verdict.WORSE),
-        ("fixed_s", 0.7, Verdict.BETTER),
-        ("ratio_zipf", 0.7, Verdict.WORSE),
-        ("efficiency_2_processes", 1.3, Verdict.BETTER),
-        ("records_per_s", 0.7, Verdict.WORSE),
-        ("fixed_s", 1.0, Verdict.SAME),
+        ("fixed_s", 1.3, ComparisonVerdict.WORSE),
+        ("fixed_s", 0.7, ComparisonVerdict.BETTER),
+        ("ratio_zipf", 0.7, ComparisonVerdict.WORSE),
+        ("efficiency_2_processes", 1.3, ComparisonVerdict.BETTER),
+        ("records_per_s", 0.7, ComparisonVerdict.WORSE),
+        ("fixed_s", 1.0, ComparisonVerdict.SAME),
     ],
 )
-def test_a_planted_change_is_found_by_its_direction(tmp_path: Path, name: str, factor: float, verdict: Verdict) -> None:
+def test_a_planted_change_is_found_by_its_direction(
+    tmp_path: Path, name: str, factor: float, verdict: ComparisonVerdict
+) -> None:
     for day in (1, 2, 3):
         night(tmp_path, day, {name: scaled(1 + day / 1000)})
     own = night(tmp_path, 4, {name: scaled(factor)})
     judged = judge_speed(own, read_nights(tmp_path), 7)
-    assert [reason.partition(":")[0] for reason in judged.reasons] == [f"b.{name}"] * (verdict is Verdict.WORSE)
+    assert [reason.partition(":")[0] for reason in judged.reasons] == [f"b.{name}"] * (
+        verdict is ComparisonVerdict.WORSE
+    )
     assert judged.summary == f"1 {verdict}; against 2026-11-01 to 2026-11-03"
 
 

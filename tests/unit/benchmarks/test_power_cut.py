@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.crash import LONGEST_WAIT_S
-from benchmarks.power.disk import own_disk
-from benchmarks.power.power_cut import CUTS, figures, plan_cuts
+from benchmarks.power_loss.disk import own_disk
+from benchmarks.power_loss.power_cut import CUTS, figures, plan_cuts
 from faultline.system.errors import ConfigError
 
 
@@ -46,7 +46,7 @@ def test_figures_are_sums_over_cuts_and_medians_of_seconds() -> None:
 
 
 def test_who_is_not_root_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.power.disk.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("benchmarks.power_loss.disk.os.geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="^power_cut: only root may mount"), own_disk(tmp_path / "disk", 32):
         pass
     assert not list(tmp_path.iterdir())
@@ -61,8 +61,8 @@ def test_where_root_may_not_mount_either_it_says_so_in_a_line(tmp_path: Path, mo
     ):
         (tools / name).write_text(f"#!/bin/sh\n{does}\n")
         (tools / name).chmod(0o755)
-    monkeypatch.setattr("benchmarks.power.disk.os.geteuid", lambda: 0)
-    monkeypatch.setattr("benchmarks.power.disk._CLONE_NEWNS", 0)  # which needs no right
+    monkeypatch.setattr("benchmarks.power_loss.disk.os.geteuid", lambda: 0)
+    monkeypatch.setattr("benchmarks.power_loss.disk._CLONE_NEWNS", 0)  # which needs no right
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     with pytest.raises(ConfigError, match="mount: permission denied.; run it as root of a machine") as raised:
         with own_disk(tmp_path / "disk", 32):

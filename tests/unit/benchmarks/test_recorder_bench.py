@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.speed.recorder import figures
 from faultline.experiment.attempt import Attempt
-from faultline.records.record import CpuBesides, Record, TimelineEvent, WaitedPart
+from faultline.records.record import BackgroundCpuPart, Record, TimelineEvent, WaitedPart
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal
 from tests.unit.sample_records import sample
@@ -28,7 +28,7 @@ def measured(folder: Path, *, judged: bool = True) -> tuple[Attempt, Record]:
         for _ in range(2):
             journal.append({"kind": "overrun", "late_s": 0.1})
     record = sample()
-    besides = CpuBesides(others=0.2, stolen=0.0, services=0.1, recorder=0.01) if judged else None
+    besides = BackgroundCpuPart(others=0.2, stolen=0.0, services=0.1, recorder=0.01) if judged else None
     metrics = record.metrics.model_copy(
         update={"cpu_besides": besides, "waited": WaitedPart(others=0.02, stolen=0.0, worst_5s=0.1)}
     )

@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.truth.truth import read_off
-from faultline.engines.known_truth.course import Outage, Run
-from faultline.engines.known_truth.engine import ENGINE
-from faultline.experiment.common import RECOVERED_WITHIN
+from benchmarks.ground_truth.expected_values import read_off
+from faultline.engines.ground_truth.engine import ENGINE
+from faultline.engines.ground_truth.scripted_run import Outage, RunSpec
+from faultline.experiment.common_parameters import RECOVERED_WITHIN
 from faultline.experiment.workloads.known_truth_script import Script
-from faultline.records.judge.journals import Injected, Settled
+from faultline.records.judge.journals import InjectedFault, SettledFault
 from faultline.records.judge.parts import PARTS
 from faultline.records.judge.recoveries import recoveries_of
-from faultline.records.judge.signals import Schedule, between, median_span_s
+from faultline.records.judge.signals import TopicSchedule, between, median_span_s
 from tests.support.simulation import PRIMER, Simulated, simulate
 from tests.unit.benchmarks.test_simulation import case
 
 KILLS = 3
 
 
-def repeated(seed: int) -> tuple[Script, Run, list[float]]:
+def repeated(seed: int) -> tuple[Script, RunSpec, list[float]]:
     """A random script that recovers, and when it is killed again: once it is back, and a baseline has passed."""
     script, run = case(seed)
     script = replace(script, recovers=True, lost=0)
@@ -61,9 +61,9 @@ def evidence_of(made: Simulated) -> Any:
         generator=SimpleNamespace(latest=()),
         conductor=SimpleNamespace(
             injected=tuple(
-                Injected(
+                InjectedFault(
                     number, t0_ns, ({"pid": number, "role": "driver"},), made.end_offsets(number), (),
-                    Settled("effective"),
+                    SettledFault("effective"),
                 )
                 for number, t0_ns in enumerate(made.kills_ns)
             )
@@ -76,7 +76,7 @@ def signals_of(made: Simulated) -> Any:
     reference = between(made.bins, made.window.start_ns, made.kills_ns[0])
     return SimpleNamespace(
         window=made.window,
-        schedule=Schedule(made.records()),
+        schedule=TopicSchedule(made.records()),
         tuples=made.folded,
         bins=made.bins,
         reference=reference,

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from benchmarks.truth.truth import Truth, read_off
-from faultline.engines.known_truth.course import Run
+from benchmarks.ground_truth.expected_values import Truth, read_off
+from faultline.engines.ground_truth.scripted_run import RunSpec
 from faultline.experiment.workloads.known_truth_script import IDLE_S, Script, require_fit
 from faultline.records.judge import counts as auditing
 from faultline.records.judge.latency import summarise
@@ -30,7 +30,7 @@ SEEDS = 10_000
 PROCESSES = 2
 
 
-def case(seed: int) -> tuple[Script, Run]:
+def case(seed: int) -> tuple[Script, RunSpec]:
     """A random script that fits its run; one in twelve is a control."""
     random = np.random.default_rng(seed)
     style = "batch" if random.random() < 0.5 else "record"
@@ -69,7 +69,7 @@ def case(seed: int) -> tuple[Script, Run]:
         reemitted=int(random.integers(0, 9)),
         seed=seed,
     )
-    return script, Run(rate, 5.0, end - 5.0, interval, int(random.integers(1, 4)), None if control else at)
+    return script, RunSpec(rate, 5.0, end - 5.0, interval, int(random.integers(1, 4)), None if control else at)
 
 
 def check(made: Simulated, truth: Truth, seed: int) -> float:
@@ -96,7 +96,7 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
     return worst
 
 
-def steady(made: Simulated, run: Run) -> bool:
+def steady(made: Simulated, run: RunSpec) -> bool:
     """Whether the rule finds the baseline steady, at the levels that the judge takes."""
     times_s = made.reference("end_ns") / 1e9
     levels = {"lag": run.rate * run.checkpoint_interval_s, "latency_ms": 1000 * run.checkpoint_interval_s}

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import verdicts
+from benchmarks import comparison_error_rate
 from benchmarks.figure import share
-from benchmarks.shapes import LEAST_SHAPE, draw, load_shapes, shapes_of, variation
-from faultline.records.summary import Entry
+from benchmarks.noise_profiles import LEAST_SHAPE, draw, load_shapes, shapes_of, variation
+from faultline.records.index_entry import IndexEntry
 from tests.unit.sample_records import sample
 
 
-def entries(values: list[float], config_id: str) -> list[Entry]:
+def entries(values: list[float], config_id: str) -> list[IndexEntry]:
     """Repetitions of one configuration, of which one figure is known."""
-    entry = Entry.of(sample())
+    entry = IndexEntry.of(sample())
     return [
         replace(entry, config_id=config_id, repetition=repetition, metrics={"latency_ms.p99": value})
         for repetition, value in enumerate(values)
@@ -58,8 +58,8 @@ def test_the_bound_of_no_hit_in_a_thousand() -> None:
 
 def test_the_benchmark_keeps_its_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a few of its draws; always the same ones."""
-    monkeypatch.setattr(verdicts, "QUICK_COMPARISONS", 60)
-    found = {name: figure.value for name, figure in verdicts.run(lambda text: None, quick=True).items()}
+    monkeypatch.setattr(comparison_error_rate, "QUICK_COMPARISONS", 60)
+    found = {name: figure.value for name, figure in comparison_error_rate.run(lambda text: None, quick=True).items()}
     assert found["aa_false_alarms"] <= 0.05 and found["nights_false"] <= 0.1 and found["nights_found_20"] >= 0.9
     assert found["aa_false_alarms"] + found["aa_same"] + found["aa_cannot_tell"] == pytest.approx(1)
     assert found["uneven_nights_alarms"] <= 0.1

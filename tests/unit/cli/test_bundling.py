@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from faultline.cli import main as cli
-from faultline.cli.judging import judge_sweep
-from faultline.cli.publishing import MARK, PREFIX, file_of, publish
+from faultline.cli.judge_command import judge_sweep
+from faultline.cli.site_writer import MARK, PREFIX, file_of, publish
 from faultline.records.bundle import Bundle, read_bundle, sha256
 from faultline.records.judge.judge import judge
-from faultline.records.judge.verdict import SUPERSEDED
+from faultline.records.judge.rejudge import SUPERSEDED
 from faultline.records.record import SCHEMA, Record
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError

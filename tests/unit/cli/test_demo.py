@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from faultline.cli import demo
-from faultline.cli.following import Followed
-from faultline.experiment.common import DEMO_MEASUREMENTS
+from faultline.cli.sweep_progress import Followed
+from faultline.experiment.common_parameters import DEMO_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.record import Record
 from faultline.records.store import Store

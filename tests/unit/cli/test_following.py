@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.cli import following
-from faultline.cli.following import CLEAR, Course, Progress, ProgressLine, follow, minutes_text
+from faultline.cli import sweep_progress
+from faultline.cli.sweep_progress import CLEAR, Progress, ProgressLine, SweepProgress, follow, minutes_text
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.store import Store
@@ -49,7 +49,7 @@ class Sweep:
         chosen = configs or [{"workload": "word_count", "state_mb": state} for state in (1, 8)]
         self.cells = [PlannedCell(parse_configuration(one), 0, "b1") for one in chosen]
         self.line = ProgressLine(self.lines.append)
-        self.course = Course(self.settings, "s1", self.cells, self.line, budget_s=BUDGET_S)
+        self.course = SweepProgress(self.settings, "s1", self.cells, self.line, budget_s=BUDGET_S)
 
     def begin(self, attempt: str, cell: int, *, at_s: float = 0.0, sweep: str = "s1") -> None:
         said = {"prepared_wall_ns": int((BEGAN_S + at_s) * 1e9)}
@@ -277,7 +277,7 @@ def line_on(out: io.StringIO, environment: Mapping[str, str]) -> tuple[ProgressL
 
 @pytest.fixture(autouse=True)
 def _width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following.shutil, "get_terminal_size", lambda: os.terminal_size((COLUMNS, 24)))
+    monkeypatch.setattr(sweep_progress.shutil, "get_terminal_size", lambda: os.terminal_size((COLUMNS, 24)))
 
 
 def test_on_a_terminal_one_line_is_rewritten_and_others_stay_above_it() -> None:
@@ -313,7 +313,7 @@ def test_elsewhere_a_line_is_printed_where_something_changes(
     assert said == ["experiment 1 of 6: measuring, T0 + 33 s, about 5 min left"] and out.getvalue() == ""
     line.show(Progress("experiment 1 of 6: draining"))
     assert said[1:] == ["experiment 1 of 6: draining"]
-    monkeypatch.setattr(following, "REPEAT_S", -1.0)
+    monkeypatch.setattr(sweep_progress, "REPEAT_S", -1.0)
     line.show(Progress("experiment 1 of 6: draining"))
     assert len(said) == 3, "long not said"
 
@@ -321,7 +321,7 @@ def test_elsewhere_a_line_is_printed_where_something_changes(
 @given(st.text(alphabet=st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=200), st.integers(20, 200))
 def test_a_line_never_wraps(head: str, columns: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(following.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+        patch.setattr(sweep_progress.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
         out = Terminal()
         line, _ = line_on(out, {"TERM": "xterm"})
         line.show(Progress(head))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from faultline.cli.job_check import asked, declared, words_of
-from faultline.cli.recording import _row
-from faultline.cli.run_one import parse_order
+from faultline.cli.run_command import parse_order
+from faultline.cli.topic_export import _row
 from faultline.records.record import AuditPart, LatencyMs, Record
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT

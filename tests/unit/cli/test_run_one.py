@@ -14,17 +14,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from faultline.cli import operations, run_one
+from faultline.cli import run_command, service_control
 from faultline.cli.main import Interrupted
-from faultline.cli.operations import bring_up
+from faultline.cli.service_control import bring_up
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import parse_configuration
-from faultline.installation import proof
-from faultline.installation.users import ENVIRONMENT
+from faultline.installation import server_proof
+from faultline.installation.service_users import ENVIRONMENT
 from faultline.lifecycle.prepare import Order
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
-from faultline.system.marks import INSTANCE_MARK
+from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.secrets import make_secrets, read_secrets
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
@@ -54,7 +54,7 @@ class Desk:
     def run(self, name: str) -> Future[None]:
         """Begins one, and returns when it is in the middle of its experiment."""
         self.said[name] = []
-        run = self.pool.submit(run_one._here, Order(CONFIG, sweep_id=name), self.said[name].append)
+        run = self.pool.submit(run_command._here, Order(CONFIG, sweep_id=name), self.said[name].append)
         wait_until(lambda: name in self.under_way or run.done(), timeout_s=120, what=name)
         return run
 
@@ -74,15 +74,15 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     desk = Desk(Settings(ROOT, tmp_path / "home", tmp_path / "results"))
-    for module in (operations, run_one):
+    for module in (service_control, run_command):
         monkeypatch.setattr(module, "load_settings", lambda: desk.settings)
         monkeypatch.setattr(module, "Supervisor", lambda _: SimpleNamespace(running=lambda: desk.running))
-    monkeypatch.setenv(operations.LOGIN, "")
+    monkeypatch.setenv(service_control.LOGIN, "")
     java = SimpleNamespace(executable=Path("java"), home=Path("/"))
     for name, fake in {"require": lambda _: java, "make_archive": lambda *_: None, "up": desk.up}.items():
-        monkeypatch.setattr(operations, name, fake)
+        monkeypatch.setattr(service_control, name, fake)
     for name, fake in {"target": lambda *_: None, "down": desk.down, "_measure": desk.measure}.items():
-        monkeypatch.setattr(run_one, name, fake)
+        monkeypatch.setattr(run_command, name, fake)
     yield desk
     for end in desk.under_way.values():
         end.set()
@@ -130,7 +130,7 @@ def test_who_comes_while_the_services_are_ended_waits_and_starts_them_anew(
         assert ended.wait(120)
         desk.down()
 
-    monkeypatch.setattr(run_one, "down", down)
+    monkeypatch.setattr(run_command, "down", down)
     a = desk.run("a")
     desk.under_way["a"].set()
     assert ending.wait(120)
@@ -153,12 +153,12 @@ def test_a_run_that_is_interrupted_follows_no_more_and_says_what_became_of_it(
         assert os.environ[INSTANCE_MARK] == "0"
         raise Interrupted
 
-    monkeypatch.setattr(run_one, "run", interrupted)
+    monkeypatch.setattr(run_command, "run", interrupted)
     monkeypatch.delenv(INSTANCE_MARK, raising=False)
     write_json(settings.home / "instance.json", {"instance": "0"})
     before = threading.active_count()
     with pytest.raises(Interrupted):
-        run_one._measure(Order(CONFIG, sweep_id="s"), settings, said.append)
+        run_command._measure(Order(CONFIG, sweep_id="s"), settings, said.append)
     assert threading.active_count() == before and said[0].startswith("interrupted")
     assert INSTANCE_MARK not in os.environ
 
@@ -172,7 +172,7 @@ class Health(BaseHTTPRequestHandler):
         challenge = self.path.partition("challenge=")[2]
         port = self.server.server_address[1]  # type: ignore[index]
         said: object = (
-            proof.answer(self.key or "", challenge, port) if challenge else {"scheduler": {"status": "healthy"}}
+            server_proof.answer(self.key or "", challenge, port) if challenge else {"scheduler": {"status": "healthy"}}
         )
         self.send_response(200)
         self.end_headers()
@@ -193,6 +193,6 @@ def test_an_airflow_of_another_installation_is_not_asked(
     with HTTPServer(("127.0.0.1", 0), Health) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         there = replace(settings, ports={**settings.ports, "airflow": server.server_address[1]})
-        assert run_one._answers(there, "scheduler") is own
-        assert not run_one._answers(there, "triggerer")
+        assert run_command._answers(there, "scheduler") is own
+        assert not run_command._answers(there, "triggerer")
         server.shutdown()

@@ -328,7 +328,7 @@ class Installer:
         self.failure: str | None = None
         self.calls: list[str] = []
         self.asked = ""
-        monkeypatch.setattr(bootstrap.Environment, "_run", lambda _, command: self.run(command))
+        monkeypatch.setattr(bootstrap.VirtualEnvironment, "_run", lambda _, command: self.run(command))
 
     def run(self, command: list[str]) -> str | None:
         self.calls.append(Path(command[0]).name)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.nexmark import figures, source_figures
 from faultline.cli.nexmark_sweep import describe, print_queries
 from faultline.cli.nexmark_sweep import wanted_of as queries_of
-from faultline.cli.sweep_words import Wanted, wanted_of
+from faultline.cli.sweep_arguments import SweepRequest, wanted_of
 from faultline.comparison.findings.nexmark import Kind, per_core, per_machine, silent, table_of
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
@@ -22,12 +22,12 @@ from faultline.system.errors import ConfigError
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 
-def read_by_the_form(wanted: Wanted) -> Any:
+def read_by_the_form(wanted: SweepRequest) -> Any:
     """The cells as the DAG makes them of what was sent, where everything else is empty."""
     return wanted.spec.matrix(wanted.spec.resolve({**dict.fromkeys(Configuration.model_fields), **wanted.form}))
 
 
-def is_waited_for(wanted: Wanted) -> bool:
+def is_waited_for(wanted: SweepRequest) -> bool:
     return bool(read_by_the_form(wanted).cells("s") == wanted.matrix.cells("s"))
 
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from faultline.cli import gaps, sweeping
+from faultline.cli import missing_cells, sweep_runner
 from faultline.comparison.coverage import gap_of, gaps_of
 from faultline.experiment.attempt import write_json
 from faultline.experiment.cell import sweep_id_of
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.night_file import NIGHTLY
+from faultline.experiment.nightly_file import NIGHTLY
 from faultline.lifecycle import environment
-from faultline.records.manifest import Manifest, Manifests, cells_of
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.records.store import Store
-from faultline.records.summary import Entry
+from faultline.records.sweep_plan import SweepPlan, SweepPlans, cells_of
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT, Settings
 from tests.support.attempts import prepared
@@ -81,7 +81,7 @@ class Desk:
     def follow(self, api: Any, settings: Settings, dag: str, run_id: str, cells: list[PlannedCell], *_: Any,
                **__: Any) -> bool:  # fmt: skip
         again = bool(self.airflow.triggered) and not self.airflow.triggered[-1][1].get("only_missing", True)
-        for cell in sweeping.lacking(settings, cells, again=again)[: self.measures]:
+        for cell in sweep_runner.lacking(settings, cells, again=again)[: self.measures]:
             at = datetime.now(UTC) + timedelta(seconds=next(NUMBERS))
             made = sample(attempt=f"{at:%Y%m%dT%H%M%SZ}-{next(NUMBERS):06x}", **cell.config.model_dump(mode="json"))
             update = {"series": cell.series, "sweep_id": sweep_id_of(run_id), "repetition": cell.repetition}
@@ -90,17 +90,17 @@ class Desk:
 
     def sweep(self, *words: str, **options: bool) -> int:
         self.said.clear()
-        return sweeping.run_sweep(words or WORDS, self.said.append, **{"dry_run": False, "again": False, **options})
+        return sweep_runner.run_sweep(words or WORDS, self.said.append, **{"dry_run": False, "again": False, **options})
 
-    def plan(self, run_id: str, many: int = 3, since: str | None = None) -> Manifest:
+    def plan(self, run_id: str, many: int = 3, since: str | None = None) -> SweepPlan:
         cells = MATRICES["recovery"].preset_matrix("smoke").cells(BUILD)
         cells = [PlannedCell(cells[0].config, number, BUILD) for number in range(many)]
-        plan = Manifest(
+        plan = SweepPlan(
             sweep_id=sweep_id_of(run_id), matrix="recovery", run_id=run_id, series=BUILD, build=BUILD,
             logical_date=None, planned_at="2026-11-21T06:00:00.000+00:00", since=since,
             cells=cells_of(cells),
         )  # fmt: skip
-        Manifests(self.settings.results).write(plan)
+        SweepPlans(self.settings.results).write(plan)
         return plan
 
     @property
@@ -112,13 +112,13 @@ class Desk:
 def desk(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Desk:
     settings = Settings(root=ROOT, home=tmp_path / "home", results=tmp_path / "results")
     made = Desk(settings)
-    for module in (sweeping, gaps):
+    for module in (sweep_runner, missing_cells):
         monkeypatch.setattr(module, "bring_up", lambda say: settings)
         monkeypatch.setattr(module, "AirflowApi", lambda settings: made.airflow)
         monkeypatch.setattr(module, "await_dags", lambda api, *dags, **how: None)
-    monkeypatch.setattr(sweeping, "load_settings", lambda: settings)
-    monkeypatch.setattr(sweeping, "login_words", lambda settings, out: "user admin")
-    monkeypatch.setattr(sweeping, "follow", made.follow)
+    monkeypatch.setattr(sweep_runner, "load_settings", lambda: settings)
+    monkeypatch.setattr(sweep_runner, "login_words", lambda settings, out: "user admin")
+    monkeypatch.setattr(sweep_runner, "follow", made.follow)
     return made
 
 
@@ -172,7 +172,7 @@ def test_what_is_wrong_with_a_target_begins_nothing(desk: Desk, monkeypatch: pyt
         asked.append(names)
         raise ConfigError("Connection faultline_storage: extra: path: /x is no folder here; make or mount it")
 
-    monkeypatch.setattr(sweeping, "require_targets", wrong)
+    monkeypatch.setattr(sweep_runner, "require_targets", wrong)
     with pytest.raises(ConfigError, match="faultline_storage"):
         desk.sweep()
     assert asked == [["embedded"]] and desk.airflow.triggered == []
@@ -194,43 +194,43 @@ def test_a_sweep_that_left_no_record_at_all_is_an_error(desk: Desk) -> None:
 
 def test_following_shows_the_newest_sweep_or_the_named_one(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="sweep: none was planned yet"):
-        sweeping.follow_sweep(None, desk.said.append)
+        sweep_runner.follow_sweep(None, desk.said.append)
     plan = desk.plan("recovery_mine")
     with pytest.raises(ConfigError, match="sweep: recovery_min is not known; did you mean recovery_mine"):
-        sweeping.follow_sweep("recovery_min", desk.said.append)
-    assert sweeping.follow_sweep(None, desk.said.append) == 0
+        sweep_runner.follow_sweep("recovery_min", desk.said.append)
+    assert sweep_runner.follow_sweep(None, desk.said.append) == 0
     assert desk.said[0] == f"recovery, sweep {plan.sweep_id}"
     assert f"/faultline/sweeps/{plan.sweep_id}" in capsys.readouterr().out
 
 
 def test_stopping_ends_the_run_says_so_in_its_note_and_waits_for_its_last_experiment(desk: Desk) -> None:
     desk.plan("recovery_mine")
-    assert sweeping.stop_sweep("recovery_mine", desk.said.append) == 0
+    assert sweep_runner.stop_sweep("recovery_mine", desk.said.append) == 0
     assert desk.said == ["recovery_mine runs no more (success); nothing to stop"] and not desk.airflow.failed
     desk.airflow.state = "running"
     attempt = prepared(desk.settings.attempts / "20261121T061500Z-000001", sweep_id="recovery_mine")
-    assert sweeping.stop_sweep(None, desk.said.append) == 0
+    assert sweep_runner.stop_sweep(None, desk.said.append) == 0
     assert desk.airflow.failed == ["recovery_mine"] and attempt.closed.exists()
     assert desk.airflow.notes == ["**Stopped** by hand after 0 of 3 experiments; the same form goes on from there."]
     desk.airflow.state, desk.airflow.after = "running", ["success"]
-    assert sweeping.stop_sweep("recovery_mine", desk.said.append) == 0
+    assert sweep_runner.stop_sweep("recovery_mine", desk.said.append) == 0
     assert desk.airflow.failed == ["recovery_mine"] * 3, "again, since the scheduler called it a success"
     assert desk.airflow.state == "failed"
 
 
 def test_what_was_measured_before_is_no_progress_of_a_sweep_that_measures_anew(desk: Desk) -> None:
     assert desk.sweep() == 0
-    assert sweeping.progress_of(desk.settings, desk.plan("recovery_more")) == (3, 3)
-    assert sweeping.progress_of(desk.settings, desk.plan("recovery_anew", since="2026-11-22")) == (0, 3)
+    assert sweep_runner.progress_of(desk.settings, desk.plan("recovery_more")) == (3, 3)
+    assert sweep_runner.progress_of(desk.settings, desk.plan("recovery_anew", since="2026-11-22")) == (0, 3)
 
 
 def test_the_gaps_of_a_sweep_are_measured_in_its_series(desk: Desk) -> None:
     plan = desk.plan("recovery_mine")
     found = gaps_of("recovery", desk.settings)
-    assert gaps.measure_gaps(found, None, desk.said.append) == 0
+    assert missing_cells.measure_gaps(found, None, desk.said.append) == 0
     assert desk.airflow.triggered == [("recovery", {"resume": plan.sweep_id})]
     assert {record.series for record in desk.records} == {BUILD} and len(desk.records) == 3
-    assert gaps.measure_gaps(gaps_of("recovery", desk.settings), None, desk.said.append) == 0
+    assert missing_cells.measure_gaps(gaps_of("recovery", desk.settings), None, desk.said.append) == 0
     assert desk.said[-1] == "nothing is missing" and len(desk.airflow.triggered) == 1
 
 
@@ -245,18 +245,18 @@ def test_a_night_that_another_build_measured_in_part_is_named_and_left(
         for number, cell in enumerate(2 * MATRICES["recovery"].preset_matrix("smoke").cells(BUILD)[:1])
     )
     plan = desk.plan("scheduled").model_copy(update={**labels, "series": night, "cells": tuple(cells_of([one, other]))})
-    Manifests(desk.settings.results).write(plan)
+    SweepPlans(desk.settings.results).write(plan)
     there = sample(attempt="20261121T021500Z-00000a", **one.config.model_dump(mode="json"))
     there = there.model_copy(update={"series": night, "sweep_id": plan.sweep_id, "repetition": 0})
     Store(desk.settings.results).write(there)
-    found = [gap_of(plan, [Entry.of(there)])]
+    found = [gap_of(plan, [IndexEntry.of(there)])]
     at_hand = ["b2", BUILD]
     monkeypatch.setattr(environment, "installed_build", lambda *_, **__: at_hand.pop(0))
-    assert gaps.measure_gaps(found, None, desk.said.append) == 1
+    assert missing_cells.measure_gaps(found, None, desk.said.append) == 1
     (line,) = desk.said
     assert line.startswith(f"{NIGHTLY}: the night {night} was measured with the build {BUILD}, and b2 is at hand")
     assert desk.airflow.cleared == [] and len(desk.records) == 1
-    assert gaps.measure_gaps(found, None, desk.said.append) == 0
+    assert missing_cells.measure_gaps(found, None, desk.said.append) == 0
     assert desk.airflow.cleared == [plan.run_id] and len(desk.records) == 2
 
 
@@ -265,7 +265,7 @@ def test_a_sweep_that_goes_on_by_itself_is_named_planned_or_not(desk: Desk, monk
     going = [("recovery", "planned-1"), ("recovery", "new-1"), ("experiment", "planned-1__3"), ("others", "new-2")]
     runs = [{"dag_id": dag_id, "dag_run_id": run_id} for dag_id, run_id in going]
     monkeypatch.setattr(desk.airflow, "runs", lambda dag_id, *states: runs)
-    sweeping.say_what_goes_on(desk.settings, desk.said.append)
+    sweep_runner.say_what_goes_on(desk.settings, desk.said.append)
     assert desk.said == [
         "recovery planned-1: goes on, 0 of 3 cells are measured",
         "recovery new-1: goes on, and is planned first",

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from faultline.cli import run_one, target_command
+from faultline.cli import run_command, target_command
 from faultline.experiment.attempt import Attempt
-from faultline.installation import supervision, users
+from faultline.installation import service_users, supervision
 from faultline.orchestration import connections
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import ROOT, Settings
-from faultline.system.target import EMBEDDED, Target, keep
+from faultline.system.target_registry import EMBEDDED, Target, register
 
 KEEPER = 4711
 
@@ -32,7 +32,7 @@ NAME = "20261127T000000Z-aaaaaa"
 @pytest.fixture
 def lab(tmp_path: Path) -> Settings:
     made = Settings(ROOT, tmp_path / "home", tmp_path / "results")
-    keep(made, LAB)
+    register(made, LAB)
     return made
 
 
@@ -44,14 +44,14 @@ def settings(lab: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     for where in ("experiment.attempt", "orchestration.connections", "installation.supervision"):
         monkeypatch.setattr(f"faultline.{where}.open_attempts", lambda *_: [Open(folder)])
     monkeypatch.setattr("faultline.system.settings.load_settings", lambda: lab)
-    monkeypatch.setattr("faultline.cli.operations.require", lambda _: None)
+    monkeypatch.setattr("faultline.cli.service_control.require", lambda _: None)
     monkeypatch.setattr(connections.MachineLock, "holder", lambda _: None)
     run(monkeypatch, KEEPER)
     return lab
 
 
 def run(monkeypatch: pytest.MonkeyPatch, keeper: int | None) -> None:
-    for where in (users, connections, run_one):
+    for where in (service_users, connections, run_command):
         monkeypatch.setattr(where, "services_keeper", lambda _: keeper)
 
 
@@ -60,7 +60,7 @@ def test_it_is_not_looked_at_while_an_experiment_is_at_work(
 ) -> None:
     looked: list[object] = []
     monkeypatch.setattr(connections, "take_in", lambda *_: looked.append(1))
-    monkeypatch.setattr("faultline.installation.targets.look.look", lambda *_: looked.append(2))
+    monkeypatch.setattr("faultline.installation.targets.preflight.look", lambda *_: looked.append(2))
     with pytest.raises(InfrastructureError, match=r"^machine: 20261127T000000Z-aaaaaa is at work, and looking would"):
         target_command.check("lab")
     monkeypatch.setattr(connections.MachineLock, "holder", lambda _: SimpleNamespace(text="another's"))
@@ -89,13 +89,13 @@ def test_it_is_not_forgotten_while_its_logins_are_needed_and_down_names_what_it_
 
 def test_a_run_whose_services_were_ended_says_that(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     api = SimpleNamespace(trigger=lambda *_, **__: "r", run_state=lambda *_: "running")
-    monkeypatch.setattr(run_one, "AirflowApi", lambda _: api)
-    monkeypatch.setattr(run_one, "await_dags", lambda *_: None)
-    monkeypatch.setattr(run_one, "current_attempt", lambda *_: None)
-    monkeypatch.setattr(run_one, "POLL_S", 0.0)
+    monkeypatch.setattr(run_command, "AirflowApi", lambda _: api)
+    monkeypatch.setattr(run_command, "await_dags", lambda *_: None)
+    monkeypatch.setattr(run_command, "current_attempt", lambda *_: None)
+    monkeypatch.setattr(run_command, "POLL_S", 0.0)
     run(monkeypatch, None)
     with pytest.raises(InfrastructureError, match="^run: the services were ended under it; the next ./faultline up"):
-        run_one._through_scheduler(settings, {"sweep_id": "s"}, print)
+        run_command._through_scheduler(settings, {"sweep_id": "s"}, print)
 
 
 LAB = Target("lab")

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.advise import SURE, Advice, Wish, advise
-from faultline.comparison.candidates import Choice, beats, choice_of, front_of
-from faultline.comparison.cells import axes_of, points_of
-from faultline.comparison.effects import Effect, Verdict, effects_along
+from faultline.comparison.candidates import ParetoChoice, choice_of, dominates, front_of
+from faultline.comparison.config_points import axes_of, points_of
+from faultline.comparison.effects import Effect, EffectVerdict, effects_along
+from faultline.comparison.recommendation import SURE, Objective, Recommendation, advise
 from faultline.records.catalogue import CPU_TOTAL, MACRO
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError
 from tests.unit.pages_store import record
 from tests.unit.swept_records import swept, with_cpu
 
 
-def choice(records: Sequence[Record]) -> Choice:
-    return choice_of(points_of([Entry.of(one) for one in records]))
+def choice(records: Sequence[Record]) -> ParetoChoice:
+    return choice_of(points_of([IndexEntry.of(one) for one in records]))
 
 
-def advice(records: Sequence[Record], minimise: str = "cpu", **limits: float) -> Advice:
-    return advise(choice(records), Wish(minimise, limits))
+def advice(records: Sequence[Record], minimise: str = "cpu", **limits: float) -> Recommendation:
+    return advise(choice(records), Objective(minimise, limits))
 
 
 def test_load_and_fault_are_given_and_what_one_sets_is_chosen() -> None:
@@ -70,7 +70,7 @@ def test_the_least_cpu_within_the_limits_is_chosen() -> None:
     assert best(advice(swept(), minimise="latency")) == "checkpoint interval 2 s"
 
 
-def best(found: Advice) -> str | None:
+def best(found: Recommendation) -> str | None:
     return found.best.name if found.best else None
 
 
@@ -125,18 +125,20 @@ def test_a_cost_that_nothing_has_is_refused() -> None:
     with pytest.raises(ConfigError, match="recovery: not known"):
         advice(plain, "cpu", recovery=30.0)
     with pytest.raises(ValueError, match="none of"):
-        Wish("speed")
+        Objective("speed")
     with pytest.raises(ValueError, match="above 0"):
-        Wish("cpu", {"recovery": math.nan})
+        Objective("cpu", {"recovery": math.nan})
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=1, max_size=8))
 def test_nothing_on_a_front_is_beaten_and_all_else_is(figures: list[tuple[int, int, int]]) -> None:
     values = np.array(figures, dtype=float)
-    beaten = [any(bool(beats(other, one)) for other in values) for one in values]
+    beaten = [any(bool(dominates(other, one)) for other in values) for one in values]
     assert not all(beaten)
     for one, lost in zip(values, beaten, strict=True):
-        above = [other for other, theirs in zip(values, beaten, strict=True) if not theirs and bool(beats(other, one))]
+        above = [
+            other for other, theirs in zip(values, beaten, strict=True) if not theirs and bool(dominates(other, one))
+        ]
         assert bool(above) == lost
 
 
@@ -156,7 +158,7 @@ def test_the_front_says_what_is_beaten_by_what_and_how_sure() -> None:
 
 def effects(records: Sequence[Record], key: str = "checkpoint_interval_s") -> dict[tuple[str, str], Effect]:
     """By the value after and the metric."""
-    points = points_of([Entry.of(one) for one in records])
+    points = points_of([IndexEntry.of(one) for one in records])
     axes = axes_of(points)
     found = effects_along(points, axes, [axis for axis in axes if axis.key == key])
     return {(one.after, one.metric.key): one for one in found}
@@ -166,7 +168,7 @@ def test_what_was_planted_lies_in_each_interval_and_is_told() -> None:
     found = effects(swept())
     for before, after in ((2, 5), (5, 10)):
         cpu, p99, macro = (found[f"{after} s", key] for key in (CPU_TOTAL, "latency_ms.p99", MACRO))
-        assert cpu.verdict is p99.verdict is Verdict.DIFFERS
+        assert cpu.verdict is p99.verdict is EffectVerdict.DIFFERS
         assert cpu.found.change.low < math.log((1.2 / after + 0.3) / (1.2 / before + 0.3)) < cpu.found.change.high
         assert p99.found.change.low < math.log(after / before) < p99.found.change.high
         assert macro.found.change.low < after - before < macro.found.change.high
@@ -177,39 +179,39 @@ def test_what_was_planted_lies_in_each_interval_and_is_told() -> None:
 def test_a_recovery_is_never_called_alike_more_exactly_than_it_is_known() -> None:
     found = effects(swept(scatter=0.001, states=(1.0, 8.0, 9.0)), "state_mb")
     macro = found["8 MB", MACRO]
-    assert macro.verdict is Verdict.SAME
+    assert macro.verdict is EffectVerdict.SAME
     assert macro.margin >= 5.0  # known to 2, 5 and 10 s
 
 
 def test_once_is_noise_and_says_how_many_more_would_tell() -> None:
     found = effects(swept(repetitions=1))
-    assert {one.verdict for one in found.values()} == {Verdict.OPEN}
+    assert {one.verdict for one in found.values()} == {EffectVerdict.OPEN}
     assert {one.more for one in found.values()} == {4}
     assert {one.p for one in found.values()} == {1.0}
 
 
 def test_too_few_to_believe_says_how_many_more() -> None:
     cpu = effects(swept(repetitions=2, states=(1.0,)))["5 s", CPU_TOTAL]
-    assert cpu.verdict is Verdict.OPEN  # two pairs: one degree of freedom
+    assert cpu.verdict is EffectVerdict.OPEN  # two pairs: one degree of freedom
     assert cpu.more == 1
 
 
 def test_three_runs_of_each_configuration_can_be_believed() -> None:
     found = effects(swept((2.0, 10.0), states=(1.0,), repetitions=3, scatter=0.01))
-    assert found["10 s", CPU_TOTAL].verdict is Verdict.DIFFERS and found["10 s", CPU_TOTAL].found.freedom == 2
+    assert found["10 s", CPU_TOTAL].verdict is EffectVerdict.DIFFERS and found["10 s", CPU_TOTAL].found.freedom == 2
 
 
 def test_what_scatters_much_is_open_and_takes_more_than_what_scatters_little() -> None:
     few = effects(swept((2.0, 2.2), scatter=0.05))["2.2 s", "latency_ms.p50"]
     many = effects(swept((2.0, 2.2), scatter=0.2))["2.2 s", "latency_ms.p50"]
-    assert many.verdict is Verdict.OPEN
+    assert many.verdict is EffectVerdict.OPEN
     assert many.more is not None
     assert few.more is None or many.more > few.more
 
 
 def test_more_lines_are_believed_less() -> None:
     records = swept((2.0, 2.3), scatter=0.06, seed=5)
-    points = points_of([Entry.of(one) for one in records])
+    points = points_of([IndexEntry.of(one) for one in records])
     axes = axes_of(points)
     alone = effects_along(points, axes, [axis for axis in axes if axis.key == "checkpoint_interval_s"])
     among = effects_along(points, axes, axes)
@@ -235,7 +237,7 @@ def test_rows_that_go_both_ways_are_not_called_alike() -> None:
     ]
     p50 = effects(records)["5 s", "latency_ms.p50"]
     assert p50.opposed
-    assert p50.verdict is Verdict.OPEN
+    assert p50.verdict is EffectVerdict.OPEN
     assert "which way" in p50.why
 
 

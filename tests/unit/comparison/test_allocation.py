@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.advise import advise
 from faultline.comparison.allocation import (
     MOST_INJECTIONS,
     Allocation,
@@ -23,19 +22,20 @@ from faultline.comparison.allocation import (
     price,
     slope,
 )
-from faultline.comparison.answer import answer_of
 from faultline.comparison.candidates import choice_of
-from faultline.comparison.cells import Step, axes_of, points_of, values_of
+from faultline.comparison.config_points import AxisStep, axes_of, points_of, values_of
 from faultline.comparison.decisions import BESIDES_S, FIGURES, Decision
-from faultline.comparison.effects import Verdict, effects_along, repetitions_of
-from faultline.comparison.statistics.sequential import Outcome
+from faultline.comparison.effects import EffectVerdict, effects_along, repetitions_of
+from faultline.comparison.recommendation import advise
+from faultline.comparison.statistics.sequential import SequentialDecision
+from faultline.comparison.sweep_summary import answer_of
 from faultline.records.catalogue import MACRO
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
-from faultline.reports.answers import answer_json
+from faultline.reports.console import answer_json
 from faultline.reports.figures.front import answer_view
 from faultline.reports.views.allocation import allocation_json, allocation_lines, next_step
-from faultline.reports.views.answer import answer_lines
+from faultline.reports.views.sweep_summary import answer_lines
 from tests.unit.sample_records import made_run
 
 Ends = Sequence[tuple[float, float | None]]
@@ -55,17 +55,17 @@ def runs(
     return found
 
 
-def found_in(records: Sequence[Record], others: Sequence[Entry] = ()) -> Allocation:
-    found = allocation_of(points_of([Entry.of(one) for one in records]), others)
+def found_in(records: Sequence[Record], others: Sequence[IndexEntry] = ()) -> Allocation:
+    found = allocation_of(points_of([IndexEntry.of(one) for one in records]), others)
     assert found is not None
     return found
 
 
 def undecided(pairs: int, more: int | None) -> Decision:
-    points = points_of([Entry.of(one) for one in runs(0, 1, 1)])
-    axis = axes_of(points_of([Entry.of(one) for cell in (1, 5) for one in runs(0, 1, 1, cell=cell)]))[0]
-    step = Step(axis, points[0], points[0])
-    return Decision(step, FIGURES[MACRO], Outcome.OPEN, None, 0.1, pairs, None, more)
+    points = points_of([IndexEntry.of(one) for one in runs(0, 1, 1)])
+    axis = axes_of(points_of([IndexEntry.of(one) for cell in (1, 5) for one in runs(0, 1, 1, cell=cell)]))[0]
+    step = AxisStep(axis, points[0], points[0])
+    return Decision(step, FIGURES[MACRO], SequentialDecision.OPEN, None, 0.1, pairs, None, more)
 
 
 def test_runs_that_differ_little_need_more_injections_and_others_more_runs() -> None:
@@ -104,7 +104,7 @@ def test_no_variance_between_runs_is_bounded_by_what_a_start_costs() -> None:
 
 
 def test_costs_come_from_the_clock_of_the_records_and_are_assumed_where_it_says_nothing() -> None:
-    entries = [Entry.of(one) for one in runs(1.0, 2.0, 6)]
+    entries = [IndexEntry.of(one) for one in runs(1.0, 2.0, 6)]
     # A run begins every 7 minutes; its window lasts 4 × 30 s.
     measured = costs_of(entries, entries)
     assert (measured.start_s, measured.injection_s, measured.measured) == (300.0, 30.0, (True, True))
@@ -139,12 +139,12 @@ def test_what_was_not_seen_to_end_counts_as_far_as_it_was_watched() -> None:
 def test_recoveries_of_one_run_are_one_value_to_every_reader(count: int) -> None:
     """What was wrong: eight recoveries of two runs taken for eight repetitions."""
     records = [one for cell in (1, 5) for one in runs(3.0, 1.0, count, 8, cell=cell)]
-    entries = [Entry.of(one) for one in records]
+    entries = [IndexEntry.of(one) for one in records]
     points = points_of(entries)
     axes = axes_of(points)
     (effect,) = [one for one in effects_along(points, axes, axes) if one.metric.key == MACRO]
     assert effect.found.n == count and effect.repetitions == count
-    assert effect.verdict is Verdict.OPEN or count > 1
+    assert effect.verdict is EffectVerdict.OPEN or count > 1
     for point in points:
         assert len(repetitions_of(point, MACRO)) == point.figure(MACRO).n == count
         assert len(values_of(point.valid, MACRO)) == count
@@ -170,18 +170,18 @@ def test_with_one_recovery_per_run_nothing_changes() -> None:
     ]
     found = [effects_of(records) for records in (several, single)]
     assert found[0] == found[1]
-    assert allocation_of(points_of([Entry.of(one) for one in single])) is None
+    assert allocation_of(points_of([IndexEntry.of(one) for one in single])) is None
 
 
-def effects_of(records: Sequence[Record]) -> list[tuple[str, object, float, Verdict]]:
-    points = points_of([Entry.of(one) for one in records])
+def effects_of(records: Sequence[Record]) -> list[tuple[str, object, float, EffectVerdict]]:
+    points = points_of([IndexEntry.of(one) for one in records])
     axes = axes_of(points)
     return [(one.metric.key, one.found, one.p, one.verdict) for one in effects_along(points, axes, axes)]
 
 
 def test_the_answer_shows_it_on_the_terminal_on_the_page_and_in_json() -> None:
     records = [one for cell in (1, 5) for one in runs(1.0, 2.0, 5, 4, cell=cell)]
-    answer = answer_of([Entry.of(one) for one in records])
+    answer = answer_of([IndexEntry.of(one) for one in records])
     assert answer is not None and answer.allocation is not None
     lines = allocation_lines(answer.allocation)
     assert [one in answer_lines(answer) for one in lines] == [True] * 3
@@ -191,7 +191,7 @@ def test_the_answer_shows_it_on_the_terminal_on_the_page_and_in_json() -> None:
     assert kept == allocation_json(answer.allocation)
     assert kept["runs"] == 10 and kept["recoveries"] == 40
     assert kept["best_injections_range"][0] <= kept["best_injections"] <= kept["best_injections_range"][1]
-    alone = answer_of([Entry.of(records[0])])
+    alone = answer_of([IndexEntry.of(records[0])])
     assert alone is not None
     json.dumps(answer_json(alone), allow_nan=False)
 

@@ -19,8 +19,8 @@ from faultline.comparison.capacity import (
     search_capacity,
 )
 from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.workloads.base import MAX_RATE
-from faultline.records.record import CpuBesides, Record
+from faultline.experiment.workloads.protocol import MAX_RATE
+from faultline.records.record import BackgroundCpuPart, Record
 from faultline.system.errors import InfrastructureError
 from tests.unit.sample_records import sample
 
@@ -79,7 +79,7 @@ def measured(
     record = sample(status=status, reasons=list(reasons), checkpoint_interval_s=2)
     figures: dict[str, object] = {"sustained": sustained, "effective_interval_s": effective_s}
     if besides:
-        figures["cpu_besides"] = CpuBesides(**{"stolen": 0.0, **besides})
+        figures["cpu_besides"] = BackgroundCpuPart(**{"stolen": 0.0, **besides})
     return record.model_copy(update={"metrics": record.metrics.model_copy(update=figures)})
 
 

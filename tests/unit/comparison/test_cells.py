@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.cells import (
+from faultline.comparison.config_points import (
     Axis,
     Figure,
     Point,
@@ -24,15 +24,15 @@ from faultline.comparison.cells import (
     steps_along,
 )
 from faultline.records.catalogue import KNOWN, MACRO
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 from tests.unit.pages_store import record
 from tests.unit.sample_records import CENSORED, RECOVERED
 
 NUMBERS = iter(range(10_000))
 
 
-def entry(**named: Any) -> Entry:
-    return Entry.of(record(f"20261121T061500Z-{next(NUMBERS):06x}", **named))
+def entry(**named: Any) -> IndexEntry:
+    return IndexEntry.of(record(f"20261121T061500Z-{next(NUMBERS):06x}", **named))
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,13 @@ def faults(*victims: str) -> dict[str, Any]:
                        for number, victim in enumerate(victims)]}  # fmt: skip
 
 
-def unknown(**parameters: Any) -> Entry:
+def unknown(**parameters: Any) -> IndexEntry:
     """A record with parameters that no configuration has."""
     made = entry(raw_config=parameters)
     return replace(made, config_id=str(parameters))
 
 
-def keys_of(*entries: Entry) -> list[str]:
+def keys_of(*entries: IndexEntry) -> list[str]:
     return [axis.key for axis in axes_of(points_of(entries))]
 
 

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from faultline.comparison import compare as comparing
-from faultline.comparison.cells import values_of
 from faultline.comparison.compare import (
-    Verdict,
+    ComparisonVerdict,
     as_json,
     compare_named,
     compare_sides,
@@ -23,11 +22,12 @@ from faultline.comparison.compare import (
     side_text,
     texts,
 )
-from faultline.comparison.selection import Side, require_apart, shared_records, side_of
+from faultline.comparison.config_points import values_of
+from faultline.comparison.selection import RecordGroup, require_apart, shared_records, side_of
 from faultline.comparison.statistics.estimate import Between, exactly, spread_of
 from faultline.records.index import Index
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from tests.unit.pages_store import put, record
@@ -81,11 +81,11 @@ def committed(settings: Settings, *tags: str) -> str:
 def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     two_sweeps(settings)
     compared = compare_named("before", "after", ["latency_ms.p99", "recovery.reload_s"])
-    assert [row.comparison.verdict for row in compared.rows] == [Verdict.WORSE, Verdict.SAME]
+    assert [row.comparison.verdict for row in compared.rows] == [ComparisonVerdict.WORSE, ComparisonVerdict.SAME]
     print_comparison(compared, "before", "after")
     said = capsys.readouterr().out
     heads = next(line for line in said.splitlines() if "Configuration" in line)
-    assert heads.split() == ["Configuration", "Metric", "before", "after", "Change", "p", "Verdict"]
+    assert heads.split() == ["Configuration", "Metric", "before", "after", "Change", "p", "ComparisonVerdict"]
     assert "Configurations left out" not in said
     assert "1,002 (n=5)" in said
     assert "1,502 (n=5)" in said
@@ -101,7 +101,7 @@ def test_recoveries_that_nobody_saw_end_are_censored_not_left_out(settings: Sett
     two_sweeps(settings, reload_s=None)
     assert values_of(index_of(settings).of_sweep("after"), "recovery.reload_s") == (Between(30.0, math.inf),) * 5
     row = compare_named("before", "after", ["recovery.reload_s"]).rows[0]
-    assert row.comparison.verdict is Verdict.WORSE
+    assert row.comparison.verdict is ComparisonVerdict.WORSE
     assert as_json(compare_named("before", "after", ["recovery.reload_s"]))[0]["after"]["median"] is None
 
 
@@ -130,7 +130,7 @@ def test_a_file_of_saved_records_is_a_side(settings: Settings, tmp_path: Path) -
     saved.write_bytes(gzip.compress(json.dumps([one for one in kept if one["sweep_id"] == "before"]).encode()))
     (found,) = compare_named(str(saved), "after", ["latency_ms.p99"]).rows
     (known,) = compare_named("before", "after", ["latency_ms.p99"]).rows
-    assert found.comparison == known.comparison and found.comparison.verdict is Verdict.WORSE
+    assert found.comparison == known.comparison and found.comparison.verdict is ComparisonVerdict.WORSE
     saved.write_bytes(b"x")
     with pytest.raises(ConfigError, match="before.json.gz: cannot be read"):
         compare_named(str(saved), "after", [])
@@ -170,7 +170,7 @@ def test_how_much_controls_differ_is_the_noise_floor(settings: Settings) -> None
     fault, control = (row.comparison for row in compared.rows)
     assert fault.floor == pytest.approx(spread_of(control.before))
     # 50 % more, where the controls vary by 75 %: that is not to be believed, and not the same either.
-    assert fault.verdict is Verdict.CANNOT_TELL
+    assert fault.verdict is ComparisonVerdict.CANNOT_TELL
     assert fault.detectable is None or fault.detectable >= fault.floor
     assert control.floor == 0
 
@@ -218,8 +218,8 @@ def test_a_side_is_its_median_and_how_many_did_not_end() -> None:
     assert side_text(metric, [Between(low, math.inf) for low in (4.0, 5.0, 3.0)]) == "> 5.0 (n=3, 3 censored)"
 
 
-def two_sides(before: list[Record], after: list[Record], key: str = "latency_ms.p99") -> comparing.Compared:
-    sides = (Side(name, tuple(map(Entry.of, records))) for name, records in (("A", before), ("B", after)))
+def two_sides(before: list[Record], after: list[Record], key: str = "latency_ms.p99") -> comparing.ComparisonTable:
+    sides = (RecordGroup(name, tuple(map(IndexEntry.of, records))) for name, records in (("A", before), ("B", after)))
     return compare_sides(*sides, metrics_named([key]))
 
 
@@ -253,7 +253,8 @@ def test_a_verdict_stands_on_one_line_however_narrow_its_column(capsys: pytest.C
 
 def test_rows_stand_cell_by_cell_with_the_metrics_in_the_order_that_was_asked_for() -> None:
     sides = [
-        Side(name, tuple(Entry.of(measured("s", 1.0, state_mb=state)) for state in (8.0, 1.0))) for name in ("A", "B")
+        RecordGroup(name, tuple(IndexEntry.of(measured("s", 1.0, state_mb=state)) for state in (8.0, 1.0)))
+        for name in ("A", "B")
     ]
     rows = compare_sides(*sides, metrics_named(["recovery.reload_s", "latency_ms.p99"])).rows
     assert [(row.point.config["state_mb"], row.metric.key) for row in rows] == [
@@ -263,7 +264,10 @@ def test_rows_stand_cell_by_cell_with_the_metrics_in_the_order_that_was_asked_fo
 
 def test_a_figure_that_one_side_does_not_know_makes_no_row() -> None:
     known, unknown = [measured("s", 1.0)], [measured("s", 1.0, status="failed")]
-    sides = Side("A", tuple(map(Entry.of, known))), Side("B", tuple(map(Entry.of, [*known, *unknown])))
+    sides = (
+        RecordGroup("A", tuple(map(IndexEntry.of, known))),
+        RecordGroup("B", tuple(map(IndexEntry.of, [*known, *unknown]))),
+    )
     assert [len(row.comparison.after) for row in compare_sides(*sides, metrics_named(["latency_ms.p99"])).rows] == [1]
     assert compare_sides(*sides, metrics_named(["recovery.replay_s"])).rows == ()
 
@@ -287,8 +291,8 @@ def test_the_noise_floor_is_that_of_controls_with_the_same_settings_else_of_the_
 def test_only_what_is_counted_from_the_fault_on_is_censored() -> None:
     """Of a recovery that was not seen to end: how long it was at least, where that is known; no other figure."""
 
-    def entry(**recovery: Any) -> Entry:
-        return Entry.of(record("20261121T061500Z-000001", recovery=recovery))
+    def entry(**recovery: Any) -> IndexEntry:
+        return IndexEntry.of(record("20261121T061500Z-000001", recovery=recovery))
 
     unseen, unwatched = entry(recovered=False, censored_at_s=30.0), entry(recovered=False)
     for key in ("recovery.macro_s", "recovery.reload_s"):
@@ -316,10 +320,10 @@ def test_programs_get_shares_as_numbers_and_nothing_that_is_infinite() -> None:
 
 
 def test_records_that_stand_on_both_sides_are_counted_and_refused() -> None:
-    entries = tuple(Entry.of(measured("s", 1.0)) for _ in range(3))
-    a, b = Side("A", entries[:2]), Side("B", entries[1:])
-    assert (shared_records(a, b), shared_records(a, Side("C", entries[2:]))) == (1, 0)
-    require_apart(a, Side("C", entries[2:]))
+    entries = tuple(IndexEntry.of(measured("s", 1.0)) for _ in range(3))
+    a, b = RecordGroup("A", entries[:2]), RecordGroup("B", entries[1:])
+    assert (shared_records(a, b), shared_records(a, RecordGroup("C", entries[2:]))) == (1, 0)
+    require_apart(a, RecordGroup("C", entries[2:]))
     with pytest.raises(ConfigError, match="B: 1 of its records belong to A too; compare others"):
         require_apart(a, b)
 

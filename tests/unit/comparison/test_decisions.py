@@ -25,13 +25,13 @@ from faultline.comparison.decisions import (
     settled_in,
     tally,
 )
-from faultline.comparison.statistics.sequential import Judged, Method, Outcome, bounds, fewest
+from faultline.comparison.statistics.sequential import Method, SequentialDecision, SequentialResult, bounds, fewest
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
 from faultline.records.catalogue import CPU_TOTAL, MACRO, bounds_of
-from faultline.records.manifest import Manifest
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
+from faultline.records.sweep_plan import SweepPlan
 from faultline.reports.views.allocation import decision_lines
 from faultline.system.errors import ConfigError
 from tests.unit.sample_records import made_plan, sample
@@ -41,18 +41,20 @@ INTERVALS = [2.0, 5.0, 10.0]
 ORDINARY = {2.0: 1000.0, 5.0: 1500.0, 10.0: 1510.0}
 
 
-def plan_of(asked: Decide = P50) -> Manifest:
+def plan_of(asked: Decide = P50) -> SweepPlan:
     cells, question = pose(Matrix({"checkpoint_interval_s": INTERVALS}, {"duration_s": 105.0}), asked, "b1")
     return made_plan(cells, decide=question)
 
 
-def entries(blocks: int, levels: dict[float, float] = ORDINARY, scatter: float = 0.02, seed: int = 5) -> list[Entry]:
+def entries(
+    blocks: int, levels: dict[float, float] = ORDINARY, scatter: float = 0.02, seed: int = 5
+) -> list[IndexEntry]:
     """A record of each cell in each block, one a minute; latency around the level of its interval."""
     drawn, found = random.Random(seed), []
     for block in range(blocks):
         for number, (interval, level) in enumerate(levels.items()):
             found.append(
-                Entry.of(
+                IndexEntry.of(
                     sample(
                         attempt=f"20261121T06{block:02d}{number:02d}Z-00000{number}",
                         repetition=block,
@@ -73,7 +75,7 @@ def test_neighbours_that_differ_and_neighbours_that_do_not() -> None:
     plan, measured = plan_of(), entries(14)
     found = by_interval(decisions_of(plan, measured))
     differs, same = found["5 instead of 2"], found["10 instead of 5"]
-    assert differs.outcome is Outcome.DIFFERS and same.outcome is Outcome.WITHIN
+    assert differs.outcome is SequentialDecision.DIFFERS and same.outcome is SequentialDecision.WITHIN
     assert differs.change is not None and differs.change.low < 0.5 < differs.change.high
     assert differs.at_least == differs.change.low > 0.4
     assert same.at_least is None and same.margin == 0.1
@@ -103,14 +105,14 @@ def test_a_cell_is_settled_when_all_of_its_comparisons_are() -> None:
     (done,) = settled(decisions)
     assert {cell.config["checkpoint_interval_s"] for cell in plan.cells if cell.config_id == done} == {2.0}
     assert tally(decisions) == "1 of 2 comparisons decided, 1 open"
-    assert decisions[1].outcome is Outcome.OPEN and decisions[1].more is not None
+    assert decisions[1].outcome is SequentialDecision.OPEN and decisions[1].more is not None
     assert "more pairs would tell, if they scatter as these do" in decisions[1].text
 
 
 def test_nothing_measured_is_open_and_nothing_asked_is_nothing() -> None:
     plan = plan_of()
     for one in decisions_of(plan, []):
-        assert (one.outcome, one.pairs, one.change, one.more) == (Outcome.OPEN, 0, None, None)
+        assert (one.outcome, one.pairs, one.change, one.more) == (SequentialDecision.OPEN, 0, None, None)
         assert one.text.endswith("no pairs yet") and one.needs.startswith("nobody can tell yet")
     asks_nothing = plan.model_copy(update={"decide": None})
     assert decisions_of(asks_nothing, entries(14)) == [] and tally([]) == ""
@@ -120,7 +122,7 @@ def test_nothing_measured_is_open_and_nothing_asked_is_nothing() -> None:
 def test_a_budget_that_is_spent_says_so() -> None:
     plan = plan_of(replace(P50, experiments=21))
     found = decisions_of(plan, entries(7, {2.0: 1000.0, 5.0: 1060.0, 10.0: 1120.0}, scatter=0.1))
-    assert {one.outcome for one in found} == {Outcome.SPENT}
+    assert {one.outcome for one in found} == {SequentialDecision.SPENT}
     assert not settled(found), "a larger budget goes on with them"
 
 
@@ -131,7 +133,10 @@ def test_what_was_spent_on_few_cells_is_spent_for_all() -> None:
     lasting = [one for one in measured if one.repetition < 5 or one.config["checkpoint_interval_s"] > 2.0]
     assert len(lasting) == 21
     assert settled_in(plan, lasting) == plan_cells
-    assert [one.outcome for one in decisions_of(plan, lasting)] == [Outcome.DIFFERS, Outcome.SPENT]
+    assert [one.outcome for one in decisions_of(plan, lasting)] == [
+        SequentialDecision.DIFFERS,
+        SequentialDecision.SPENT,
+    ]
     assert settled_in(plan, lasting[:-1]) < plan_cells
     by_hours = plan_of(replace(P50, experiments=None, hours=1.0))
     assert settled_in(by_hours, lasting) < plan_cells, "who counts hours counts no experiments"
@@ -170,7 +175,7 @@ def test_an_undecided_recovery_says_whether_more_runs_or_more_injections_are_the
                 recoveries=parts, duration_s=105.0, checkpoint_interval_s=cell.config["checkpoint_interval_s"],
                 raw_config={"injections": 2},
             )  # fmt: skip
-            found.append(Entry.of(one))
+            found.append(IndexEntry.of(one))
     decisions = decisions_of(plan, found)
     assert not all(one.decided for one in decisions)
     *lines, further = decision_lines(plan, found, decisions)
@@ -199,11 +204,11 @@ def test_what_came_late_changes_no_look_that_was_before_it() -> None:
         for one in measured
     ]
     found = by_interval(decisions_of(plan, late))["5 instead of 2"]
-    assert found.outcome is Outcome.DIFFERS and found.looked == decided_after
+    assert found.outcome is SequentialDecision.DIFFERS and found.looked == decided_after
 
 
-def recovery(**known: float | bool | None) -> Entry:
-    return Entry.of(sample(recovery=known))
+def recovery(**known: float | bool | None) -> IndexEntry:
+    return IndexEntry.of(sample(recovery=known))
 
 
 def test_a_recovery_is_an_interval_and_one_that_did_not_end_is_open() -> None:
@@ -224,7 +229,7 @@ def test_the_margin_is_never_narrower_than_what_a_recovery_is_known_to() -> None
     (first, _) = decisions_of(plan, measured)
     assert first.margin == pytest.approx(0.2) and first.change is not None
     assert first.change.low == pytest.approx(-0.2) and first.change.high == pytest.approx(0.25)
-    assert first.outcome is Outcome.OPEN
+    assert first.outcome is SequentialDecision.OPEN
 
 
 positive = st.floats(0.001, 1e6)
@@ -249,7 +254,7 @@ def test_ratios_of_what_is_unbounded_or_nothing() -> None:
 def test_margins_and_changes_are_shares_of_what_was_before() -> None:
     assert [math.expm1(end) for end in margin_of(0.1)] == pytest.approx([-0.1, 0.1])
     assert margin_of(1.0)[0] == -math.inf
-    judged = Judged(Outcome.OPEN, 1.0, -math.inf, math.log(2), None, math.inf)
+    judged = SequentialResult(SequentialDecision.OPEN, 1.0, -math.inf, math.log(2), None, math.inf)
     found = change_of(judged)
     assert (found.value, found.low, found.high) == (pytest.approx(1.0), -1.0, pytest.approx(1.0))
     assert change_of(replace(judged, value=0.0, high=math.inf)).high == math.inf
@@ -351,7 +356,7 @@ def test_an_axis_on_which_nothing_differs_alone_is_refused() -> None:
         pose(Matrix.under(params, RECOVERY.axes), replace(ASKED, along="fault"), "s")
 
 
-def asked_plan() -> Manifest:
+def asked_plan() -> SweepPlan:
     cells, question = pose(matrix(), ASKED, "s")
     return made_plan(cells, series="s", decide=question)
 
@@ -370,7 +375,7 @@ def test_a_budget_that_is_raised_spends_the_error_by_the_first_plan() -> None:
 
 def test_a_plan_is_read_with_its_question() -> None:
     plan = asked_plan()
-    assert Manifest.model_validate_json(plan.model_dump_json(by_alias=True)) == plan
+    assert SweepPlan.model_validate_json(plan.model_dump_json(by_alias=True)) == plan
 
 
 def test_figures_with_a_direction_can_be_decided_and_counts_of_defects_cannot() -> None:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from faultline.comparison.statistics.estimate import (
     Between,
-    Row,
+    PairedRow,
     centre,
     estimate,
     exactly,
@@ -33,7 +33,7 @@ def exact(*values: float) -> dict[int, Between]:
 
 def test_of_one_row_it_is_the_paired_test_of_student() -> None:
     before, after = [3.1, 2.9, 3.3, 3.0, 3.2], [3.6, 3.3, 3.9, 3.2, 3.8]
-    found = estimate([Row(exact(*before), exact(*after))])
+    found = estimate([PairedRow(exact(*before), exact(*after))])
     theirs = stats.ttest_rel(after, before)
     ends = theirs.confidence_interval(0.95)
     assert found.p == pytest.approx(theirs.pvalue)
@@ -44,7 +44,7 @@ def test_of_one_row_it_is_the_paired_test_of_student() -> None:
 def test_other_repetitions_on_either_side_are_not_paired() -> None:
     before, after = [3.1, 2.9, 3.3, 3.0], [3.6, 3.3, 3.9, 3.2]
     shifted = {n + 3: value for n, value in exact(*after).items()}
-    found = estimate([Row(exact(*before), shifted)])
+    found = estimate([PairedRow(exact(*before), shifted)])
     theirs = stats.ttest_ind(after, before)
     assert not found.paired
     assert found.p == pytest.approx(theirs.pvalue)
@@ -56,14 +56,17 @@ def test_what_both_sides_have_is_paired_and_the_rest_left_out() -> None:
     noise = [0.5, -0.9, 0.2, 1.1, -0.4, 0.8, -1.2, 0.3, 0.6, -0.7, 0.1, 0.9]
     before = exact(*(10 + one for one in noise))
     after = exact(*(10.1 + one + 0.01 * (-1) ** n for n, one in enumerate(noise[:8])))
-    found, pairs = estimate([Row(before, after)]), estimate([Row(exact(*(10 + one for one in noise[:8])), after)])
+    found, pairs = (
+        estimate([PairedRow(before, after)]),
+        estimate([PairedRow(exact(*(10 + one for one in noise[:8])), after)]),
+    )
     assert found == pairs and found.paired and found.n == 8
     assert found.p < 1e-4
 
 
 def test_rows_keep_their_own_level_and_count_alike() -> None:
-    low = Row(exact(1.0, 1.2, 0.8), exact(2.0, 2.2, 1.8))
-    high = Row(exact(101.0, 99.0, 100.0), exact(103.0, 101.0, 102.0))
+    low = PairedRow(exact(1.0, 1.2, 0.8), exact(2.0, 2.2, 1.8))
+    high = PairedRow(exact(101.0, 99.0, 100.0), exact(103.0, 101.0, 102.0))
     found = estimate([low, high])
     assert found.change.value == pytest.approx(1.5)
     assert found.rows == pytest.approx((1.0, 2.0))
@@ -75,9 +78,9 @@ def test_the_less_is_known_of_values_the_less_is_known_of_their_difference(
     pairs: list[tuple[float, float]], blur: float
 ) -> None:
     before, after = zip(*pairs, strict=True)
-    sharp = estimate([Row(exact(*before), exact(*after))])
+    sharp = estimate([PairedRow(exact(*before), exact(*after))])
     wide = {n: Between(one.low - blur, one.high) for n, one in exact(*after).items()}
-    blurred = estimate([Row(exact(*before), wide)])
+    blurred = estimate([PairedRow(exact(*before), wide)])
     assert blurred.change.low <= sharp.change.low + 1e-9
     assert blurred.change.high >= sharp.change.high - 1e-9
     assert blurred.p >= sharp.p - 1e-12 or blur == 0
@@ -87,7 +90,7 @@ def test_the_less_is_known_of_values_the_less_is_known_of_their_difference(
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=8))
 def test_turned_round_the_answer_turns_its_sign(pairs: list[tuple[float, float]]) -> None:
     before, after = (exact(*side) for side in zip(*pairs, strict=True))
-    there, back = estimate([Row(before, after)]), estimate([Row(after, before)])
+    there, back = estimate([PairedRow(before, after)]), estimate([PairedRow(after, before)])
     assert there.change.value == pytest.approx(-back.change.value)
     assert there.change.low == pytest.approx(-back.change.high)
     assert there.p == pytest.approx(back.p)
@@ -101,7 +104,7 @@ def test_a_recovery_without_an_end_leaves_the_upper_end_of_its_difference_open_o
     before = exact(*rng.normal(10, 1, n))
     after = {k: Between(one.low + 3, one.high + 3) for k, one in exact(*rng.normal(10, 1, n)).items()}
     cut = {k: Between(one.low, math.inf if k < open_ended else one.high) for k, one in after.items()}
-    whole, censored = estimate([Row(before, after)]), estimate([Row(before, cut)])
+    whole, censored = estimate([PairedRow(before, after)]), estimate([PairedRow(before, cut)])
     if open_ended:
         assert censored.change.high >= whole.change.value
         assert censored.blur == math.inf
@@ -112,7 +115,7 @@ def test_a_recovery_without_an_end_leaves_the_upper_end_of_its_difference_open_o
 def test_sides_of_unequal_number_keep_each_its_own_scatter() -> None:
     rng = np.random.default_rng(4)
     before, after = rng.normal(0, 1, 12).tolist(), rng.normal(1, 3, 5).tolist()
-    found = estimate([Row.apart(exactly(before), exactly(after))])
+    found = estimate([PairedRow.apart(exactly(before), exactly(after))])
     theirs = stats.ttest_ind(after, before, equal_var=False)
     ends = theirs.confidence_interval(0.95)
     assert found.p == pytest.approx(theirs.pvalue)
@@ -122,23 +125,23 @@ def test_sides_of_unequal_number_keep_each_its_own_scatter() -> None:
 def test_five_runs_of_which_one_never_ended_are_told_apart_by_their_ranks() -> None:
     before = exact(10.0, 11.0, 9.0, 10.5, 9.5)
     after = {n: Between(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
-    found = estimate([Row(before, after)])
+    found = estimate([PairedRow(before, after)])
     values = [[one.high for one in side.values()] for side in (before, after)]
     theirs = stats.mannwhitneyu(values[1], values[0], method="asymptotic")
     assert found.p == pytest.approx(theirs.pvalue) and found.p < 0.05
     assert 0 < found.change.low < 20 < found.change.high == math.inf
     three = [{n: side[n] for n in range(3)} for side in (before, after)]
-    assert estimate([Row(*three)]).p > 0.05 > estimate([Row(*three)] * 2).p
+    assert estimate([PairedRow(*three)]).p > 0.05 > estimate([PairedRow(*three)] * 2).p
 
 
 def test_six_pairs_of_which_one_never_ended_are_told_apart_by_their_signed_ranks() -> None:
     before = exact(10.0, 11.0, 9.0, 10.5, 9.5, 10.2)
     after = {n: Between(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
-    found = estimate([Row(before, after)])
+    found = estimate([PairedRow(before, after)])
     assert (found.p, found.direction) == (pytest.approx(2 / 2**6), 1)
     assert 0 < found.change.low < 20.1 and found.change.high == math.inf
-    assert estimate([Row(after, before)]).direction == -1
-    assert estimate([Row(*({n: side[n] for n in part} for side in (before, after))) for part in ((0, 1, 2), (3, 4, 5))]
+    assert estimate([PairedRow(after, before)]).direction == -1
+    assert estimate([PairedRow(*({n: side[n] for n in part} for side in (before, after))) for part in ((0, 1, 2), (3, 4, 5))]
                     ).p == found.p, "pairs of all rows"  # fmt: skip
 
 
@@ -147,17 +150,17 @@ def test_an_open_end_leaves_pairs_what_blocks_tell() -> None:
     before = exact(*(5.0 + 10 * n for n in range(8)))
     after = {n: Between(one.low + 6 + n % 4 / 5, math.inf if n == 7 else one.high + 6 + n % 4 / 5)
              for n, one in before.items()}  # fmt: skip
-    found = estimate([Row(before, after)])
+    found = estimate([PairedRow(before, after)])
     assert found.p == pytest.approx(2 / 2**8)
     assert 6.0 <= found.change.low < 6.6 and found.change.high == math.inf
     shifted = {n + 8: one for n, one in after.items()}
-    assert estimate([Row(before, shifted)]).p > 0.5
+    assert estimate([PairedRow(before, shifted)]).p > 0.5
 
 
 def test_a_pair_without_an_end_speaks_for_neither_side_and_against_equality() -> None:
     before = exact(*(10.0 * n for n in range(8))) | {8: Between(90.0, math.inf)}
     after = {n: Between(one.low + 6 + n / 10, one.high + 6 + n / 10) for n, one in before.items()}
-    whole, known = Row(before, after), Row(*({n: side[n] for n in range(8)} for side in (before, after)))
+    whole, known = PairedRow(before, after), PairedRow(*({n: side[n] for n in range(8)} for side in (before, after)))
     found = estimate([whole])
     assert found.p == pytest.approx(4 / 2**9), "its rank is the least, its sign unknown"
     assert 6.0 <= found.change.low < found.change.high <= 7.0
@@ -176,10 +179,10 @@ def test_signed_ranks_are_wilcoxons_and_their_interval_is_what_they_do_not_refus
 
 def test_of_two_without_an_end_nobody_knows_which_is_more() -> None:
     lasting = {n: Between(30.0, math.inf) for n in range(8)}
-    found = estimate([Row(lasting, lasting)])
+    found = estimate([PairedRow(lasting, lasting)])
     assert (found.change.low, found.change.high) == (-math.inf, math.inf)
     assert found.p == 1.0
-    assert p_beyond([Row(lasting, lasting)], 100.0) == 1.0
+    assert p_beyond([PairedRow(lasting, lasting)], 100.0) == 1.0
 
 
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=8), st.floats(0.1, 30))
@@ -187,14 +190,14 @@ def test_less_than_a_margin_is_believed_just_where_the_interval_lies_within(
     pairs: list[tuple[float, float]], margin: float
 ) -> None:
     before, after = (exact(*side) for side in zip(*pairs, strict=True))
-    change = estimate([Row(before, after)]).change
+    change = estimate([PairedRow(before, after)]).change
     if min(abs(abs(end) - margin) for end in (change.low, change.high)) > 1e-6:
         within = -margin < change.low and change.high < margin
-        assert (p_beyond([Row(before, after)], margin) <= 0.05) == within
+        assert (p_beyond([PairedRow(before, after)], margin) <= 0.05) == within
 
 
 def test_a_single_pair_tells_nothing() -> None:
-    found = estimate([Row(exact(1.0), exact(2.0))])
+    found = estimate([PairedRow(exact(1.0), exact(2.0))])
     assert (found.p, found.freedom, found.spread) == (1.0, 0, None)
     assert found.change.low == -math.inf
     assert needed_pairs(found, 0.5, 0.05) is None
@@ -208,7 +211,9 @@ def test_the_true_difference_lies_within_nineteen_times_in_twenty() -> None:
         for level, n in ((10.0, 3), (30.0, 4), (20.0, 3)):
             block = rng.normal(0, 2, n)  # disturbs both sides of a pair
             rows.append(
-                Row(exact(*(level + block + rng.normal(0, 1, n))), exact(*(level + 2 + block + rng.normal(0, 1, n))))
+                PairedRow(
+                    exact(*(level + block + rng.normal(0, 1, n))), exact(*(level + 2 + block + rng.normal(0, 1, n)))
+                )
             )
         change = estimate(rows).change
         held += change.low <= 2 <= change.high
@@ -218,11 +223,13 @@ def test_the_true_difference_lies_within_nineteen_times_in_twenty() -> None:
 def test_as_many_pairs_as_are_needed_find_it_four_times_in_five() -> None:
     rng = np.random.default_rng(2)
     spread, true = 1.0, 0.9
-    pilot = estimate([Row(exact(*rng.normal(0, 1, 4)), exact(*rng.normal(true, 1, 4)))])
+    pilot = estimate([PairedRow(exact(*rng.normal(0, 1, 4)), exact(*rng.normal(true, 1, 4)))])
     known = type(pilot)(**{**vars(pilot), "change": type(pilot.change)(true, 0, 2), "spread": spread, "blur": 0.0})
     n = needed_pairs(known, 0.1, 0.05)
     assert n is not None
-    found = sum(estimate([Row(exact(*np.zeros(n)), exact(*rng.normal(true, spread, n)))]).p <= 0.05 for _ in range(400))
+    found = sum(
+        estimate([PairedRow(exact(*np.zeros(n)), exact(*rng.normal(true, spread, n)))]).p <= 0.05 for _ in range(400)
+    )
     assert found / 400 == pytest.approx(0.8, abs=0.06)
 
 
@@ -230,14 +237,14 @@ def test_what_is_no_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="no interval"):
         Between(2.0, 1.0)
     with pytest.raises(ValueError, match="both sides"):
-        Row({}, exact(1.0))
+        PairedRow({}, exact(1.0))
 
 
 @pytest.mark.filterwarnings("error")
 def test_recoveries_without_an_end_on_either_side_are_told_without_a_warning() -> None:
     ends = [{0: 3, 1: math.inf, 2: 5, 3: 6}, {0: math.inf, 1: 4, 2: 6, 3: 7}]
     before, after = ({n: Between(2.0, high) for n, high in side.items()} for side in ends)
-    found = estimate([Row(before, after), Row(after, before)])
+    found = estimate([PairedRow(before, after), PairedRow(after, before)])
     assert not math.isnan(found.change.value)
     assert (found.blur, found.p) == (math.inf, 1.0)
 

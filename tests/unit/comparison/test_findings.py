@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.comparison.findings.catalogue import CLAIMS, PAPERS, findings
-from faultline.comparison.findings.finding import MISCOUNTS, miscounts, tells_tuples
+from faultline.comparison.findings.claims import MISCOUNTS, miscounts, tells_tuples
 from faultline.experiment.matrices import MATRICES
 from faultline.records.record import AuditPart, Record
 from tests.unit.made_up_findings import (

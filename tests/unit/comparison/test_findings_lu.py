@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from faultline.comparison.findings.finding import Verdict
+from faultline.comparison.findings.claims import ClaimVerdict
 from faultline.records.record import Record, StagesPart
 from tests.unit.made_up_findings import AGREES, CANNOT_TELL, DISAGREES, NOT_ASKED, TOPOLOGY, grid, of, run, verdict
 
@@ -34,7 +34,7 @@ def both(figure: str, none: float, every: float, **named: Any) -> list[Record]:
     ],
 )
 def test_what_all_mechanisms_do_to_a_figure(
-    figure: str, parallelism: str, with_all: float, expected: dict[str, Verdict]
+    figure: str, parallelism: str, with_all: float, expected: dict[str, ClaimVerdict]
 ) -> None:
     records = both(figure, 500.0, with_all, parallelism=parallelism)
     assert {begins: verdict(TOPOLOGY, begins, records) for begins in expected} == expected
@@ -56,14 +56,14 @@ def replaced(mechanisms: str, gap_s: float | None, batch_s: float | None = 1.0) 
 
 
 @pytest.mark.parametrize(("gap_s", "expected"), [(0.8, AGREES), (1.0, AGREES), (1.1, DISAGREES), (3.0, DISAGREES)])
-def test_a_replacement_leaves_one_batch_at_most(gap_s: float, expected: Verdict) -> None:
+def test_a_replacement_leaves_one_batch_at_most(gap_s: float, expected: ClaimVerdict) -> None:
     rebalanced = replaced("rebalance", 5.0)
     assert verdict(TOPOLOGY, PAUSE, [replaced("replacement", gap_s), rebalanced]) is expected
     assert verdict(TOPOLOGY, PAUSE, [rebalanced]) is NOT_ASKED
 
 
 def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
-    def evidence(*records: Record) -> tuple[Verdict, str]:
+    def evidence(*records: Record) -> tuple[ClaimVerdict, str]:
         found = of(TOPOLOGY, records)[PAUSE]
         return found.verdict, found.evidence
 
@@ -93,7 +93,7 @@ def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
     ],
 )
 def test_all_runs_with_the_queue_keep_up_and_none_without(
-    with_queue: str, without: str, expected: Verdict, said: str
+    with_queue: str, without: str, expected: ClaimVerdict, said: str
 ) -> None:
     held = {"+": True, "-": False, "?": None}
     named: dict[str, Any] = {"workload": "topology", "parallelism": "1-2-4-1"}

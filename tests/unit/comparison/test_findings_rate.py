@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from faultline.comparison.findings import shi
-from faultline.comparison.findings.finding import Verdict
+from faultline.comparison.findings.claims import ClaimVerdict
 from faultline.records.record import ByRole, GarbagePart, Record
 from tests.unit.made_up_findings import (
     AGREES,
@@ -108,7 +108,9 @@ def test_four_repetitions_of_a_rate_are_enough_two_tell_nothing_and_one_is_not_a
     [((2.0, 2.1, 2.2, 2.3), AGREES), ((0.9, 1.0, 1.1, 1.2), CANNOT_TELL), ((2.0, 2.1), CANNOT_TELL)],
     ids=["steeper", "as flat", "too few"],
 )
-def test_the_last_step_is_steeper_by_more_than_repetitions_differ(last: tuple[float, ...], expected: Verdict) -> None:
+def test_the_last_step_is_steeper_by_more_than_repetitions_differ(
+    last: tuple[float, ...], expected: ClaimVerdict
+) -> None:
     levels = ((100, 1.0), (500, 1.0), (2500, 1.0), (12_500, None))
     records = [
         run(number, rate=rate, workload="stock_group_by", non_compute_ms=value if flat is None else flat + number / 20)
@@ -143,7 +145,7 @@ def test_series_that_differ_about_the_last_step_leave_it_open() -> None:
     ],
 )  # fmt: skip
 def test_nine_tenths_of_the_machine_at_the_highest_rate_are_fully_used(
-    rows: tuple[tuple[float, float], ...], expected: Verdict
+    rows: tuple[tuple[float, float], ...], expected: ClaimVerdict
 ) -> None:
     """Of two cores; driver, broker and generator use 0.1 each, which counts as well."""
     records = rates(*((rate, {"cpu": cpu}) for rate, cpu in rows))
@@ -162,7 +164,7 @@ def lost_to(reason: str = "fault-in-control: executor 0 was lost") -> Record:
 def test_an_overload_costs_no_executor() -> None:
     begins = "a rate that is too high"
 
-    def found(*records: Record) -> tuple[Verdict, str]:
+    def found(*records: Record) -> tuple[ClaimVerdict, str]:
         (one,) = [one for text, one in of(RATE, records).items() if text.startswith(begins)]
         return one.verdict, one.evidence
 
@@ -245,7 +247,7 @@ def test_a_third_of_the_latency_takes_eight_times_the_cores() -> None:
         (16, 0.42, AGREES), (16, 0.45, DISAGREES), (15, 0.2, NOT_TESTABLE), (18, 0.42, AGREES), (16, 0.0, NOT_ASKED),
     ],
 )  # fmt: skip
-def test_a_third_means_at_most_a_tenth_more_than_that(most: int, share: float, expected: Verdict) -> None:
+def test_a_third_means_at_most_a_tenth_more_than_that(most: int, share: float, expected: ClaimVerdict) -> None:
     """By three runs each; a latency of nothing has no share. Also where all of it is less than a millisecond."""
     for latency in (900.0, 0.9):
         records = [

@@ -8,7 +8,7 @@ import pytest
 
 from faultline.comparison.findings import jiang
 from faultline.comparison.findings.catalogue import corrected
-from faultline.comparison.findings.finding import Outcome, Test, Verdict
+from faultline.comparison.findings.claims import ClaimResult, ClaimVerdict, Test
 from faultline.comparison.findings.predicates import Lies
 from faultline.records.record import Record
 from tests.unit.made_up_findings import (
@@ -61,11 +61,11 @@ def test_reload_dominates_when_it_does_everywhere() -> None:
     ],
 )  # fmt: skip
 def test_what_rests_on_chance_says_so_and_stands_beside_the_others(
-    test: Test, records: list[Record], held: Verdict, p: float
+    test: Test, records: list[Record], held: ClaimVerdict, p: float
 ) -> None:
     found = test(records)
     assert (found.verdict, found.p) == (held, pytest.approx(p, abs=1e-4))
-    beside = corrected([found, Outcome(CANNOT_TELL, "", 0.9), Outcome(CANNOT_TELL, "", 0.9)])[0]
+    beside = corrected([found, ClaimResult(CANNOT_TELL, "", 0.9), ClaimResult(CANNOT_TELL, "", 0.9)])[0]
     assert beside[0] is (held if 3 * p <= 0.05 else CANNOT_TELL)
 
 
@@ -89,7 +89,7 @@ def test_what_rests_on_chance_says_so_and_stands_beside_the_others(
     ],
 )  # fmt: skip
 def test_the_heartbeat_is_seen_in_a_reload_of_half_a_minute_to_a_minute_and_in_its_detection(
-    records: list[Record], expected: Verdict
+    records: list[Record], expected: ClaimVerdict
 ) -> None:
     assert verdict(RECOVERY, HEARTBEAT, records) is expected
 
@@ -154,7 +154,7 @@ def test_a_recovery_without_reload_and_replay_has_no_share_of_either() -> None:
 @pytest.mark.parametrize(
     ("macro_s", "expected"), [(59.0, AGREES), (60.0, CANNOT_TELL), (60.5, DISAGREES), (61.0, DISAGREES)]
 )
-def test_a_recovery_of_a_minute_is_the_limit(macro_s: float, expected: Verdict) -> None:
+def test_a_recovery_of_a_minute_is_the_limit(macro_s: float, expected: ClaimVerdict) -> None:
     assert verdict(RECOVERY, TOTAL, [kill(macro_s=macro_s)] * 3) is expected
     censored = of(RECOVERY, [kill(macro_s=None, recovered=False, censored_at_s=macro_s)])[TOTAL]
     assert censored.evidence == "longest macro recovery 0.0 s, 1 not seen to end (n = 1)"
@@ -168,7 +168,7 @@ def test_a_recovery_of_a_minute_is_the_limit(macro_s: float, expected: Verdict) 
         ((9.0, 10.0, 11.0), AGREES), ((7.4, 16.7), CANNOT_TELL),
     ],
 )  # fmt: skip
-def test_a_restart_between_5_and_20_seconds_is_about_ten(ups: tuple[float, ...], expected: Verdict) -> None:
+def test_a_restart_between_5_and_20_seconds_is_about_ten(ups: tuple[float, ...], expected: ClaimVerdict) -> None:
     assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=up) for up in ups]) is expected
 
 
@@ -232,7 +232,7 @@ EXACT = {"sums_differ": 0}
         ([audited(**EXACT | {"lost": 5}, config={"commit_mode": "none"})] * 2, NOT_ASKED),
     ],
 )
-def test_each_record_is_shown_to_be_counted_once(records: list[Record], expected: Verdict) -> None:
+def test_each_record_is_shown_to_be_counted_once(records: list[Record], expected: ClaimVerdict) -> None:
     assert verdict(RECOVERY, ONCE, records) is expected
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from faultline.comparison.findings.finding import Verdict
+from faultline.comparison.findings.claims import ClaimVerdict
 from faultline.records.record import Record
 from tests.unit.made_up_findings import (
     AGREES,
@@ -98,7 +98,7 @@ def test_which_axis_moves_more_is_asked_within_the_papers_range_of_states(
     [(1600, 900, AGREES), (1000, 900, CANNOT_TELL), (900, 1000, CANNOT_TELL), (900, 1600, DISAGREES)],
 )
 def test_one_axis_moves_more_when_it_does_by_more_than_repetitions_differ(
-    by_interval: int, by_state: int, expected: Verdict
+    by_interval: int, by_state: int, expected: ClaimVerdict
 ) -> None:
     records = [
         run(number, state_mb=state, checkpoint_interval_s=interval, latency=1000.0 + far + further + 100 * number)
@@ -140,7 +140,7 @@ LATE, OTHER = second(late=True), second(1, status="unsound", reasons=["schedule-
     ],
 )
 def test_an_interval_of_a_second_is_too_short_when_the_largest_state_cannot_hold_it(
-    records: list[Record], expected: Verdict
+    records: list[Record], expected: ClaimVerdict
 ) -> None:
     assert verdict(STATE, "checkpoints every 1 s", records) is expected
 
@@ -189,7 +189,7 @@ WAITED = [
     ],
 )
 def test_aligning_is_compared_with_real_time_mode_only_where_that_was_real(
-    records: list[Record], much: Verdict, little: Verdict
+    records: list[Record], much: ClaimVerdict, little: ClaimVerdict
 ) -> None:
     found = {text: one for text, one in of(SKEW, records).items() if text.startswith((MUCH, LITTLE))}
     assert [one.verdict for one in found.values()] == [much, little]

@@ -12,13 +12,19 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from faultline.comparison.compare import metrics_named
-from faultline.comparison.gate.nights import paired_nights, paired_of, paired_verdict, reason, usual_primary
-from faultline.comparison.gate.verdict import (
+from faultline.comparison.regression_gate.nightly_pairs import (
+    paired_nights,
+    paired_of,
+    paired_verdict,
+    reason,
+    usual_primary,
+)
+from faultline.comparison.regression_gate.verdict import (
     CERTAIN,
     ENDLESS,
     SUSPECTED,
     TOGETHER,
-    Finding,
+    GateStatus,
     Paired,
     Pairs,
     bounded,
@@ -33,11 +39,11 @@ from faultline.comparison.gate.verdict import (
 from faultline.comparison.statistics.estimate import Between, Interval
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.night_file import NIGHTLY
-from faultline.records.manifest import Baseline, Manifest
+from faultline.experiment.nightly_file import NIGHTLY
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
-from faultline.reports.notes import MAX_NOTE, night_headline
+from faultline.records.sweep_plan import ReferenceBuild, SweepPlan
+from faultline.reports.notes import MAX_NOTE, nightly_headline
 from tests.unit.night_records import night_of
 from tests.unit.pages_store import record
 from tests.unit.sample_records import made_plan
@@ -61,7 +67,7 @@ def exact(*values: float) -> list[Between]:
 
 def test_a_night_like_its_baseline_opens_the_gate_and_says_what_it_would_have_seen() -> None:
     verdict = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, name="b"))])
-    assert not verdict.red and [one.finding for one in verdict.cells] == [Finding.NOTHING] * 3
+    assert not verdict.red and [one.finding for one in verdict.cells] == [GateStatus.NOTHING] * 3
     assert [one.name for one in verdict.cells] == ["a", "b", TOGETHER]
     alone, _, together = verdict.cells
     assert alone.visible and 0.03 < alone.visible < 0.12
@@ -71,7 +77,7 @@ def test_a_night_like_its_baseline_opens_the_gate_and_says_what_it_would_have_se
 
 def test_one_night_is_a_suspicion_and_the_next_one_that_agrees_is_red() -> None:
     first, second = night(1, pairs(0.1, 5)), night(2, pairs(0.1, 8))
-    assert [one.finding for one in judge_gate([first]).cells] == [Finding.SUSPECTED]
+    assert [one.finding for one in judge_gate([first]).cells] == [GateStatus.SUSPECTED]
     assert not judge_gate([first]).red
     verdict = judge_gate([first, second])
     assert verdict.red and verdict.cells[0].since == first.date and verdict.cells[0].nights == 2
@@ -85,17 +91,17 @@ def test_one_night_is_a_suspicion_and_the_next_one_that_agrees_is_red() -> None:
 
 def test_what_is_certain_beyond_doubt_is_red_at_once() -> None:
     verdict = judge_gate([night(1, pairs(0.5, 1), pairs(0.5, 2, name="b"))])
-    assert verdict.red and {one.finding for one in verdict.cells} >= {Finding.WORSE}
+    assert verdict.red and {one.finding for one in verdict.cells} >= {GateStatus.WORSE}
     together = verdict.cells[-1]
-    assert together.finding is Finding.WORSE and together.q <= CERTAIN and together.nights == 1
+    assert together.finding is GateStatus.WORSE and together.q <= CERTAIN and together.nights == 1
     better = judge_gate([night(1, pairs(-0.5, 1), pairs(-0.5, 2, name="b"))])
-    assert not better.red and {one.finding for one in better.cells} == {Finding.BETTER}
+    assert not better.red and {one.finding for one in better.cells} == {GateStatus.BETTER}
 
 
 def test_too_few_pairs_and_broken_nights_shut_the_gate() -> None:
     few = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, n=7, name="b"))])
     assert few.red and few.problems == ("b: 7 of 12 pairs are usable, and fewer than 8 cannot tell",)
-    assert few.cells[1].finding is Finding.CANNOT_TELL
+    assert few.cells[1].finding is GateStatus.CANNOT_TELL
     assert judge_gate([night(1, pairs(0.0, 1, n=0))]).problems == ("nothing was measured by both builds",)
     broken = judge_gate([night(1, problem="the baseline did not run: no such file")])
     assert broken.red and broken.problems == ("the baseline did not run: no such file",) and broken.cells == ()
@@ -117,7 +123,7 @@ def test_more_is_worse_or_better_as_the_figure_is() -> None:
     assert faster.low == pytest.approx([-one for one in slower.low])
     rising = Pairs.of("a", "a", RPS, list(zip(exact(*[100] * 12), exact(*range(70, 82)), strict=True)), 12)
     (cell,) = judge_gate([night(1, rising)]).cells
-    assert cell.finding is Finding.SUSPECTED and cell.change and -0.3 < cell.change.value < -0.19
+    assert cell.finding is GateStatus.SUSPECTED and cell.change and -0.3 < cell.change.value < -0.19
     assert cell.change.low <= cell.change.value <= cell.change.high < 0
 
 
@@ -132,10 +138,10 @@ def test_recoveries_take_part_as_intervals_and_count_by_the_end_that_proves_leas
     ]
     unseen = [(Between(60, math.inf), Between(60, math.inf))] * 12
     (cell,) = judge_gate([night(1, Pairs.of("a", "a", MACRO, unseen, 12))]).cells
-    assert cell.finding is Finding.NOTHING, "of two that were not seen to end nobody knows which is more"
+    assert cell.finding is GateStatus.NOTHING, "of two that were not seen to end nobody knows which is more"
     assert cell.change and (cell.change.low, cell.change.high) == (-1.0, math.inf)
     blurred = [(Between(9, 11), Between(10, 12))] * 12
-    assert looks([Pairs.of("a", "a", MACRO, blurred, 12)])[0].finding is Finding.NOTHING
+    assert looks([Pairs.of("a", "a", MACRO, blurred, 12)])[0].finding is GateStatus.NOTHING
 
 
 def test_a_figure_that_is_nothing_has_no_ratio() -> None:
@@ -210,9 +216,9 @@ CONFIG = parse_configuration({"fault": "none"})
 PAIRS = 10
 
 
-def plan(number: int, *, primary: str = "latency_ms.p50", spec: dict[str, Any] | None = None) -> Manifest:
+def plan(number: int, *, primary: str = "latency_ms.p50", spec: dict[str, Any] | None = None) -> SweepPlan:
     date = night_of(number)
-    beside = Baseline(
+    beside = ReferenceBuild(
         series=f"{date}.baseline", build="b0", spec=spec or {"revision": "v1.3"}, primary={CONFIG.config_id: primary}
     )
     cells = [PlannedCell(CONFIG, repetition, date) for repetition in range(PAIRS)]
@@ -235,8 +241,8 @@ def both(number: int, slower: float, **other: Any) -> list[Record]:
     return made
 
 
-def entries(*records: Record) -> list[Entry]:
-    return [Entry.of(one) for one in records]
+def entries(*records: Record) -> list[IndexEntry]:
+    return [IndexEntry.of(one) for one in records]
 
 
 def test_repetitions_are_paired_and_what_is_unsound_or_of_another_build_is_left_out() -> None:
@@ -273,16 +279,16 @@ def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_wou
     assert [night.date for night in nights] == [night_of(number) for number in (1, 2, 3)]
     green, suspected, red = (judge_gate(nights[:number]) for number in (1, 2, 3))
     assert paired_verdict(green, {}).summary == "green: 1 no change seen; beside the baseline b0, in the same night"
-    assert suspected.cells[0].finding is Finding.SUSPECTED and not suspected.red
+    assert suspected.cells[0].finding is GateStatus.SUSPECTED and not suspected.red
     line = reason(red.cells[0])
     assert line.startswith("word_count: Latency p50 +") and "n = 10 pairs, q = 0.00" in line
     assert line.endswith("since 2026-11-02 (2 nights in a row)")
     kept = paired_verdict(red, {"revision": "v1.3"})
     assert kept.red and kept.reasons == (line,) and kept.baseline == {"build": "b0", "spec": "v1.3"}
-    note = night_headline(kept, "s3")
+    note = nightly_headline(kept, "s3")
     assert "**worse**" in note and "would have been seen within two nights" in note and len(note) <= MAX_NOTE
     shut = judge_gate(paired_nights([plan(1)], entries(*[one for one in both(1, 0.0) if one.build == "b1"])))
-    assert "**red** the baseline did not run" in night_headline(paired_verdict(shut, {}), "s1")
+    assert "**red** the baseline did not run" in nightly_headline(paired_verdict(shut, {}), "s1")
     assert "unknown" in reason(shut.cells[0])
 
 

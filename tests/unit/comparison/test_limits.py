@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.answer import Placebo, placebo_among
-from faultline.comparison.limits import NOTHING_PROMISED, parse_limits, promises
+from faultline.comparison.slo import NOTHING_PROMISED, parse_limits, promises
+from faultline.comparison.sweep_summary import Placebo, placebo_among
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
 from faultline.system.errors import ConfigError
 from tests.unit.pages_store import record
 from tests.unit.sample_records import RECOVERED
@@ -23,9 +23,9 @@ from tests.unit.swept_records import with_placebo
 UNRECOVERED = {**RECOVERED, "recovered": False, "macro_s": None, "censored_at_s": 34.0}
 
 
-def entries(values: list[float], **named: Any) -> list[Entry]:
+def entries(values: list[float], **named: Any) -> list[IndexEntry]:
     return [
-        Entry.of(record(f"20261121T0615{number:02d}Z-000000", repetition=number, latency={"p99": value}, **named))
+        IndexEntry.of(record(f"20261121T0615{number:02d}Z-000000", repetition=number, latency={"p99": value}, **named))
         for number, value in enumerate(values)
     ]
 
@@ -39,7 +39,7 @@ def test_a_median_is_beyond_a_limit_when_it_is_larger(values: list[float], bound
 
 @pytest.mark.parametrize(("rate", "beyond"), [(4_100.0, 0), (4_000.0, 0), (3_999.0, 1)])
 def test_of_what_more_is_better_a_limit_is_the_least(rate: float, beyond: int) -> None:
-    few = [Entry(**{**vars(one), "metrics": {"throughput_rps": rate}}) for one in entries([1.0])]
+    few = [IndexEntry(**{**vars(one), "metrics": {"throughput_rps": rate}}) for one in entries([1.0])]
     promised = promises(few, parse_limits({"throughput_rps": 4000}))
     assert len(promised.beyond) == beyond
     assert "at least 4,000 records/s" in promised.held[0].text
@@ -87,7 +87,7 @@ def test_a_limit_that_cannot_be_is_refused_by_name(given: dict[str, Any], said: 
 
 
 def among(records: Sequence[Record]) -> Placebo | None:
-    return placebo_among([Entry.of(one) for one in records])
+    return placebo_among([IndexEntry.of(one) for one in records])
 
 
 def control(number: int) -> Record:

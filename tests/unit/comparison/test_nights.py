@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.compare import Verdict, metrics_named
-from faultline.comparison.nights import (
-    Night,
+from faultline.comparison.compare import ComparisonVerdict, metrics_named
+from faultline.comparison.nightly_history import (
+    NightlyRun,
     baseline_of,
     change_points,
     changes_of_surroundings,
     course_of,
-    judge_night,
+    judge_nightly_run,
     nights_of,
 )
-from faultline.experiment.night_file import due_nights, schedule
-from faultline.records.summary import Entry
-from faultline.reports.notes import MAX_NOTE, night_headline
+from faultline.experiment.nightly_file import due_nights, schedule
+from faultline.records.index_entry import IndexEntry
+from faultline.reports.notes import MAX_NOTE, nightly_headline
 from faultline.system.errors import ConfigError
 from tests.unit.night_records import night_records
 from tests.unit.pages_store import record
@@ -33,18 +33,18 @@ from tests.unit.pages_store import record
 P99 = metrics_named(["latency_ms.p99"])
 
 
-def night(number: int, p99: float, **named: Any) -> list[Entry]:
+def night(number: int, p99: float, **named: Any) -> list[IndexEntry]:
     """As `night_records`, as the pages know them."""
-    return [Entry.of(one) for one in night_records(number, p99, **named)]
+    return [IndexEntry.of(one) for one in night_records(number, p99, **named)]
 
 
-def nights(*entries: list[Entry]) -> list[Night]:
+def nights(*entries: list[IndexEntry]) -> list[NightlyRun]:
     return nights_of([one for every in entries for one in every])
 
 
 def test_a_night_is_what_has_its_logical_date_whenever_it_was_measured() -> None:
-    late = [Entry(**{**vars(one), "measured_at": "2026-12-24T00:00:00+00:00"}) for one in night(2, 100)]
-    found = nights(night(3, 100), late, night(1, 100), [Entry.of(record("20261121T061500Z-3fa9c1"))])
+    late = [IndexEntry(**{**vars(one), "measured_at": "2026-12-24T00:00:00+00:00"}) for one in night(2, 100)]
+    found = nights(night(3, 100), late, night(1, 100), [IndexEntry.of(record("20261121T061500Z-3fa9c1"))])
     assert [one.day for one in found] == ["2026-11-01", "2026-11-02", "2026-11-03"]
     assert len(found[1].valid) == 5
 
@@ -53,24 +53,24 @@ def test_a_night_that_broke_off_after_an_upgrade_hides_no_regression() -> None:
     broken_off = night(6, 150, build="b2")[:1]
     every = nights(*(night(number, 100) for number in range(1, 6)), broken_off, night(7, 150, build="b2"))
     assert [one.day[-2:] for one in baseline_of(every[6], every, 7)] == ["01", "02", "03", "04", "05"]
-    assert judge_night(every[6], every, P99, 7).reasons
+    assert judge_nightly_run(every[6], every, P99, 7).reasons
 
 
 def test_a_slower_night_is_worse_and_says_so() -> None:
     every = nights(night(1, 100), night(2, 100), night(3, 130, build="b2"))
-    verdict = judge_night(every[2], every, P99, 7)
-    assert [row["verdict"] for row in verdict.comparisons] == [Verdict.WORSE]
+    verdict = judge_nightly_run(every[2], every, P99, 7)
+    assert [row["verdict"] for row in verdict.comparisons] == [ComparisonVerdict.WORSE]
     (reason,) = verdict.reasons
     assert reason.startswith("Latency p99 (ms): 10")
     assert verdict.summary == "1 worse; against 2026-11-01 to 2026-11-02"
-    note = night_headline(verdict, "20261103T020000")
+    note = nightly_headline(verdict, "20261103T020000")
     assert "worse" in note and len(note) <= MAX_NOTE
     assert (verdict.build, verdict.baseline, verdict.problem) == ("b2", tuple(one.date for one in every[:2]), None)
 
 
 def test_a_night_like_the_others_is_the_same() -> None:
     every = nights(*(night(number, 100) for number in range(1, 9)))
-    verdict = judge_night(every[-1], every, P99, 7)
+    verdict = judge_nightly_run(every[-1], every, P99, 7)
     assert verdict.summary == "1 same; against 2026-11-01 to 2026-11-07"
     assert verdict.reasons == ()
 
@@ -87,21 +87,21 @@ def test_a_night_like_the_others_is_the_same() -> None:
         ([night(1, 100, n=4), night(2, 100)], "1 of 1 figures have fewer than 5 repetitions on a side"),
     ],
 )
-def test_what_keeps_a_night_from_a_verdict_is_told(entries: list[list[Entry]], problem: str) -> None:
+def test_what_keeps_a_night_from_a_verdict_is_told(entries: list[list[IndexEntry]], problem: str) -> None:
     every = nights(*entries)
-    verdict = judge_night(every[-1], every, P99, 7)
+    verdict = judge_nightly_run(every[-1], every, P99, 7)
     assert verdict.problem is not None and verdict.problem.startswith(problem)
     assert verdict.reasons == ()
-    note = night_headline(verdict, "s").replace("\\-", "").replace("-", "")
+    note = nightly_headline(verdict, "s").replace("\\-", "").replace("-", "")
     assert problem.split(":")[0].replace("-", "") in note
 
 
 def test_a_night_within_what_nights_differ_by_raises_no_alarm() -> None:
     levels = [100, 108, 93, 101, 96, 106, 99, 110]
     every = nights(*(night(number, level) for number, level in enumerate(levels, start=1)))
-    assert judge_night(every[-1], every, P99, 7).reasons == ()
+    assert judge_nightly_run(every[-1], every, P99, 7).reasons == ()
     far = nights(*(night(number, level) for number, level in enumerate([*levels[:-1], 150], start=1)))
-    assert len(judge_night(far[-1], far, P99, 7).reasons) == 1
+    assert len(judge_nightly_run(far[-1], far, P99, 7).reasons) == 1
 
 
 def test_a_night_of_two_builds_counts_with_the_newer_only() -> None:
@@ -159,7 +159,7 @@ BOTH = {"state_mb": 8.0}
     ],
 )  # fmt: skip
 def test_the_baseline_is_the_window_before_the_night_and_of_one_build(
-    entries: list[list[Entry]], window: int, days: list[int]
+    entries: list[list[IndexEntry]], window: int, days: list[int]
 ) -> None:
     every = nights(*entries)
     assert [int(one.day[-2:]) for one in baseline_of(every[-1], every, window)] == days
@@ -169,14 +169,14 @@ def test_of_nights_with_two_builds_only_the_records_of_the_newer_are_compared() 
     every = nights(
         [*night(1, 900, n=8), *night(1, 100, build="b2", n=5)], [*night(2, 900, n=9), *night(2, 100, build="b2", n=6)]
     )
-    (row,) = judge_night(every[1], every, P99, 7).comparisons
+    (row,) = judge_nightly_run(every[1], every, P99, 7).comparisons
     assert (row["before"]["n"], row["after"]["n"]) == (5, 6)
     assert row["before"]["median"] < 110 > row["after"]["median"]
 
 
 def test_a_reason_tells_the_figure_its_change_and_how_sure_that_is() -> None:
     every = nights([*night(1, 100), *night(1, 100, state_mb=8.0)], [*night(2, 150), *night(2, 100, state_mb=8.0)])
-    verdict = judge_night(every[1], every, P99, 7)
+    verdict = judge_nightly_run(every[1], every, P99, 7)
     (reason,) = verdict.reasons
     assert re.fullmatch(r"Latency p99 \(ms\): 1\d\d \(n=5\) -> 1\d\d \(n=5\), .*", reason)
     assert re.search(r", \+\d\d\.\d% \[\+.*%\], p < 0\.0001 \(state 1 MB\)$", reason)
@@ -185,12 +185,14 @@ def test_a_reason_tells_the_figure_its_change_and_how_sure_that_is() -> None:
 
 def test_how_many_figures_lack_repetitions_is_told() -> None:
     every = nights([*night(1, 100), *night(1, 100, state_mb=8.0)], [*night(2, 100), *night(2, 100, state_mb=8.0, n=4)])
-    assert judge_night(every[1], every, P99, 7).problem == "1 of 2 figures have fewer than 5 repetitions on a side"
+    assert (
+        judge_nightly_run(every[1], every, P99, 7).problem == "1 of 2 figures have fewer than 5 repetitions on a side"
+    )
 
 
 def test_without_anything_to_compare_a_night_has_no_summary() -> None:
     for every in (nights(night(1, 100)), nights(night(1, 100), night(2, 100, state_mb=8.0))):
-        verdict = judge_night(every[-1], every, P99, 7)
+        verdict = judge_nightly_run(every[-1], every, P99, 7)
         assert (verdict.summary, verdict.comparisons, verdict.reasons) == ("nothing to compare", (), ())
         assert verdict.problem is not None and verdict.problem.startswith(every[-1].day)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from faultline.comparison.answer import answer_named, wish_of
 from faultline.comparison.coverage import gap_of
 from faultline.comparison.selection import entries_of_sweep
+from faultline.comparison.sweep_summary import answer_named, objective_of
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.index import Index
-from faultline.records.manifest import Manifests, Missing
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.records.sweep_plan import Missing, SweepPlans
 from faultline.system.settings import Settings
 from tests.unit.sample_records import made_plan, sample
 
@@ -37,7 +37,7 @@ def put(results: Path, number: int, sweep: str, *, status: str = "valid", attemp
 
 def plan(results: Path, sweep: str, numbers: list[int], since: str | None = None) -> None:
     cells = [PlannedCell(*CELLS[number], "b1") for number in numbers]
-    Manifests(results).write(made_plan(cells, sweep_id=sweep, matrix="recovery", since=since))
+    SweepPlans(results).write(made_plan(cells, sweep_id=sweep, matrix="recovery", since=since))
 
 
 def attempts(results: Path, sweep: str) -> list[str]:
@@ -47,7 +47,7 @@ def attempts(results: Path, sweep: str) -> list[str]:
 
 
 def gap_in(results: Path, sweep: str) -> tuple[Missing, ...]:
-    found, index = Manifests(results).read(sweep), Index(results)
+    found, index = SweepPlans(results).read(sweep), Index(results)
     index.refresh()
     assert found is not None
     return gap_of(found, index.all()).missing
@@ -63,7 +63,7 @@ def test_a_sweep_that_was_stopped_and_resumed_rests_on_all_of_its_cells(tmp_path
     found = [attempts(tmp_path, sweep) for sweep in ("first", "second", "third")]
     assert len(found[0]) == 11 and set(found[1]) == set(found[2]) == set(found[0]) - {"20261121T061503Z-000001"}
     for sweep in ("first", "second", "third"):
-        answer = answer_named(sweep, Settings(tmp_path, tmp_path, tmp_path), wish_of("cpu", {}))
+        answer = answer_named(sweep, Settings(tmp_path, tmp_path, tmp_path), objective_of("cpu", {}))
         assert (answer.fewest, answer.most) == (5, 5) and answer.advice is not None
 
 

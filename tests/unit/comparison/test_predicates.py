@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from faultline.comparison.findings.catalogue import corrected
-from faultline.comparison.findings.finding import LATENCY, REPLAY, Outcome, Verdict
+from faultline.comparison.findings.claims import LATENCY, REPLAY, ClaimResult, ClaimVerdict
 from faultline.comparison.findings.predicates import (
     Level,
     Lies,
@@ -31,7 +31,7 @@ from faultline.comparison.statistics.estimate import ALPHA
 from faultline.records.record import Record
 from tests.unit.sample_records import sample
 
-AGREES, DISAGREES, CANNOT_TELL = Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL
+AGREES, DISAGREES, CANNOT_TELL = ClaimVerdict.AGREES, ClaimVerdict.DISAGREES, ClaimVerdict.CANNOT_TELL
 FIGURES = st.floats(0.1, 1e5).map(lambda value: round(value, 3))
 LEVELS = st.lists(st.lists(FIGURES, min_size=1, max_size=4), min_size=2, max_size=4)
 STEADY = [99.0, 100.0, 101.0, 100.5]
@@ -86,7 +86,7 @@ def test_equal_figures_are_believed_to_move_one_time_in_twenty_at_most() -> None
         ((STEADY, [90.0, 99.0, 100.0, 112.0]), CANNOT_TELL),
     ],
 )
-def test_a_figure_rises(levels: tuple[list[float], ...], expected: Verdict) -> None:
+def test_a_figure_rises(levels: tuple[list[float], ...], expected: ClaimVerdict) -> None:
     """From three runs at each value on; not where a step between goes back, nor where it is shown to stay."""
     assert direction([series(*levels)], LATENCY, rises=True).verdict is expected
     turned = {AGREES: DISAGREES, DISAGREES: AGREES}.get(expected, expected)
@@ -107,11 +107,13 @@ def test_a_figure_rises(levels: tuple[list[float], ...], expected: Verdict) -> N
         (([-100.5, -100.0, -99.0, -98.5], [-80.5, -80.0, -79.8, -79.5]), DISAGREES, AGREES),
     ],
 )
-def test_a_figure_stays_or_rises_noticeably(levels: tuple[list[float], ...], stays: Verdict, rises: Verdict) -> None:
+def test_a_figure_stays_or_rises_noticeably(
+    levels: tuple[list[float], ...], stays: ClaimVerdict, rises: ClaimVerdict
+) -> None:
     for noticeably, expected in ((False, stays), (True, rises)):
         claim = Stays(REPLAY, "state_mb", rises=noticeably)
         assert claim.judged([series(*levels)]).verdict is expected
-        assert claim([]).verdict is Verdict.NOT_ASKED
+        assert claim([]).verdict is ClaimVerdict.NOT_ASKED
 
 
 @pytest.mark.parametrize(("added", "expected"), [(25.0, True), (100.0, None)])
@@ -126,7 +128,7 @@ def test_differences_stay_within_a_share_of_what_they_begin_from(added: float, e
     assert [one.base for one in found] == [1000.0] and hardly_changes(found) is expected
 
 
-def lies(values: list[float], low: float = -math.inf, high: float = math.inf) -> Outcome:
+def lies(values: list[float], low: float = -math.inf, high: float = math.inf) -> ClaimResult:
     return Lies(lambda _: (values, "said"), low, high)([])
 
 
@@ -163,14 +165,14 @@ def test_all_runs_answer_where_there_are_several() -> None:
 
 
 def test_of_the_verdicts_of_a_page_those_that_chance_explains_are_taken_back() -> None:
-    strong, weak = Outcome(Verdict.AGREES, "a", 0.0001), Outcome(Verdict.DISAGREES, "b", 0.04)
-    untested, open_ = Outcome(Verdict.AGREES, "c"), Outcome(Verdict.CANNOT_TELL, "d", 0.6)
-    assert corrected([strong, weak]) == [(Verdict.AGREES, "a"), (Verdict.DISAGREES, "b")]
+    strong, weak = ClaimResult(ClaimVerdict.AGREES, "a", 0.0001), ClaimResult(ClaimVerdict.DISAGREES, "b", 0.04)
+    untested, open_ = ClaimResult(ClaimVerdict.AGREES, "c"), ClaimResult(ClaimVerdict.CANNOT_TELL, "d", 0.6)
+    assert corrected([strong, weak]) == [(ClaimVerdict.AGREES, "a"), (ClaimVerdict.DISAGREES, "b")]
     found = corrected([strong, weak, open_, open_, untested])
-    assert found[0] == (Verdict.AGREES, "a") and found[4] == (Verdict.AGREES, "c")
-    assert found[1] == (Verdict.CANNOT_TELL, "b; p = 0.08 beside the others of this page")
-    assert found[2] == (Verdict.CANNOT_TELL, "d")
-    assert corrected([]) == [] and corrected([untested]) == [(Verdict.AGREES, "c")]
+    assert found[0] == (ClaimVerdict.AGREES, "a") and found[4] == (ClaimVerdict.AGREES, "c")
+    assert found[1] == (ClaimVerdict.CANNOT_TELL, "b; p = 0.08 beside the others of this page")
+    assert found[2] == (ClaimVerdict.CANNOT_TELL, "d")
+    assert corrected([]) == [] and corrected([untested]) == [(ClaimVerdict.AGREES, "c")]
 
 
 def run(latency: float | None, repetition: int = 0, **config: object) -> Record:
@@ -258,7 +260,7 @@ def test_an_axis_of_repeated_values_leaves_out_the_others_and_asks_about_a_part(
         (one,) = Moves(LATENCY, "rate", repeated=3, part=part).series(records)
         assert tuple(level.at for level in one.levels) == values
     few = Moves(LATENCY, "rate", repeated=4, remark=lambda there: f"; of {len(there)}")(records)
-    assert few == (Verdict.NOT_ASKED, "takes four rates, each measured more than once; of 7", None)
+    assert few == (ClaimVerdict.NOT_ASKED, "takes four rates, each measured more than once; of 7", None)
 
 
 def test_only_numbers_are_an_axis_unless_its_values_are_named() -> None:

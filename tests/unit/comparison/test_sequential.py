@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.shapes import draw, load_shapes
+from benchmarks.noise_profiles import draw, load_shapes
 from faultline.comparison.statistics.sequential import (
     LEAST_PAIRS,
     RESERVED,
     Method,
-    Outcome,
     Pair,
+    SequentialDecision,
     bounds,
     fewest,
     interval,
@@ -56,7 +56,7 @@ def test_looks_at_every_pair_are_wrong_no_more_often_than_accepted(method: Metho
         return values + (rng.random(BLOCKS) < 0.05) * rng.exponential(0.7, BLOCKS) * (scatter == "outliers")
 
     judged = [judge(known((cell() - cell()).tolist()), limits, method, MARGIN) for _ in range(sweeps)]
-    wrong = sum(one.outcome is Outcome.DIFFERS for one in judged) / sweeps
+    wrong = sum(one.outcome is SequentialDecision.DIFFERS for one in judged) / sweeps
     missed = sum(not one.low <= 0 <= one.high for one in judged) / sweeps
     # Three deviations of a share of 4 % among so many.
     assert wrong <= missed <= ALPHA * (1 - RESERVED) + 3 * math.sqrt(0.04 * 0.96 / sweeps)
@@ -78,7 +78,11 @@ def test_a_budget_that_is_raised_keeps_the_error(method: Method) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_an_equal_figure_is_called_equal_and_a_planted_difference_is_found(method: Method) -> None:
     rng, limits = np.random.default_rng(3), bounds(method, 30, 30, ALPHA)
-    for planted, outcome in ((0.0, Outcome.WITHIN), (math.log(1.3), Outcome.DIFFERS), (math.log(0.7), Outcome.DIFFERS)):
+    for planted, outcome in (
+        (0.0, SequentialDecision.WITHIN),
+        (math.log(1.3), SequentialDecision.DIFFERS),
+        (math.log(0.7), SequentialDecision.DIFFERS),
+    ):
         one = judge(known((planted + rng.normal(0, 0.06, 30)).tolist()), limits, method, MARGIN)
         assert one.outcome is outcome
         assert one.looked is not None and LEAST_PAIRS <= one.looked < 30
@@ -130,7 +134,7 @@ def test_censored_pairs_stop_ranks_no_more_than_they_must() -> None:
     """Two of twelve are longer than anybody watched; one of them nobody knows anything about."""
     pairs = [*known([0.5 + 0.01 * number for number in range(10)]), (0.4, math.inf), (-math.inf, math.inf)]
     by_ranks = judge(pairs, bounds(Method.RANKS, 12, 12, ALPHA), Method.RANKS, MARGIN)
-    assert by_ranks.outcome is Outcome.DIFFERS and by_ranks.low > 0.2
+    assert by_ranks.outcome is SequentialDecision.DIFFERS and by_ranks.low > 0.2
     limits = bounds(Method.T, 12, 12, ALPHA)
     low, high = interval(pairs[:11], limits[10] or 0.0, Method.T)
     assert 0 < low < high == math.inf, "of means the upper end is open"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from faultline.comparison.compare import Comparison, Verdict, compare, scatter_of_series
+from faultline.comparison.compare import Comparison, ComparisonVerdict, compare, scatter_of_series
 from faultline.comparison.statistics.estimate import Between, Values, exactly
 
 FIVE = exactly([1.0, 1.1, 1.2, 1.3, 1.4])
@@ -30,23 +30,31 @@ def scaled(values: Values, factor: float) -> Values:
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
-        (FIVE, scaled(FIVE, 2.0), Verdict.WORSE),
-        (scaled(FIVE, 2.0), FIVE, Verdict.BETTER),
-        (FIVE, FIVE[:4], Verdict.CANNOT_TELL),
-        (exactly([100.0] * 6), exactly([104.9] * 6), Verdict.SAME),
-        (exactly([100.0] * 6), exactly([95.3] * 6), Verdict.SAME),
-        (exactly([100.0] * 6), exactly([105.1] * 6), Verdict.WORSE),
-        (exactly([0.0] * 5), exactly([0.0] * 5), Verdict.SAME),
-        (exactly([0.0] * 5), exactly([0.0] * 4 + [1.0]), Verdict.CANNOT_TELL),
-        (exactly([0.0] * 5), exactly([1.0, 2.0, 3.0, 4.0, 5.0]), Verdict.WORSE),
-        (FIVE, open_ended(30.0, 30.0, 30.0, 30.0, 30.0), Verdict.WORSE),
-        (open_ended(30.0, 30.0, 30.0, 30.0, 30.0), FIVE, Verdict.BETTER),
-        (open_ended(30.0, 30.0, 30.0, 30.0, 30.0), open_ended(30.0, 30.0, 30.0, 30.0, 30.0), Verdict.CANNOT_TELL),
+        (FIVE, scaled(FIVE, 2.0), ComparisonVerdict.WORSE),
+        (scaled(FIVE, 2.0), FIVE, ComparisonVerdict.BETTER),
+        (FIVE, FIVE[:4], ComparisonVerdict.CANNOT_TELL),
+        (exactly([100.0] * 6), exactly([104.9] * 6), ComparisonVerdict.SAME),
+        (exactly([100.0] * 6), exactly([95.3] * 6), ComparisonVerdict.SAME),
+        (exactly([100.0] * 6), exactly([105.1] * 6), ComparisonVerdict.WORSE),
+        (exactly([0.0] * 5), exactly([0.0] * 5), ComparisonVerdict.SAME),
+        (exactly([0.0] * 5), exactly([0.0] * 4 + [1.0]), ComparisonVerdict.CANNOT_TELL),
+        (exactly([0.0] * 5), exactly([1.0, 2.0, 3.0, 4.0, 5.0]), ComparisonVerdict.WORSE),
+        (FIVE, open_ended(30.0, 30.0, 30.0, 30.0, 30.0), ComparisonVerdict.WORSE),
+        (open_ended(30.0, 30.0, 30.0, 30.0, 30.0), FIVE, ComparisonVerdict.BETTER),
+        (
+            open_ended(30.0, 30.0, 30.0, 30.0, 30.0),
+            open_ended(30.0, 30.0, 30.0, 30.0, 30.0),
+            ComparisonVerdict.CANNOT_TELL,
+        ),
     ],
 )
-def test_a_verdict_has_a_direction_and_takes_five_repetitions(before: Values, after: Values, verdict: Verdict) -> None:
+def test_a_verdict_has_a_direction_and_takes_five_repetitions(
+    before: Values, after: Values, verdict: ComparisonVerdict
+) -> None:
     assert compared(before, after).verdict is verdict
-    turned = {Verdict.WORSE: Verdict.BETTER, Verdict.BETTER: Verdict.WORSE}.get(verdict, verdict)
+    turned = {ComparisonVerdict.WORSE: ComparisonVerdict.BETTER, ComparisonVerdict.BETTER: ComparisonVerdict.WORSE}.get(
+        verdict, verdict
+    )
     assert compared(before, after, lower_is_better=False).verdict is turned
     assert compare({}, lower_is_better=True) == {}
 
@@ -66,7 +74,7 @@ def test_a_verdict_has_a_direction_and_takes_five_repetitions(before: Values, af
 )  # fmt: skip
 def test_what_cannot_be_told_says_why(before: Values, after: Values, floor: float, why: str) -> None:
     found = compared(before, after, floor=floor)
-    assert (found.verdict, found.why, found.floor) == (Verdict.CANNOT_TELL, why, floor)
+    assert (found.verdict, found.why, found.floor) == (ComparisonVerdict.CANNOT_TELL, why, floor)
 
 
 def test_a_change_as_large_as_the_floor_is_not_believed() -> None:
@@ -76,10 +84,10 @@ def test_a_change_as_large_as_the_floor_is_not_believed() -> None:
     change = compared(before, after).change
     assert change is not None and change.value == 0.25
     assert [compared(before, after, floor=floor).verdict for floor in (0.2499, 0.25)] == [
-        Verdict.WORSE, Verdict.CANNOT_TELL
+        ComparisonVerdict.WORSE, ComparisonVerdict.CANNOT_TELL
     ]  # fmt: skip
     low = exactly([1.0, 1.01, 1.02, 1.03, 1.04])
-    assert compared(low, low, floor=0.2).verdict is Verdict.SAME, "however much nights differ"
+    assert compared(low, low, floor=0.2).verdict is ComparisonVerdict.SAME, "however much nights differ"
 
 
 def test_a_change_is_the_ratio_of_means_on_a_log_scale_or_a_share_of_the_median() -> None:
@@ -95,25 +103,25 @@ def test_a_change_is_the_ratio_of_means_on_a_log_scale_or_a_share_of_the_median(
 def test_many_cells_make_a_verdict_rarer_and_what_shows_larger() -> None:
     before, after = FIVE, scaled(FIVE, 1.35)
     alone = compared(before, after)
-    assert alone.verdict is Verdict.WORSE
+    assert alone.verdict is ComparisonVerdict.WORSE
     many = compare({n: (before, after) for n in range(9)} | {9: (before, after[:1])}, lower_is_better=True)
-    assert many[0].verdict is Verdict.CANNOT_TELL and many[0].p == pytest.approx(9 * alone.p)
+    assert many[0].verdict is ComparisonVerdict.CANNOT_TELL and many[0].p == pytest.approx(9 * alone.p)
     assert many[0].detectable and alone.detectable and many[0].detectable > alone.detectable
     assert (many[9].p, many[9].why) == (1.0, "1 of 5 repetitions"), "it is not among them"
 
 
 def test_recoveries_that_end_more_often_are_better_also_where_most_do_not() -> None:
     none, some = open_ended(*[80.0] * 12), [*exactly([30.0] * 5), *open_ended(*[80.0] * 7)]
-    assert compared(none, some).verdict is Verdict.BETTER
-    assert compared(some, none).verdict is Verdict.WORSE
+    assert compared(none, some).verdict is ComparisonVerdict.BETTER
+    assert compared(some, none).verdict is ComparisonVerdict.WORSE
 
 
 def test_what_was_not_seen_to_end_is_longer_than_what_ended_when_it_was_last_watched() -> None:
     """A recovery lies in (last late, first on time]: of 30 s at most, it is shorter than one of more than 30 s."""
     some = [*exactly([30.0] * 4), *open_ended(30.0)]
-    assert compared(some, open_ended(*[30.0] * 5)).verdict is Verdict.WORSE
-    assert compared(open_ended(*[30.0] * 5), some).verdict is Verdict.BETTER
-    assert compared(exactly([30.0] * 5), some).verdict is Verdict.CANNOT_TELL
+    assert compared(some, open_ended(*[30.0] * 5)).verdict is ComparisonVerdict.WORSE
+    assert compared(open_ended(*[30.0] * 5), some).verdict is ComparisonVerdict.BETTER
+    assert compared(exactly([30.0] * 5), some).verdict is ComparisonVerdict.CANNOT_TELL
 
 
 @pytest.mark.parametrize(("before", "after"), [((8, 0.1), (8, 0.1)), ((5, 0.1), (8, 0.1)), ((35, 0.02), (5, 0.06))])
@@ -123,7 +131,7 @@ def test_what_is_said_to_show_does_show(before: tuple[int, float], after: tuple[
     sides = [[exactly(rng.lognormal(0, spread, n).tolist()) for n, spread in (before, after)] for _ in range(300)]
     shares = [one.detectable for one in (compared(*pair) for pair in sides)]
     usual = float(np.median([one for one in shares if one is not None]))
-    seen = [compared(a, scaled(b, 1 + usual)).verdict is Verdict.WORSE for a, b in sides]
+    seen = [compared(a, scaled(b, 1 + usual)).verdict is ComparisonVerdict.WORSE for a, b in sides]
     assert 0.7 <= sum(seen) / len(seen) <= 0.9
     close = exactly([100.0, 100.1, 100.2, 100.3, 100.4])
     assert compared(close, close).detectable == 0.05, "less would not have been believed"
@@ -134,7 +142,7 @@ def test_what_is_said_to_show_does_show(before: tuple[int, float], after: tuple[
 def test_equal_sides_are_rarely_told_apart(deviation: float) -> None:
     rng = np.random.default_rng(11)
     sides = [[exactly(rng.lognormal(3, deviation, 5).tolist()) for _ in range(2)] for _ in range(200)]
-    wrong = sum(compared(a, b).verdict in (Verdict.BETTER, Verdict.WORSE) for a, b in sides)
+    wrong = sum(compared(a, b).verdict in (ComparisonVerdict.BETTER, ComparisonVerdict.WORSE) for a, b in sides)
     assert wrong <= 16  # a binomial with 0.05 exceeds it once in 40
 
 

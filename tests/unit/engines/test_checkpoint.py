@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.spark import checkpoint, lineages
-from faultline.engines.spark import shared as throwaway
+from faultline.engines.spark import checkpoint, state_epochs
+from faultline.engines.spark import shared_storage as throwaway
 from faultline.engines.spark.checkpoint import read_offsets, state_document
-from faultline.engines.spark.lineages import LineageKeeper, lineage_files
 from faultline.engines.spark.progress import CheckpointProgress, await_cycle
+from faultline.engines.spark.state_epochs import StateEpochManager, lineage_files
 from faultline.experiment.attempt import Attempt
 from faultline.system.journal import Journal, read_journal, write_lines
 
@@ -152,8 +152,8 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
 
 
 @pytest.fixture
-def keeper(attempt: Attempt, driver: Driver) -> LineageKeeper:
-    return LineageKeeper(attempt, "http://127.0.0.1:1")
+def keeper(attempt: Attempt, driver: Driver) -> StateEpochManager:
+    return StateEpochManager(attempt, "http://127.0.0.1:1")
 
 
 class Driver:
@@ -172,7 +172,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     driver = Driver()
-    monkeypatch.setattr(lineages, "fetch_list", driver.fetch)
+    monkeypatch.setattr(state_epochs, "fetch_list", driver.fetch)
     return driver
 
 
@@ -182,7 +182,7 @@ def control(attempt: Attempt) -> dict[str, Any]:
 
 
 def test_a_lost_executor_ends_the_lineage_once_the_query_has_stopped(
-    attempt: Attempt, keeper: LineageKeeper, driver: Driver
+    attempt: Attempt, keeper: StateEpochManager, driver: Driver
 ) -> None:
     write_batch(attempt.checkpoint.resolve(), 0, 10, 100)
     with Journal(attempt.supervisor_journal) as journal:
@@ -213,7 +213,7 @@ def test_a_lost_executor_ends_the_lineage_once_the_query_has_stopped(
 
 
 def test_what_one_fault_took_ends_one_lineage_however_late_it_is_noticed(
-    attempt: Attempt, keeper: LineageKeeper, driver: Driver
+    attempt: Attempt, keeper: StateEpochManager, driver: Driver
 ) -> None:
     with Journal(attempt.supervisor_journal) as journal:
         driver.lost = ["1"]
@@ -228,7 +228,7 @@ def test_what_one_fault_took_ends_one_lineage_however_late_it_is_noticed(
     assert control(attempt) == {"lineage": 1, "stop": False}
 
 
-def test_a_lineage_that_found_nothing_new_has_reached_its_start(attempt: Attempt, keeper: LineageKeeper) -> None:
+def test_a_lineage_that_found_nothing_new_has_reached_its_start(attempt: Attempt, keeper: StateEpochManager) -> None:
     with Journal(attempt.supervisor_journal) as journal:
         keeper.driver_died(journal)
     write_start(attempt.checkpoint.resolve(), 25)
@@ -236,7 +236,7 @@ def test_a_lineage_that_found_nothing_new_has_reached_its_start(attempt: Attempt
     assert CheckpointProgress(attempt.checkpoint, attempt.listener_journal).committed() == {"0": 25}
 
 
-def test_a_dead_driver_ends_the_lineage_at_once(attempt: Attempt, keeper: LineageKeeper) -> None:
+def test_a_dead_driver_ends_the_lineage_at_once(attempt: Attempt, keeper: StateEpochManager) -> None:
     with Journal(attempt.supervisor_journal) as journal:
         keeper.driver_died(journal)
         keeper.driver_died(journal)

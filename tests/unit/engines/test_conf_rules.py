@@ -13,20 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.running import Runtime
+from faultline.engines.runtime import Runtime
 from faultline.engines.spark.conf_rules import CHANGELOG, KNOWN, check_conf, known_settings, megabytes
 from faultline.engines.spark.settings import NEXMARK_SETTINGS, decided_settings, jvms, workload_settings
 from faultline.engines.spark.submission import SparkProgram, submit
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.attempt_plan import PlannedEngine
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import PlannedEngine
 from faultline.experiment.run import Run
-from faultline.lifecycle.builds import check_build
+from faultline.lifecycle.build_checkout import check_build
 from faultline.lifecycle.prepare import check_engine
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
-from spark_jobs.running import Workload
+from spark_jobs.workload_runner import StreamingWorkload
 from tests.support.attempts import ADDRESSES, run_in
 from tests.support.refusals import refused
 from tests.unit.synthetic import ATTEMPT
@@ -84,8 +84,8 @@ def test_commit_mode_unaligned_is_submitted_as_a_real_time_query(
     program = json.loads(Path(command[command.index("--config") + 1]).read_text())
     spark = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: default))
     started = Started()
-    monkeypatch.setattr(Workload, "_writer", lambda *_: started)
-    Workload(spark, lambda records, _: records, program).start(0)  # type: ignore[arg-type]
+    monkeypatch.setattr(StreamingWorkload, "_writer", lambda *_: started)
+    StreamingWorkload(spark, lambda records, _: records, program).start(0)  # type: ignore[arg-type]
     assert started.triggers == [{trigger: "6000 milliseconds"}]
 
 

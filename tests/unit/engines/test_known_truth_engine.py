@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.known_truth.course import MS, NS, Course, Run, lay_out
-from faultline.engines.known_truth.incarnation import Arrival, Incarnation
-from faultline.engines.known_truth.traces import Ends, Restored
+from faultline.engines.ground_truth.process_run import Arrival, Incarnation
+from faultline.engines.ground_truth.scripted_run import MS, NS, RunSpec, ScriptedTimeline, lay_out
+from faultline.engines.ground_truth.traces import Ends, Restored
 from faultline.experiment.workloads.known_truth_script import Script
 from faultline.system.errors import InfrastructureError
 
 T0 = 7 * NS
 PRIMER = 3
-RUN = Run(rate=50.0, warmup_s=5.0, duration_s=20.0, checkpoint_interval_s=1.0, partitions=2, fault_at_s=8.4)
+RUN = RunSpec(rate=50.0, warmup_s=5.0, duration_s=20.0, checkpoint_interval_s=1.0, partitions=2, fault_at_s=8.4)
 SCRIPT = Script(spread_ms=40.0, redeploy_s=2.0, load_s=0.5, replay_s=0.7, catchup_bins=1, slow_bins=0)
 MISTREATED = dataclasses.replace(SCRIPT, overcounted=9, reemitted=8)
 
@@ -32,7 +32,7 @@ class Killed(BaseException):
 class World:
     """Broker, clock and disk that outlive an engine."""
 
-    def __init__(self, course: Course, partitions: int) -> None:
+    def __init__(self, course: ScriptedTimeline, partitions: int) -> None:
         self.now = 0
         self.kill_at: int | None = None
         self.partitions = partitions
@@ -106,7 +106,7 @@ class Reader:
 
 
 def incarnate(
-    world: World, script: Script, run: Run, kills: Sequence[int], *, until: int, load_end: int | None = None
+    world: World, script: Script, run: RunSpec, kills: Sequence[int], *, until: int, load_end: int | None = None
 ) -> None:
     """One life of the engine, to its next kill or to `until`; 0.3 s before `load_end` it is known."""
     restored = world.restored()
@@ -122,8 +122,8 @@ def incarnate(
 
 
 def live(
-    script: Script, run: Run, *kills_ns: int, restart_ns: int = NS, end_ns: int | None = None
-) -> tuple[World, Course]:
+    script: Script, run: RunSpec, *kills_ns: int, restart_ns: int = NS, end_ns: int | None = None
+) -> tuple[World, ScriptedTimeline]:
     """A whole run: each kill with its restart; the load ends at `end_ns` after T0, or with the schedule."""
     course = lay_out(script, run, kills_ns, end_ns)
     world = World(course, run.partitions)
@@ -137,7 +137,7 @@ def live(
     return world, course
 
 
-def assert_counts(world: World, script: Script, run: Run, course: Course) -> None:
+def assert_counts(world: World, script: Script, run: RunSpec, course: ScriptedTimeline) -> None:
     """Every record is emitted as often as planted, and as the count planted."""
     found: dict[bytes, list[bytes]] = {}
     for _, key, value in world.output:
@@ -149,7 +149,7 @@ def assert_counts(world: World, script: Script, run: Run, course: Course) -> Non
     assert found == {f"{p}:{o}".encode(): [b"1"] for p in range(run.partitions) for o in range(PRIMER)}
 
 
-def assert_survived(world: World, script: Script, run: Run, course: Course) -> None:
+def assert_survived(world: World, script: Script, run: RunSpec, course: ScriptedTimeline) -> None:
     """Counts are exact, each replay is committed when planned, and all that came is taken in."""
     assert_counts(world, script, run, course)
     for outage in course.outages:

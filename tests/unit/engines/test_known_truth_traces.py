@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.base import Commit, Life, Traces
 from faultline.engines.batches import BATCHES
-from faultline.engines.known_truth.engine import ENGINE
-from faultline.engines.known_truth.traces import FILE, Restored, TraceJournal, commits_of, restore
+from faultline.engines.ground_truth.engine import ENGINE
+from faultline.engines.ground_truth.traces import FILE, Restored, TraceJournal, commits_of, restore
+from faultline.engines.protocol import Commit, ProcessRun, Traces
 from faultline.engines.spark.engine import ENGINE as SPARK
 from faultline.records.judge.judge import judge
 from faultline.records.judge.timeline import reloads
@@ -75,7 +75,7 @@ def test_traces_come_back_as_they_were_left(tmp_path: Path, capsys: pytest.Captu
     assert [(one.planned_ns, one.committed_ns) for one in traces.commits[1:]] == instants
     assert [batch.took_ms for batch in traces.work][2] == pytest.approx((at["committed2"] - at["planned2"]) / 1e6)
     assert (traces.reached, traces.state_rows, traces.state_bytes) == ({"0": 9, "1": 9}, 18, 0)
-    assert traces.lives == (Life(0, 5, 9),)
+    assert traces.lives == (ProcessRun(0, 5, 9),)
     assert [one.process for one in traces.of("task_started")] == 2 * ["driver-0"] + 4 * ["driver-1"]
     last = reloads(traces.of("state_loaded"), 0, None)[-1]
     assert (last.store, last.task, last.process) == ("1", "task 1 of batch 2", "driver-1")

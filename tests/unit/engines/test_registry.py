@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from fault import plan
 from fault.identity import ANY, VICTIMS
-from faultline.engines.base import CYCLES, Commit, Engine, Hit, Seen, Span, Traces, covers
-from faultline.engines.known_truth.engine import KnownTruth
+from faultline.engines.ground_truth.engine import GroundTruthEngine
+from faultline.engines.protocol import CYCLES, Commit, Engine, EngineEvent, FaultInterval, Traces, VictimGroup, covers
 from faultline.engines.registry import ENGINES, Registry, engine_of
 from faultline.engines.spark.engine import Spark
 from faultline.experiment.commit_modes import COMMIT_MODES
-from faultline.experiment.common import CommitMode
+from faultline.experiment.common_parameters import CommitMode
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.registry import WORKLOADS
 
@@ -26,7 +26,7 @@ MOON = dataclasses.replace(Spark.capabilities, cycles=frozenset({"moon", "checkp
 OFFSETS = st.dictionaries(st.sampled_from("012"), st.integers(0, 9))
 
 
-def engine(kind: type[Spark] | type[KnownTruth], **changes: object) -> Engine:
+def engine(kind: type[Spark] | type[GroundTruthEngine], **changes: object) -> Engine:
     made = kind()
     for name, value in changes.items():
         setattr(made, name, value)
@@ -34,7 +34,10 @@ def engine(kind: type[Spark] | type[KnownTruth], **changes: object) -> Engine:
 
 
 def test_every_sub_package_offers_its_engine() -> None:
-    assert {name: type(one) for name, one in ENGINES.by_name.items()} == {"spark": Spark, "known_truth": KnownTruth}
+    assert {name: type(one) for name, one in ENGINES.by_name.items()} == {
+        "spark": Spark,
+        "known_truth": GroundTruthEngine,
+    }
 
 
 def test_what_can_be_asked_of_an_engine_is_what_can_be_configured() -> None:
@@ -64,9 +67,9 @@ def test_an_engine_that_declares_nonsense_is_refused(second: dict[str, object], 
 
 def test_a_workload_has_one_engine_and_the_rest_has_one() -> None:
     with pytest.raises(ValueError, match=r"^c\.py: the workload known_truth is taken by b\.py$"):
-        Registry({"a.py": Spark(), "b.py": KnownTruth(), "c.py": engine(KnownTruth, name="other")})
+        Registry({"a.py": Spark(), "b.py": GroundTruthEngine(), "c.py": engine(GroundTruthEngine, name="other")})
     with pytest.raises(ValueError, match=r"^b\.py: no engine runs the workloads that none of them claims$"):
-        Registry({"b.py": KnownTruth()})
+        Registry({"b.py": GroundTruthEngine()})
 
 
 def test_engines_are_found_without_what_only_their_parts_need() -> None:
@@ -86,14 +89,14 @@ def test_offsets_are_covered_on_every_partition_or_not(committed: dict[str, int]
 
 @given(st.integers(0, 10**12), st.integers(-(10**9), 10**9), st.none() | st.integers(0, 10**9))
 def test_an_instant_belongs_to_the_fault_before_it_and_to_no_later_one(t0: int, after: int, length: int | None) -> None:
-    span = Span(t0, None if length is None else t0 + length)
+    span = FaultInterval(t0, None if length is None else t0 + length)
     belongs = after >= -10_000_000 and (length is None or after < length)
     assert span.holds(t0 + after) is belongs
     assert span.holds(None) is False
 
 
 def test_an_engine_does_not_notice_what_it_does_not_know() -> None:
-    hit = Hit("any", [], Span(0))
+    hit = VictimGroup("any", [], FaultInterval(0))
     for one in ENGINES.by_name.values():
-        assert one.detect(hit, Traces("batch", seen=(Seen("lost", "executor", "a/0", 5, "f", "t"),))) is None
+        assert one.detect(hit, Traces("batch", seen=(EngineEvent("lost", "executor", "a/0", 5, "f", "t"),))) is None
         assert one.without_effect(hit, Traces("batch")) is None

@@ -18,15 +18,15 @@ import psutil
 import pytest
 
 from fault.procfs import start_ticks
-from faultline.engines.spark import compilers as own_compilers
-from faultline.engines.spark import session as subject
-from faultline.engines.spark.compilers import COMPILER, LAST_NICENESS, HeldBack
-from faultline.engines.spark.session import NoSession, run_in_session
+from faultline.engines.spark import jit_priority as own_compilers
+from faultline.engines.spark import job_client as subject
+from faultline.engines.spark.jit_priority import COMPILER, LAST_NICENESS, JitPriority
+from faultline.engines.spark.job_client import JobServerUnavailable, run_in_session
 from faultline.experiment.attempt import Attempt
-from faultline.system.environment import may_raise_priority
+from faultline.system.child_environment import may_raise_priority
 from faultline.system.errors import InfrastructureError
-from faultline.system.marks import INSTANCE_MARK
-from faultline.system.processes import is_marked
+from faultline.system.process_ledger import is_marked
+from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
@@ -96,7 +96,7 @@ def test_a_job_that_is_done_is_done_and_what_it_prints_is_handed_on(serve: Serve
 
 @pytest.mark.parametrize("status", ["busy", "stale", "failed"])
 def test_a_job_that_was_refused_or_failed_is_not_done(serve: Serve, stranger: Process, status: str) -> None:
-    with pytest.raises(NoSession, match=f"the warm Spark is {status}: why"):
+    with pytest.raises(JobServerUnavailable, match=f"the warm Spark is {status}: why"):
         run_in_session(serve(lambda connection, job: say(connection, status=status, message="why")), "harvest", ())
     assert stranger.poll() is None, "it knows by itself whether it can go on"
 
@@ -105,8 +105,8 @@ def stop(text: str) -> None:
     raise KeyboardInterrupt
 
 
-LOST = pytest.raises(NoSession, match="was lost")
-SLOW = pytest.raises(NoSession, match=r"not done within 0\.3 s")
+LOST = pytest.raises(JobServerUnavailable, match="was lost")
+SLOW = pytest.raises(JobServerUnavailable, match=r"not done within 0\.3 s")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_greeting_that_names_somebody_elses_process_ends_nobody(
             "no process": [[2**22 + 1, 1], ["x", 1]],
         }[lie]
         ours = psutil.Process(named[0][0] if psutil.pid_exists(named[0][0]) else None)
-        with pytest.raises(NoSession, match="was lost"):
+        with pytest.raises(JobServerUnavailable, match="was lost"):
             run_in_session(serve(lambda c, job: None), "harvest", ())
         assert ours.is_running() and ours.status() != psutil.STATUS_ZOMBIE
 
@@ -148,12 +148,12 @@ def test_a_greeting_that_names_somebody_elses_process_ends_nobody(
 def test_without_a_session_that_greets_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "GREETING_S", 0.2)
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
-    with pytest.raises(NoSession, match="no warm Spark answers"):
+    with pytest.raises(JobServerUnavailable, match="no warm Spark answers"):
         run_in_session(settings, "harvest", ())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hung:
         hung.bind(str(settings.session_socket))
         hung.listen()
-        with pytest.raises(NoSession, match="no warm Spark answers"):
+        with pytest.raises(JobServerUnavailable, match="no warm Spark answers"):
             run_in_session(settings, "harvest", ())
 
 
@@ -213,7 +213,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
 
 
 def compilers(attempt: str) -> list[int]:
-    return list(HeldBack(Attempt(Path(attempt))).threads(COMPILER))
+    return list(JitPriority(Attempt(Path(attempt))).threads(COMPILER))
 
 
 def niceness(thread: int) -> int:
@@ -225,7 +225,7 @@ def test_another_users_process_is_left_as_it_is(threads: tuple[int, int], monkey
     with decoy("-Dfaultline.run=mine", user=NOBODY) as planted:
         asked = [psutil.Process(planted.pid), *psutil.process_iter()]
         monkeypatch.setattr(psutil, "process_iter", lambda: iter(asked))
-        held = HeldBack(Attempt(Path("mine")))
+        held = JitPriority(Attempt(Path("mine")))
         assert list(held.threads("sh")) == [] and list(held.threads(COMPILER)) == [threads[0]]
 
 
@@ -233,21 +233,21 @@ def test_another_users_process_is_left_as_it_is(threads: tuple[int, int], monkey
 def test_they_are_behind_the_others_until_they_are_let_go(threads: tuple[int, int]) -> None:
     compiler, other = threads
     usual = niceness(other)
-    held = HeldBack(Attempt(Path("mine")))
+    held = JitPriority(Attempt(Path("mine")))
     held.look()
     assert (niceness(compiler), niceness(other)) == (LAST_NICENESS, usual)
-    HeldBack(Attempt(Path("mine"))).let_go()
+    JitPriority(Attempt(Path("mine"))).let_go()
     assert (niceness(compiler), niceness(other)) == (usual, usual)
 
 
 def test_those_of_another_attempt_are_left_alone(threads: tuple[int, int]) -> None:
     usual = niceness(threads[0])
-    HeldBack(Attempt(Path("another"))).look()
+    JitPriority(Attempt(Path("another"))).look()
     assert niceness(threads[0]) == usual and compilers("another") == []
 
 
 def test_nobody_is_held_back_who_could_not_be_let_go(threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_compilers, "may_raise_priority", lambda: False)
     usual = niceness(threads[0])
-    HeldBack(Attempt(Path("mine"))).look()
+    JitPriority(Attempt(Path("mine"))).look()
     assert niceness(threads[0]) == usual

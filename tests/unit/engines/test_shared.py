@@ -10,7 +10,7 @@ import pytest
 from faultline.engines.spark.collect import copy_executor_logs, discard, keep_logs
 from faultline.engines.spark.hdfs import HdfsFolder
 from faultline.engines.spark.settings import workload_settings
-from faultline.engines.spark.shared import (
+from faultline.engines.spark.shared_storage import (
     EXECUTORS,
     find_hdfs,
     find_shared,

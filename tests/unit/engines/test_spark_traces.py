@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.base import Batch, Epoch, Hit, Life, Span, Traces
 from faultline.engines.batches import batches_document, read_batches, write_batches
+from faultline.engines.protocol import Batch, FaultInterval, ProcessRun, StateEpoch, Traces, VictimGroup
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.traces import detect, identity_of, sampled, state_rows, totals_of, work_of
-from faultline.engines.supervised import driver_exited, epochs_of, lives_of
-from faultline.system.window import NS
+from faultline.engines.supervisor_journal import driver_exited, epochs_of, lives_of
+from faultline.system.measured_window import NS
 from tests.unit.scenario import T0_NS, Scenario, spark_time
 from tests.unit.synthetic import Synthetic
 
@@ -77,17 +77,17 @@ def test_each_life_has_its_ends_however_many_there_are(lived: list[tuple[int, bo
         lines.append({"event": "start", "incarnation": number, "wall_ns": now})
         if ended:
             lines.append({"event": "exit", "incarnation": number, "wall_ns": now + 5})
-        wanted.append(Life(number, now, now + 5 if ended else None))
+        wanted.append(ProcessRun(number, now, now + 5 if ended else None))
     assert list(lives_of(lines)) == wanted
     traces = Traces("batch", lives=tuple(wanted))
     first = next((life for life in wanted if life.ended_ns is not None), None)
-    noticed = driver_exited(Hit("driver", [], Span(0)), traces)
+    noticed = driver_exited(VictimGroup("driver", [], FaultInterval(0)), traces)
     assert (noticed and noticed.wall_ns) == (first and first.ended_ns)
 
 
 def test_lineages_are_epochs() -> None:
     line = {"event": "lineage", "lineage": 1, "reason": "lost", "wall_ns": 5}
-    assert epochs_of([{"event": "start", "incarnation": 0, "wall_ns": 1}, line]) == (Epoch(1, 5, "lost"),)
+    assert epochs_of([{"event": "start", "incarnation": 0, "wall_ns": 1}, line]) == (StateEpoch(1, 5, "lost"),)
 
 
 def test_an_executor_is_known_by_its_command_line() -> None:
@@ -102,7 +102,7 @@ def test_an_application_that_had_answered_by_the_fault_owns_its_executors() -> N
     traces = Traces("batch", seen=tuple(sampled([sample(0, "a", gone), sample(5, "b", gone)])))
     victim = [{"command": ["java", "--executor-id", "0"]}]
     for at_s, process in ((-1, "a/0"), (0, "a/0"), (4.9, "a/0"), (5, "b/0"), (8, "b/0")):
-        noticed = detect(Hit("executor", victim, Span(T0 + round(at_s * NS))), traces)
+        noticed = detect(VictimGroup("executor", victim, FaultInterval(T0 + round(at_s * NS))), traces)
         assert noticed is not None and noticed.process == process, at_s
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import read_plan
+from faultline.experiment.attempt_plan import read_plan
 from faultline.records.judge.judge import judge
 from tests.support.walks import Tree
 from tests.unit.scenario import Scenario
@@ -70,12 +70,12 @@ from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import read_journal
 from faultline.system.settings import DEFAULT_PORTS, Settings, ROOT
 from faultline.engines.registry import engine_at, engine_of
-from faultline.engines.running import Runtime
+from faultline.engines.runtime import Runtime
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.run import run_of
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle import collect, prepare, start, workload_supervisor
-from faultline.lifecycle.daemons import workload_trouble
+from faultline.lifecycle.attempt_processes import workload_trouble
 from faultline.lifecycle.environment import describe
 
 folder = Path(sys.argv[1])

@@ -16,7 +16,7 @@ from faultline.engines.spark.settings import decided_settings
 from faultline.experiment.build import BuildSpec, parse_build
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.decide import ERROR, EXAMPLE, Decide, parse_decide
-from faultline.lifecycle.builds import check_build
+from faultline.lifecycle.build_checkout import check_build
 from faultline.system.errors import ConfigError
 from tests.support.refusals import refused
 

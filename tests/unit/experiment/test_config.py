@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.cells import Point, axes_of
+from faultline.comparison.config_points import Point, axes_of
 from faultline.experiment.axes import parse_axes
-from faultline.experiment.common import baseline_bins
+from faultline.experiment.common_parameters import baseline_bins
 from faultline.experiment.config import FIRST_FIELDS, Configuration, parse_configuration
 from faultline.experiment.injections import expected_duration_s
 from faultline.experiment.matrices import MATRICES

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.truth.known_truth import figures
-from benchmarks.truth.scenarios import QUICK, SCENARIOS, Scenario
-from benchmarks.truth.truth import planted
-from faultline.cli.run_one import parse_order
-from faultline.engines.known_truth.course import GUARD_NS, NS, Outage, lay_out
+from benchmarks.ground_truth.expected_values import planted
+from benchmarks.ground_truth.known_truth import figures
+from benchmarks.ground_truth.scenarios import QUICK, SCENARIOS, Scenario
+from faultline.cli.run_command import parse_order
+from faultline.engines.ground_truth.scripted_run import GUARD_NS, NS, Outage, lay_out
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.known_truth_script import Script, parse_script, require_fit
 from tests.support.refusals import refused

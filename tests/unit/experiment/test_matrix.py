@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from faultline.experiment.axes import axis_text, parse_axes, parse_axis
 from faultline.experiment.cell import Cell
-from faultline.experiment.common import DEMO, DEMO_RUNS
+from faultline.experiment.common_parameters import DEMO, DEMO_RUNS
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import Matrix, PlannedCell, control_of, plan, plan_pairs

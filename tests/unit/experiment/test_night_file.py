@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.experiment.night_file import NIGHTLY, is_night, night_configurations, night_files, parse_night
+from faultline.experiment.nightly_file import NIGHTLY, is_nightly, nightly_configurations, nightly_files, parse_nightly
 from tests.support.refusals import refused
 
 WHOLE = """
@@ -26,7 +26,7 @@ alerts:
 
 
 def test_without_a_file_there_is_the_one_night_of_the_form(tmp_path: Path) -> None:
-    (night,) = night_files(tmp_path)
+    (night,) = nightly_files(tmp_path)
     assert (night.dag_id, night.path, night.schedule, night.form, night.alerts) == (NIGHTLY, None, "0 2 * * *", {}, ())
 
 
@@ -35,9 +35,9 @@ def test_each_file_is_a_night_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "nightly.yaml").write_text(WHOLE)
     (tmp_path / "nights" / "weekly.yaml").write_text("set: [{workload: pi, fault: none}]")
     (tmp_path / "nights" / "Bad.yaml").write_text("{}")
-    found = {one.dag_id: one for one in night_files(tmp_path)}
+    found = {one.dag_id: one for one in nightly_files(tmp_path)}
     assert set(found) == {NIGHTLY, "night_weekly", "night_Bad"}
-    assert all(map(is_night, found)) and not is_night("recovery")
+    assert all(map(is_nightly, found)) and not is_nightly("recovery")
     assert found["night_Bad"].problem == "Bad.yaml: use small letters, digits, - and _ for the name of a night's file"
     night = found[NIGHTLY]
     assert night.schedule == "30 1 * * 1" and night.form["repetitions"] == 8 and night.problem is None
@@ -47,17 +47,17 @@ def test_each_file_is_a_night_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
         (("broken",), "notifier SmtpNotifier"),
     ], "and nothing secret"
     monkeypatch.setenv("FAULTLINE_NIGHTS", str(tmp_path))
-    assert len(night_files(Path("/nowhere"))) == 3
+    assert len(nightly_files(Path("/nowhere"))) == 3
 
 
 def test_a_set_holds_configurations_and_points_of_matrices_each_once(tmp_path: Path) -> None:
     (tmp_path / "nightly.yaml").write_text(WHOLE)
-    configs = night_configurations(parse_night(NIGHTLY, tmp_path / "nightly.yaml").form["set"])
+    configs = nightly_configurations(parse_nightly(NIGHTLY, tmp_path / "nightly.yaml").form["set"])
     told = [(one.workload, one.fault, one.checkpoint_interval_s) for one in configs]
     assert told == [("pi", "none", 2)] + [
         ("word_count_python", fault, interval) for fault in ("executor", "none") for interval in (2, 5)
     ]
-    assert len(night_configurations([{"fault": "none"}, {"fault": "none"}])) == 1
+    assert len(nightly_configurations([{"fault": "none"}, {"fault": "none"}])) == 1
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_set_holds_configurations_and_points_of_matrices_each_once(tmp_path: P
 def test_what_cannot_be_read_names_file_key_and_remedy(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "n.yaml").write_text(text)
     with refused(said):
-        parse_night("night_n", tmp_path / "n.yaml")
+        parse_nightly("night_n", tmp_path / "n.yaml")
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_what_cannot_be_read_names_file_key_and_remedy(tmp_path: Path, text: str
 )
 def test_a_wrong_set_is_named_by_its_place(given: list[object], said: str) -> None:
     with refused(said):
-        night_configurations(given)
+        nightly_configurations(given)

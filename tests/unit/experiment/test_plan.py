@@ -11,8 +11,8 @@ import pytest
 
 from faultline.experiment import config as configurations
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.attempt_plan import AttemptPlan, read_plan
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import AttemptPlan, read_plan
 from faultline.experiment.workloads.registry import WORKLOADS
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError

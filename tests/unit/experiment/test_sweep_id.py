@@ -12,16 +12,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from faultline.comparison.night_verdict import kept_verdict
+from faultline.comparison.nightly_verdict import kept_verdict
 from faultline.experiment.attempt import write_json
 from faultline.experiment.cell import MOST, PATTERN, is_sweep_id, require_sweep_id, sweep_id_of
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.prepare import Order
 from faultline.records.find import read_saved
 from faultline.records.judge.evidence import AttemptFile
-from faultline.records.manifest import Manifest, Manifests
 from faultline.records.record import Record
 from faultline.records.store import validator
+from faultline.records.sweep_plan import SweepPlan, SweepPlans
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
 from tests.unit.pages_store import app as served
@@ -74,8 +74,8 @@ def test_no_id_leads_out_of_the_folder(tmp_path: Path) -> None:
     results = tmp_path / "results"
     facts: dict[str, Any] = {"matrix": "m", "run_id": "r", "series": "s", "build": "b", "planned_at": "x"}
     facts |= {"logical_date": None, "cells": ()}
-    plan = Manifest(sweep_id="s1", **facts)
-    manifests = Manifests(results)
+    plan = SweepPlan(sweep_id="s1", **facts)
+    manifests = SweepPlans(results)
     manifests.write(plan)
     (results / "nights").mkdir()
     content = plan.model_dump(mode="json", by_alias=True)
@@ -84,7 +84,7 @@ def test_no_id_leads_out_of_the_folder(tmp_path: Path) -> None:
     for trick in ("../secret", "../../secret", f"{tmp_path}/secret", "..", "", "s1/../s1", "./s1"):
         assert manifests.read(trick) is None and kept_verdict(results, trick) is None
         with pytest.raises(ConfigError, match="sweep_id: .* is no id"):
-            manifests.write(Manifest.model_construct(sweep_id=trick, schema_=1, **facts))
+            manifests.write(SweepPlan.model_construct(sweep_id=trick, schema_=1, **facts))
     assert manifests.read("s1") == plan
     write_json(manifests.directory / "a b.json", content)
     assert manifests.ids() == {"s1"}

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.cli.run_one import describe_faults
+from faultline.cli.run_command import describe_faults
 from faultline.engines.spark.settings import configured_settings
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.preparations import Prepared
+from faultline.experiment.prerequisites import Prepared
 from faultline.experiment.workloads import topology as topology_services
 from faultline.experiment.workloads.nexmark import query_file
 from faultline.experiment.workloads.nexmark_events import BATCH_EVENTS, QUERIES, Query, batch_events, pieces

@@ -15,11 +15,11 @@ from typing import Any
 import paramiko
 import pytest
 
-from fault import connection
-from fault.connection import RemoteHost, SshChannel
+from fault import ssh_connection
 from fault.identity import ProcessIdentity, Tokens
 from fault.injector import Injector
-from fault.shipping import boot_command
+from fault.remote_bootstrap import boot_command
+from fault.ssh_connection import RemoteHost, SshChannel
 from faultline.system.waiting import wait_until
 from tests.unit.sleepers import run as run
 from tests.unit.sleepers import spawn as spawn
@@ -155,7 +155,7 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Host]:
         def close(self) -> None:
             found.closed += 1
 
-    monkeypatch.setattr(connection.paramiko, "SSHClient", Client)
+    monkeypatch.setattr(ssh_connection.paramiko, "SSHClient", Client)
     yield found
     for agent in found.agents:
         agent.kill()

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from fault.action import Act, Action, Context, Site, UndoSpec
-from fault.actions.processes import Signals
+from fault.action import Action, Context, DaemonContext, Injection, UndoSpec
+from fault.actions.processes import SignalDriver
 from fault.errors import FaultError
+from fault.fault_spec import DURATION
 from fault.identity import Delivery, Presence, Tokens
-from fault.injector import Injector, Outcome
-from fault.parameters import DURATION
+from fault.injector import FaultOutcome, Injector
 from fault.plan import Fault, FaultPlan
 from fault.proxy_control import ProxyControl
 from fault.registry import ACTIONS
-from fault.victims import Guard
+from fault.victims import VictimGuard
 from faultline.system.settings import free_port
 from tests.support.fake_clock import Moment
 from tests.unit.fault.conftest import until
@@ -42,14 +42,14 @@ class Bench:
         self._sockets: list[socket.socket] = []
 
     def context(self) -> Context:
-        return Context(self.folder, Injector(), self.tokens, Guard(self.tokens), Moment)
+        return Context(self.folder, Injector(), self.tokens, VictimGuard(self.tokens), Moment)
 
     def daemons(self, action: Action) -> tuple[socket.socket, socket.socket]:
         """Starts what the action asks for, and gives both ends of a connection that takes the detour."""
         upstream, detour = socket.create_server(("127.0.0.1", 0)), free_port()
         self._sockets.append(upstream)
         host, port = upstream.getsockname()
-        for daemon in action.hands.prepare(Site(self.folder, f"{host}:{port}", f"{host}:{detour}")):
+        for daemon in action.hands.prepare(DaemonContext(self.folder, f"{host}:{port}", f"{host}:{detour}")):
             command = [sys.executable, "-m", daemon.module, *daemon.arguments, f"faultline-run={self.tokens.run}"]
             self._processes.append(subprocess.Popen(command))
             until(daemon.ready.exists, f"{daemon.role} is ready")
@@ -74,7 +74,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.end()
 
 
-def act_of(name: str, context: Context) -> Act:
+def act_of(name: str, context: Context) -> Injection:
     fault = Fault("kafka", name, at_s=1.0, **ACTIONS[name].short_form)
     (planned,) = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
     return planned.fault.how.hands.act(planned, context)
@@ -83,12 +83,12 @@ def act_of(name: str, context: Context) -> Act:
 @pytest.mark.parametrize("name", sorted(ACTIONS))
 def test_what_an_action_says_of_itself_is_what_its_hands_do(name: str, tmp_path: Path) -> None:
     action = ACTIONS[name]
-    daemons = action.hands.prepare(Site(tmp_path, "127.0.0.1:1", "127.0.0.1:2"))
+    daemons = action.hands.prepare(DaemonContext(tmp_path, "127.0.0.1:1", "127.0.0.1:2"))
     assert bool(daemons) == action.detours
     assert all(daemon.ready.parent == tmp_path for daemon in daemons)
-    assert hash(daemons) == hash(action.hands.prepare(Site(tmp_path, "127.0.0.1:1", "127.0.0.1:2")))
+    assert hash(daemons) == hash(action.hands.prepare(DaemonContext(tmp_path, "127.0.0.1:1", "127.0.0.1:2")))
     assert bool(action.by_hand) == bool(action.takes(DURATION)), "what is undone says what to do when that fails"
-    if isinstance(action.hands, Signals):
+    if isinstance(action.hands, SignalDriver):
         assert action.ends == (action.hands.shows is Presence.GONE)
         assert bool(action.takes(DURATION)) == (action.hands.shows is Presence.STOPPED)
 
@@ -108,7 +108,7 @@ def test_an_act_on_connections_from_find_to_undo(name: str, bench: Bench) -> Non
     act.arm(Moment())
     (sent,) = act.perform()
     assert (sent.victim, sent.role, sent.delivery) == (None, "kafka_connection", Delivery.SENT)
-    assert act.settle([sent]).outcome is Outcome.EFFECTIVE
+    assert act.settle([sent]).outcome is FaultOutcome.EFFECTIVE
     assert act.settle([sent]).detail == f"{name}: 1 connections"
     assert mode(bench)["mode"] == (name if action.takes(DURATION) else "plain")
     assert mode(bench)["delay_ms"] == action.short_form.get("delay_ms", mode(bench)["delay_ms"])
@@ -134,7 +134,7 @@ def test_an_act_without_a_connection_has_no_effect(name: str, bench: Bench) -> N
         one.close()
     until(lambda: mode(bench)["connections"] == 0, "the proxy sees the end")
     act = act_of(name, bench.context())
-    assert act.settle(act.perform()).outcome is Outcome.NO_EFFECT
+    assert act.settle(act.perform()).outcome is FaultOutcome.NO_EFFECT
 
 
 @pytest.mark.parametrize("name", ON_CONNECTIONS)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault import procfs
-from fault.busy import BUSY_NS, RECENT_NS, BusyWatch, Reading, await_busy, read_local
+from fault.cpu_busy import BUSY_NS, RECENT_NS, BusyWatch, Reading, await_busy, read_local
 from fault.errors import VictimRefused
 from fault.identity import PYTHON_WORKER, ProcessIdentity, Tokens
 from fault.procfs import all_pids, command_of, line_of, read_process, start_ticks

@@ -14,9 +14,8 @@ from typing import Any
 import paramiko
 import pytest
 
-from fault.connection import RemoteHost, SshChannel
 from fault.errors import (
-    ActRefused,
+    ActionRefused,
     AuthenticationRefused,
     ConnectionLost,
     HostKeyRefused,
@@ -30,6 +29,7 @@ from fault.errors import (
 )
 from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity
 from fault.injector import clock_offset
+from fault.ssh_connection import RemoteHost, SshChannel
 from tests.unit.fault.conftest import KEY, Channel, Host
 
 # No pid of a machine is so high.
@@ -173,7 +173,7 @@ def test_a_lost_word_leaves_a_signal_unknown_until_a_probe_answers(channel: SshC
         ({"kind": "SignalRefused", "said": "pid: no"}, RemoteSignalRefused, "there: the signal is refused.*pid: no"),
         ({"kind": "VictimRefused", "said": "pid: no"}, VictimRefused, "^pid: no$"),
         ({"kind": "WatchdogUnavailable", "said": "none"}, WatchdogUnavailable, "^there: none"),
-        ({"kind": "ActRefused", "said": "nft: no"}, ActRefused, "^there: nft: no"),
+        ({"kind": "ActionRefused", "said": "nft: no"}, ActionRefused, "^there: nft: no"),
         ({"kind": "KeyError", "said": "KeyError: 'x'"}, RemoteError, "kill -s KILL 4194400: KeyError"),
         ({"kind": "IdentityMismatch", "said": "", "pid": 7, "part": "role", "detail": "is none"}, IdentityMismatch,
          "role: process 7 is refused: is none"),

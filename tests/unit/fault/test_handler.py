@@ -15,9 +15,9 @@ import pytest
 
 from fault import handler as handler_module
 from fault.errors import (
-    ActRefused,
+    ActionRefused,
     IdentityMismatch,
-    KernelLacks,
+    KernelUnsupported,
     SignalRefused,
     VictimRefused,
     WatchdogUnavailable,
@@ -37,7 +37,7 @@ from fault.identity import (
     from_line,
     to_line,
 )
-from fault.injector import Injector, Outcome, settle
+from fault.injector import FaultOutcome, Injector, settle
 from fault.procfs import read_process
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
@@ -108,7 +108,7 @@ def test_python_workers_are_found_by_their_executor_and_killed_one_by_one(
     victim, spared = found
     assert injector.probe(victim) is Presence.ALIVE
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is FaultOutcome.EFFECTIVE
     assert all(psutil.pid_exists(pid) for pid in (executor, daemon, spared.pid, *other))
     assert injector.find("python_worker", Tokens(run)) == (spared,)
     for pid in (daemon, other[2]):
@@ -133,7 +133,7 @@ def test_a_paused_python_worker_is_healed_also_when_its_executor_has_died(
     injector = Injector()
     victim = injector.find("python_worker", Tokens(run))[0]
     stopped = settle(injector, victim, Presence.STOPPED, injector.signal(victim, signal.SIGSTOP))
-    assert stopped.outcome is Outcome.EFFECTIVE
+    assert stopped.outcome is FaultOutcome.EFFECTIVE
     for pid in (executor, daemon):
         os.kill(pid, signal.SIGKILL)
     until(lambda: orphaned(victim), "the worker loses its parent")
@@ -168,7 +168,7 @@ def test_a_kill_is_effective_and_spares_the_decoys_also_without_pidfds(
     injector.arm(victim)
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
     settlement = settle(injector, victim, Presence.GONE, Delivery.SENT)
-    assert settlement.outcome is Outcome.EFFECTIVE, settlement.detail
+    assert settlement.outcome is FaultOutcome.EFFECTIVE, settlement.detail
     assert process.wait(120) == -signal.SIGKILL
     assert all(decoy.poll() is None for decoy in decoys)
 
@@ -225,7 +225,7 @@ def test_what_is_gone_already_has_no_effect(injector: Injector, spawn: Spawn, ru
         injector.arm(victim)
         delivery = injector.signal(victim, signal.SIGKILL)
         assert delivery is Delivery.GONE
-        assert settle(injector, victim, Presence.GONE, delivery).outcome is Outcome.NO_EFFECT
+        assert settle(injector, victim, Presence.GONE, delivery).outcome is FaultOutcome.NO_EFFECT
         process.wait(120)
     assert read_process(victim.pid) is None
 
@@ -333,7 +333,7 @@ def test_every_error_is_told_by_its_kind_and_comes_back_as_one(monkeypatch: pyte
     handler = Handler()
     monkeypatch.setattr(handler, "_can", {"probe": probe})
     for error in (
-        SignalRefused("x"), VictimRefused("x"), WatchdogUnavailable("x"), KernelLacks("x"), ActRefused("x"),
+        SignalRefused("x"), VictimRefused("x"), WatchdogUnavailable("x"), KernelUnsupported("x"), ActionRefused("x"),
         IdentityMismatch(7, "role", "y"),
     ):  # fmt: skip
         raised[:] = [error]

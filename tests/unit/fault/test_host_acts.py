@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from fault import host_acts
-from fault.errors import ActRefused
-from fault.host_acts import BALLAST, HOST_ACTS, name_of, neighbour_mark
+from fault import host_faults
+from fault.errors import ActionRefused
+from fault.host_faults import BALLAST, HOST_ACTS, name_of, neighbour_mark
 from faultline.system.waiting import wait_until
 from tests.support.processes import shown
 
-FULL = host_acts._FULL
+FULL = host_faults._FULL
 
 NAME = f"of_{uuid.uuid4().hex[:8]}_0"
 Usage = namedtuple("Usage", "total used free")
@@ -28,7 +28,7 @@ Usage = namedtuple("Usage", "total used free")
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that passes for a disk of its own, which is full after three blocks."""
-    monkeypatch.setattr(host_acts, "_disk_check", lambda name, asked: None)
+    monkeypatch.setattr(host_faults, "_disk_check", lambda name, asked: None)
     left = [3 * 4096]
 
     def allocate(file: int, offset: int, size: int) -> None:
@@ -40,7 +40,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def write(file: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(host_acts, "os", SimpleNamespace(**{**vars(os), "posix_fallocate": allocate, "write": write}))
+    monkeypatch.setattr(host_faults, "os", SimpleNamespace(**{**vars(os), "posix_fallocate": allocate, "write": write}))
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**30, 0, left[0]))
     return tmp_path
 
@@ -60,7 +60,7 @@ def test_a_full_disk_is_emptied_of_what_filled_it_alone(disk: Path) -> None:
 
 def test_a_disk_that_does_not_get_full_is_said(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**30, 0, 2**30))
-    with pytest.raises(ActRefused, match=r"bytes are left: .*No space left"):
+    with pytest.raises(ActionRefused, match=r"bytes are left: .*No space left"):
         HOST_ACTS["disk_full"].do(NAME, {"folder": str(disk)})
 
 
@@ -69,13 +69,13 @@ def test_a_file_that_somebody_put_in_its_place_is_not_touched(disk: Path, how: s
     victim = disk / "victim"
     victim.write_text("theirs")
     getattr(os, how)(victim, disk / f"{BALLAST}{NAME}")
-    with pytest.raises((ActRefused, OSError)):
+    with pytest.raises((ActionRefused, OSError)):
         HOST_ACTS["disk_full"].do(NAME, {"folder": str(disk)})
     assert victim.read_text() == "theirs"
 
 
 def test_more_memory_than_there_is_is_refused() -> None:
-    with pytest.raises(ActRefused, match=r"^memory_mb: 999999999 is refused, the host has \d+ MiB"):
+    with pytest.raises(ActionRefused, match=r"^memory_mb: 999999999 is refused, the host has \d+ MiB"):
         HOST_ACTS["memory_pressure"].check(NAME, {"memory_mb": 999_999_999})
     HOST_ACTS["memory_pressure"].check(NAME, {"memory_mb": 1})
 
@@ -84,7 +84,7 @@ def test_a_neighbour_that_holds_memory_is_the_first_that_a_host_without_any_ends
     act, asked = HOST_ACTS["memory_pressure"], {"memory_mb": 1}
     act.do(NAME, asked)
     try:
-        (pid,) = host_acts._neighbours(NAME)
+        (pid,) = host_faults._neighbours(NAME)
         score = Path(f"/proc/{pid}/oom_score_adj")
         wait_until(lambda: score.read_text().strip() == "1000", timeout_s=120, what="it to say so")
     finally:
@@ -94,15 +94,15 @@ def test_a_neighbour_that_holds_memory_is_the_first_that_a_host_without_any_ends
 
 def test_a_neighbour_that_goes_while_it_takes_memory_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
     act, asked = HOST_ACTS["memory_pressure"], {"memory_mb": 64}
-    monkeypatch.setattr(host_acts, "TAKEN_S", 30.0)
-    monkeypatch.setattr(host_acts, "_FULL", "import sys; sys.stdin.read(); sys.exit(1)")
+    monkeypatch.setattr(host_faults, "TAKEN_S", 30.0)
+    monkeypatch.setattr(host_faults, "_FULL", "import sys; sys.stdin.read(); sys.exit(1)")
     act.do(NAME, asked)
     assert not act.holds(NAME, asked), "as of one that the kernel ended"
-    monkeypatch.setattr(host_acts, "_FULL", FULL)
+    monkeypatch.setattr(host_faults, "_FULL", FULL)
     act.do(NAME, asked)
     try:
         assert act.holds(NAME, asked)
-        assert host_acts._resident_mb(host_acts._neighbours(NAME)[0]) >= 64, "not before it has it"
+        assert host_faults._resident_mb(host_faults._neighbours(NAME)[0]) >= 64, "not before it has it"
     finally:
         act.undo(NAME, asked)
 
@@ -114,7 +114,7 @@ def test_a_folder_that_depends_on_where_the_handler_is_is_refused(
     (tmp_path / "home").mkdir()
     (tmp_path / "x").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ActRefused, match="is no folder here"):
+    with pytest.raises(ActionRefused, match="is no folder here"):
         HOST_ACTS["disk_full"].check(NAME, {"folder": folder})
 
 
@@ -124,7 +124,7 @@ def test_neighbours_that_are_missing_are_added_and_none_too_many() -> None:
         act.do(NAME, {"cores": 1})
         act.do(NAME, asked)
         act.do(NAME, asked)
-        assert len(host_acts._neighbours(NAME)) == 2
+        assert len(host_faults._neighbours(NAME)) == 2
     finally:
         act.undo(NAME, asked)
     wait_until(lambda: not act.holds(NAME, asked), timeout_s=120, what="their end")
@@ -153,15 +153,15 @@ def test_neighbours_end_also_where_there_are_no_pidfds(monkeypatch: pytest.Monke
 def test_a_process_that_may_not_be_looked_at_keeps_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)", neighbour_mark(NAME)]) as process:
         shown(process.pid, neighbour_mark(NAME))
-        theirs, real = os.getpid(), host_acts.command_of
+        theirs, real = os.getpid(), host_faults.command_of
 
         def command(pid: int) -> tuple[str, ...]:
             if pid == theirs:
                 raise PermissionError(13, "Permission denied")
             return real(pid)
 
-        monkeypatch.setattr(host_acts, "command_of", command)
-        assert host_acts._neighbours(NAME) == [process.pid]
+        monkeypatch.setattr(host_faults, "command_of", command)
+        assert host_faults._neighbours(NAME) == [process.pid]
         process.kill()
 
 
@@ -169,4 +169,4 @@ def test_acts_of_an_attempt_have_names_of_their_own() -> None:
     names = {name_of(f"20261121T061500Z-3fa9c{run}", index) for run in range(2) for index in range(3)}
     assert len(names) == 6
     for name in names:
-        host_acts.act_of("partition", name)
+        host_faults.act_of("partition", name)

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault.actions import connections
-from fault.errors import ActRefused, KernelLacks, PlanError
-from fault.injector import Outcome
+from fault.errors import ActionRefused, KernelUnsupported, PlanError
+from fault.injector import FaultOutcome
 from fault.plan import Fault, FaultPlan
 from fault.registry import ACTIONS
-from fault.relay import MOST_RESENT, RESENT_S, SEGMENT_BYTES, Hold
+from fault.relay import MOST_RESENT, RESENT_S, SEGMENT_BYTES, RelayHold
 from fault.relay import Relay as Links
 from tests.support.fake_clock import MadeUpHost as Agent
 from tests.support.fake_clock import Moment
@@ -65,7 +65,7 @@ def agents(*, netem: bool = True) -> dict[str, Agent]:
 
     def lacks(do: str, what: dict[str, Any]) -> None:
         if do == "check" and what["kind"] == "delay":
-            raise KernelLacks("10.0.0.3: netem: not in this host's kernel (unknown)")
+            raise KernelUnsupported("10.0.0.3: netem: not in this host's kernel (unknown)")
 
     for agent in made.values() if not netem else ():
         agent.before = lacks
@@ -80,7 +80,7 @@ def test_where_the_kernel_can_it_holds_what_the_host_sends_for_both_directions(r
     (undo,) = act.undo()
     act.arm(Moment())
     settled = act.settle(act.perform())
-    assert settled.outcome is Outcome.EFFECTIVE and settled.detail.endswith(", by the host's kernel")
+    assert settled.outcome is FaultOutcome.EFFECTIVE and settled.detail.endswith(", by the host's kernel")
     asked = next(what["asked"] for do, what in hosts[named["host"]].asked if do == "do")
     assert (asked["delay_ms"], asked["jitter_ms"]) == (400.0, 40.0)
     here = context(hosts)
@@ -97,7 +97,7 @@ def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(rela
     (undo,) = act.undo()
     act.arm(Moment())
     settled = act.settle(act.perform())
-    assert settled.outcome is Outcome.EFFECTIVE
+    assert settled.outcome is FaultOutcome.EFFECTIVE
     assert settled.detail == (
         "delay: 3 connections, by the relay, on its connections to Kafka alone: 10.0.0.3: netem: not in this host's "
         "kernel (unknown)"
@@ -130,8 +130,8 @@ def test_a_victim_that_came_back_elsewhere_has_its_new_hosts_connections_held(re
 def test_what_a_host_refuses_for_another_reason_is_refused(relay: Relay, action: str) -> None:
     hosts = agents()
     for host in hosts.values():
-        host.before = refusing("check", ActRefused("nft: not on this host"))
-    with pytest.raises(ActRefused, match="not on this host"):
+        host.before = refusing("check", ActionRefused("nft: not on this host"))
+    with pytest.raises(ActionRefused, match="not on this host"):
         act_on(context(hosts), action).find()
     assert relay.told == []
 
@@ -199,14 +199,14 @@ UNIT = st.floats(0.0, 1.0, exclude_max=True)
 def test_a_delay_varies_within_its_jitter_and_never_ends_before_it_begins(
     first: float, second: float, delay_s: float, jitter_s: float, size: int
 ) -> None:
-    held = Hold(delay_s, jitter_s).seconds(size, (first, second))
+    held = RelayHold(delay_s, jitter_s).seconds(size, (first, second))
     assert max(0.0, delay_s - jitter_s) - 1e-9 <= held <= delay_s + jitter_s + 1e-9
-    assert Hold(delay_s).seconds(size, (first, second)) == delay_s
+    assert RelayHold(delay_s).seconds(size, (first, second)) == delay_s
 
 
 @given(UNIT, st.floats(0.0001, 0.9), st.integers(0, 10**6))
 def test_what_is_lost_comes_after_a_time_that_doubles(luck: float, loss: float, size: int) -> None:
-    held = Hold(loss=loss).seconds(size, (0.5, luck))
+    held = RelayHold(loss=loss).seconds(size, (0.5, luck))
     steps = [RESENT_S * (2**n - 1) for n in range(MOST_RESENT + 1)]
     assert any(math.isclose(held, one, abs_tol=1e-9) for one in steps)
     assert held == 0.0 or size > 0
@@ -215,7 +215,7 @@ def test_what_is_lost_comes_after_a_time_that_doubles(luck: float, loss: float, 
 @pytest.mark.parametrize(("size", "packets"), [(1, 1), (SEGMENT_BYTES, 1), (SEGMENT_BYTES + 1, 2), (10**6, 3)])
 @pytest.mark.parametrize("loss", [0.01, 0.3])
 def test_as_many_are_lost_as_it_says_and_again_by_the_same_chance(size: int, packets: int, loss: float) -> None:
-    chance, hold, tries = random.Random(7), Hold(loss=loss), 40_000
+    chance, hold, tries = random.Random(7), RelayHold(loss=loss), 40_000
     held = [hold.seconds(size, (chance.random(), chance.random())) for _ in range(tries)]
     lost = [one for one in held if one > 0]
 

@@ -11,10 +11,10 @@ import pytest
 
 from fault import injector as injector_module
 from fault.action import UndoStack
-from fault.actions.processes import Signals
+from fault.actions.processes import SignalDriver
 from fault.errors import RemoteError, SignalRefused, VictimRefused
 from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity, Tokens
-from fault.injector import Injector, Outcome, place, resume, settle
+from fault.injector import FaultOutcome, Injector, place, resume, settle
 from fault.plan import ALLOWED
 from fault.registry import ACTIONS
 from tests.support.fake_clock import MadeUpHost
@@ -104,35 +104,35 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SleepClock:
 @pytest.mark.parametrize(
     ("answers", "wanted", "outcome"),
     [
-        ([Presence.ALIVE, LOST, Presence.GONE], Presence.GONE, Outcome.EFFECTIVE),
-        ([Presence.OTHER], Presence.GONE, Outcome.EFFECTIVE),
-        ([Presence.ALIVE], Presence.GONE, Outcome.NO_EFFECT),
-        ([LOST], Presence.GONE, Outcome.UNKNOWN),
-        ([Presence.ALIVE, Presence.STOPPED], Presence.STOPPED, Outcome.EFFECTIVE),
-        ([Presence.GONE], Presence.STOPPED, Outcome.NO_EFFECT),
+        ([Presence.ALIVE, LOST, Presence.GONE], Presence.GONE, FaultOutcome.EFFECTIVE),
+        ([Presence.OTHER], Presence.GONE, FaultOutcome.EFFECTIVE),
+        ([Presence.ALIVE], Presence.GONE, FaultOutcome.NO_EFFECT),
+        ([LOST], Presence.GONE, FaultOutcome.UNKNOWN),
+        ([Presence.ALIVE, Presence.STOPPED], Presence.STOPPED, FaultOutcome.EFFECTIVE),
+        ([Presence.GONE], Presence.STOPPED, FaultOutcome.NO_EFFECT),
     ],
 )
 def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
-    clock: SleepClock, answers: list[Presence | RemoteError], wanted: Presence, outcome: Outcome
+    clock: SleepClock, answers: list[Presence | RemoteError], wanted: Presence, outcome: FaultOutcome
 ) -> None:
     for delivery in (Delivery.SENT, Delivery.UNKNOWN):
         there = answering(answers)
         found = settle(Injector(here=there), VICTIM, wanted, delivery, within_s=0.1, sleep=clock.sleep)
         assert found.outcome is outcome and not there.sent
-        hinted = delivery is Delivery.UNKNOWN and outcome is not Outcome.UNKNOWN
+        hinted = delivery is Delivery.UNKNOWN and outcome is not FaultOutcome.UNKNOWN
         assert ("not acknowledged" in found.detail) is hinted
 
 
 @pytest.mark.parametrize(("action", "within_s"), [("kill", 5.0), ("pause", 5.0), ("term", 15.0)])
 def test_how_long_an_act_may_take_hangs_on_the_action(clock: SleepClock, action: str, within_s: float) -> None:
     hands, alive = ACTIONS[action].hands, Injector(here=answering([Presence.ALIVE]))
-    assert isinstance(hands, Signals)
+    assert isinstance(hands, SignalDriver)
     given: dict[str, Any] = {"within_s": hands.within_s, "sleep": clock.sleep}
-    assert settle(alive, VICTIM, hands.shows, Delivery.SENT, **given).outcome is Outcome.NO_EFFECT
+    assert settle(alive, VICTIM, hands.shows, Delivery.SENT, **given).outcome is FaultOutcome.NO_EFFECT
     assert within_s <= clock() / 1e9 < within_s + 0.1
     late = Injector(here=answering([Presence.ALIVE, hands.shows]))
     at_once = settle(late, VICTIM, hands.shows, Delivery.SENT, within_s=0.0)
-    assert at_once.outcome is Outcome.NO_EFFECT, "the last probe lies at the end of the time"
+    assert at_once.outcome is FaultOutcome.NO_EFFECT, "the last probe lies at the end of the time"
 
 
 def test_resuming_goes_on_until_it_runs_or_time_is_up(clock: SleepClock) -> None:

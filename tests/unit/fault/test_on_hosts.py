@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from fault.action import Act, Context, HalfDone
+from fault.action import Context, Injection, PartialInjection
 from fault.actions.hosts import LATE_S, others
-from fault.errors import ActRefused, ConnectionLost, TooFewVictims, VictimRefused
+from fault.errors import ActionRefused, ConnectionLost, TooFewVictims, VictimRefused
 from fault.identity import DRIVER, KAFKA, WORKER, Delivery, ProcessIdentity, Tokens
-from fault.injector import Injector, Outcome
+from fault.injector import FaultOutcome, Injector
 from fault.plan import Fault, FaultPlan, PlannedFault
 from fault.registry import ACTIONS
-from fault.victims import Guard
+from fault.victims import VictimGuard
 from tests.support.fake_clock import MadeUpHost as Agent
 from tests.support.fake_clock import Moment
 
@@ -46,7 +46,7 @@ def context(agents: Mapping[str, Agent], seed: int = 0, here: Agent | None = Non
     tokens = Tokens(RUN, SERVICES)
     hosts = Injector(agents, here=here or Agent())
     disks = {name: f"/data/{name}" for name in agents}
-    return Context(Path("/"), hosts, tokens, Guard(tokens), Moment, seed=seed, addresses=ADDRESSES, disks=disks)
+    return Context(Path("/"), hosts, tokens, VictimGuard(tokens), Moment, seed=seed, addresses=ADDRESSES, disks=disks)
 
 
 def untouched(agent: Agent) -> bool:
@@ -67,7 +67,7 @@ def planned(action: str, victim: str = "worker", **more: Any) -> PlannedFault:
     return PlannedFault(0, fault, 1.0, 1.0, 11.0, "faults.0.at_s")
 
 
-def act_on(known: Context, action: str, victim: str = "worker", **more: Any) -> Act:
+def act_on(known: Context, action: str, victim: str = "worker", **more: Any) -> Injection:
     one = planned(action, victim, **more)
     return one.fault.how.hands.act(one, known)
 
@@ -87,7 +87,7 @@ def test_the_host_of_the_victim_is_told_after_a_watchdog_was_started_there(
     act.arm(Moment())
     sent = act.perform()
     assert [each.delivery for each in sent] == [Delivery.SENT]
-    assert act.settle(sent).outcome is Outcome.EFFECTIVE
+    assert act.settle(sent).outcome is FaultOutcome.EFFECTIVE
     said = [do for do, _ in agents[host].asked]
     assert said.index("watch") < said.index("do"), "before the act"
     later = next(what for do, what in agents[host].asked if do == "watch")
@@ -116,25 +116,25 @@ def test_what_was_done_to_one_host_is_told_when_the_next_refuses_and_a_lost_word
             raise ConnectionLost("10.0.0.3", "do partition")
 
     agents[first].before = lost
-    agents[second].before = refusing("do", ActRefused("nft: busy"))
-    with pytest.raises(HalfDone, match="^nft: busy$") as caught:
+    agents[second].before = refusing("do", ActionRefused("nft: busy"))
+    with pytest.raises(PartialInjection, match="^nft: busy$") as caught:
         act.perform()
     assert [each.delivery for each in caught.value.sent] == [Delivery.UNKNOWN]
     agents[second].acts |= agents[first].acts
-    assert act.settle(caught.value.sent).outcome is Outcome.EFFECTIVE, "the hosts say that it holds"
+    assert act.settle(caught.value.sent).outcome is FaultOutcome.EFFECTIVE, "the hosts say that it holds"
 
 
 def test_an_act_that_did_not_take_hold_had_no_effect(agents: dict[str, Agent]) -> None:
     agents["kafka"].effective = False
     act = act_on(context(agents), "partition", "kafka")
     act.find()
-    assert act.settle(act.perform()).outcome is Outcome.NO_EFFECT
+    assert act.settle(act.perform()).outcome is FaultOutcome.NO_EFFECT
 
 
 def test_a_host_that_cannot_do_it_says_so_before_the_gate(agents: dict[str, Agent]) -> None:
     for agent in agents.values():
-        agent.before = refusing("check", ActRefused("nft: not on this host"))
-    with pytest.raises(ActRefused, match="not on this host"):
+        agent.before = refusing("check", ActionRefused("nft: not on this host"))
+    with pytest.raises(ActionRefused, match="not on this host"):
         act_on(context(agents), "partition").find()
 
 

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fault.errors import PlanError
-from fault.parameters import PEERS, WAYS
+from fault.fault_spec import PEERS, WAYS
 from fault.plan import CYCLES, LATER, SINGLE, WAIT_INTERVALS, Fault, FaultPlan, PlannedFault, require_window
 from fault.registry import ACTIONS, ALLOWED
 

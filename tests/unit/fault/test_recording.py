@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fault import recording
+from fault import host_recorder
 from fault.errors import VictimRefused
-from fault.recording import group_usage
+from fault.host_recorder import group_usage
 from tests.unit.fault.conftest import until
 
 MARK = f"of-{uuid.uuid4().hex}"
@@ -29,7 +29,7 @@ RULES = [{"role": "executors", "main": "Main", "mark": MARK}]
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where recordings lie, which look ten times a second here."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(recording, "PERIOD_S", 0.1)
+    monkeypatch.setattr(host_recorder, "PERIOD_S", 0.1)
     return tmp_path
 
 
@@ -42,7 +42,7 @@ def spinning() -> Iterator[subprocess.Popen[bytes]]:
 
 def lines(folder: str) -> list[dict[str, object]]:
     text, size = b"", 1000
-    while part := base64.b64decode(recording.part(folder, len(text), size)):
+    while part := base64.b64decode(host_recorder.part(folder, len(text), size)):
         text += part
     return [json.loads(line) for line in text.splitlines()]
 
@@ -50,14 +50,14 @@ def lines(folder: str) -> list[dict[str, object]]:
 def test_a_recording_goes_on_by_itself_until_it_is_told_to_end(place: Path, spinning: subprocess.Popen[bytes]) -> None:
     own = psutil.Process()
     before = own.children()
-    folder = recording.begin(RULES, {}, 60.0, 60.0)
+    folder = host_recorder.begin(RULES, {}, 60.0, 60.0)
     assert own.children() == before, "it is nobody's child"
     assert Path(folder).stat().st_mode & 0o777 == 0o700
     until(lambda: any(float(str(line.get("cpu_s", 0))) > 0.2 and "pid" in line for line in lines(folder)), "work")
     spinning.kill()
     spinning.wait()
     until(lambda: any(line.get("final") for line in lines(folder)), "the last of it")
-    assert recording.end(folder)
+    assert host_recorder.end(folder)
     found = lines(folder)
     assert found[0]["kind"] == "start" and found[-1]["kind"] == "stop"
     of_it = [line for line in found if line["kind"] == "proc"]
@@ -67,19 +67,19 @@ def test_a_recording_goes_on_by_itself_until_it_is_told_to_end(place: Path, spin
     walls = [int(str(line["wall_ns"])) for line in found]
     assert walls == sorted(walls)
     assert {"machine", "group"} <= {str(line["kind"]) for line in found}
-    recording.drop(folder)
+    host_recorder.drop(folder)
     assert not Path(folder).exists()
-    recording.drop(folder)
+    host_recorder.drop(folder)
 
 
 def test_a_recording_that_nobody_ends_ends_by_itself(place: Path) -> None:
-    folder = recording.begin(RULES, {}, 60.0, 0.3)
+    folder = host_recorder.begin(RULES, {}, 60.0, 0.3)
     until(lambda: lines(folder)[-1]["kind"] == "stop", "its end")
-    recording.drop(folder)
+    host_recorder.drop(folder)
 
 
 def test_a_recording_whose_folder_was_removed_ends(place: Path) -> None:
-    folder = recording.begin(RULES, {}, 60.0, 60.0)
+    folder = host_recorder.begin(RULES, {}, 60.0, 60.0)
     open_files = [(one, one.info["open_files"] or ()) for one in psutil.process_iter(["open_files"])]
     (own,) = [one for one, files in open_files if any(folder in file.path for file in files)]
     shutil.rmtree(folder)
@@ -94,7 +94,7 @@ def test_only_recordings_are_read_or_removed(place: Path) -> None:
     outside.mkdir()
     (outside / "faultline-record-x").mkdir()
     for folder in ("other", "faultline-record-link", "faultline-record-file", "below/faultline-record-x", "."):
-        for act in (recording.end, recording.drop, lambda one: recording.part(one, 0, 1)):
+        for act in (host_recorder.end, host_recorder.drop, lambda one: host_recorder.part(one, 0, 1)):
             with pytest.raises(VictimRefused, match="no recording"):
                 act(str(place / folder))
     assert (place / "other").is_dir() and (outside / "faultline-record-x").is_dir()
@@ -102,7 +102,7 @@ def test_only_recordings_are_read_or_removed(place: Path) -> None:
         (place / "faultline-record-foreign").mkdir()
         os.chown(place / "faultline-record-foreign", 65534, 65534)
         with pytest.raises(VictimRefused):
-            recording.drop(str(place / "faultline-record-foreign"))
+            host_recorder.drop(str(place / "faultline-record-foreign"))
 
 
 def test_groups_of_both_versions_are_read(tmp_path: Path) -> None:

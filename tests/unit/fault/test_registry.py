@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from fault.action import UndoSpec
 from fault.errors import DeclarationError
+from fault.fault_spec import DURATION
 from fault.identity import VICTIMS
-from fault.parameters import DURATION
 from fault.plan import Fault
 from fault.registry import ACTIONS, ALLOWED, discover, in_words
 from faultline.experiment.config import Configuration
-from faultline.lifecycle.ending.healing import as_line, undo_of
+from faultline.lifecycle.ending.undo_replay import as_line, undo_of
 from faultline.system.settings import ROOT
 
 ON_HOSTS = ["partition", "loss", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure"]

@@ -15,8 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fault import sampling
-from fault.sampling import SETTLED_S, Delays, Key, RoleRule, Short, Table, Usage, counts_delay, machine
+from fault import process_sampler
+from fault.process_sampler import (
+    SETTLED_S,
+    Delays,
+    Key,
+    ProcessTable,
+    RoleRule,
+    ShortLivedChildren,
+    Usage,
+    counts_delay,
+    machine,
+)
 from faultline.system.waiting import wait_until
 from tests.support.decoys import only_root
 
@@ -47,7 +57,7 @@ def worker(*prefix: str, program: str = WORK, told: str = "") -> Iterator[subpro
             process.communicate("go\n")
 
 
-def seen(table: Table, pids: set[int]) -> dict[int, Usage]:
+def seen(table: ProcessTable, pids: set[int]) -> dict[int, Usage]:
     """What the table says of these, once all are old enough to be looked at."""
     until = time.monotonic() + SETTLED_S + 120
     while True:
@@ -57,7 +67,7 @@ def seen(table: Table, pids: set[int]) -> dict[int, Usage]:
 
 
 def test_a_process_and_what_it_starts_are_counted_as_psutil_counts_them() -> None:
-    table = Table([RULE], {"executors": "python_workers"})
+    table = ProcessTable([RULE], {"executors": "python_workers"})
     with worker() as process:
         ours = psutil.Process(process.pid)
         (child,) = ours.children()
@@ -84,8 +94,8 @@ def test_what_lives_in_another_space_of_process_ids_is_left_out_where_that_is_as
         pytest.skip("there is no unshare here")
     with worker(unshare, "--pid", "--fork", "--kill-child") as outside, worker() as here:
         (first,) = psutil.Process(outside.pid).children()
-        assert set(seen(Table([RULE], {}), {first.pid, here.pid})) == {first.pid, here.pid}
-        apart = Table([RULE], {}, apart=True)
+        assert set(seen(ProcessTable([RULE], {}), {first.pid, here.pid})) == {first.pid, here.pid}
+        apart = ProcessTable([RULE], {}, apart=True)
         assert set(seen(apart, {here.pid})) == {here.pid}
         assert first.pid not in {one.pid for one in apart.look({}).values()}
         assert first.pid not in {one.pid for one in apart.look({}, (os.getpid(), "services")).values()}
@@ -106,7 +116,7 @@ sys.stdin.readline()
 
 
 def test_programs_too_short_lived_to_be_looked_at_count_to_whoever_ran_them() -> None:
-    table = Table([RULE], {})
+    table = ProcessTable([RULE], {})
     with worker(program=SHORT_LIVED) as process:
         assert process.stdin is not None and process.stdout is not None
         before = seen(table, {process.pid})[process.pid].cpu_s
@@ -155,7 +165,7 @@ STEP = st.tuples(
 
 @given(steps=st.lists(STEP, min_size=5, max_size=60))
 def test_what_a_tree_of_processes_uses_is_counted_once_however_it_ends(steps: list[tuple[str, int, int, bool]]) -> None:
-    tree, short, counted = Tree(), Short(), dict[Key, float]()
+    tree, short, counted = Tree(), ShortLivedChildren(), dict[Key, float]()
 
     def look() -> None:
         stats = tree.stats()
@@ -178,7 +188,7 @@ def test_what_a_tree_of_processes_uses_is_counted_once_however_it_ends(steps: li
 
 
 def test_what_was_used_before_the_first_look_and_what_nobody_waited_for_is_left_out() -> None:
-    tree, short = Tree(), Short()
+    tree, short = Tree(), ShortLivedChildren()
     tree.start(1)
     (child,) = set(tree.own) - {1}
     tree.work(child, 500)
@@ -193,7 +203,7 @@ def test_what_was_used_before_the_first_look_and_what_nobody_waited_for_is_left_
 
 
 def test_a_child_that_ends_between_two_readings_takes_nothing_back() -> None:
-    tree, short = Tree(), Short()
+    tree, short = Tree(), ShortLivedChildren()
     short.look(tree.stats(), [(1, 1)])
     tree.dead[1] += 100
     assert short.look(tree.stats(), [(1, 1)]) == {(1, 1): 100 / HERTZ}
@@ -218,9 +228,9 @@ def test_a_parent_is_read_before_its_child_whatever_their_numbers(monkeypatch: p
         row[19] = {5: "200", 9: "100"}[pid]
         return row
 
-    monkeypatch.setattr(sampling, "all_pids", lambda: iter([5, 9]))
-    monkeypatch.setattr(sampling, "stat_of", stat_of)
-    table = Table([RULE], {})
+    monkeypatch.setattr(process_sampler, "all_pids", lambda: iter([5, 9]))
+    monkeypatch.setattr(process_sampler, "stat_of", stat_of)
+    table = ProcessTable([RULE], {})
     table.look({})
     table.look({})
     assert read[2:] == [9, 5]
@@ -250,7 +260,7 @@ needs_delay = pytest.mark.skipif(not counts_delay(), reason="this kernel does no
 def test_two_that_compute_on_one_processor_wait_for_each_other() -> None:
     """What both used and what each waited for fills the time that passed, however busy the machine is."""
     on = {"program": BURN, "told": str(min(os.sched_getaffinity(0)))}
-    table = Table([RULE], {}, waiting=("executors",))
+    table = ProcessTable([RULE], {}, waiting=("executors",))
     with worker(**on) as first, worker(**on) as second:
         pids = {first.pid, second.pid}
         before, began = seen(table, pids), time.monotonic()
@@ -265,7 +275,7 @@ def test_two_that_compute_on_one_processor_wait_for_each_other() -> None:
 
 def test_roles_that_are_not_asked_for_have_no_delay_nor_a_key_for_it() -> None:
     with worker() as process:
-        (found,) = seen(Table([RULE], {}, waiting=("kafka",)), {process.pid}).values()
+        (found,) = seen(ProcessTable([RULE], {}, waiting=("kafka",)), {process.pid}).values()
         assert found.waited_s is None and "waited_s" not in found.line()
 
 
@@ -282,7 +292,7 @@ def test_what_a_thread_waited_stays_counted_when_it_has_ended(growth: list[dict[
         counters = {name: counters.get(name, 0) + more for name, more in step.items()}
         total += sum(step.values())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sampling, "_thread_delays", lambda pid, now=counters: dict(now))
+            patch.setattr(process_sampler, "_thread_delays", lambda pid, now=counters: dict(now))
             found = delays.look([(1, 1)])
         assert found == {(1, 1): pytest.approx(total / 1e9)}
     assert delays.look([]) == {}
@@ -291,5 +301,5 @@ def test_what_a_thread_waited_stays_counted_when_it_has_ended(growth: list[dict[
 def test_a_number_that_another_thread_has_now_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     delays = Delays()
     for counter, total in ((5, 5), (3, 8), (4, 9)):
-        monkeypatch.setattr(sampling, "_thread_delays", lambda pid, now=counter: {"7": now})
+        monkeypatch.setattr(process_sampler, "_thread_delays", lambda pid, now=counter: {"7": now})
         assert delays.look([(1, 1)]) == {(1, 1): total / 1e9}

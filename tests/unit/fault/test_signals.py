@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from fault.action import Context, HalfDone, UndoSpec
+from fault.action import Context, PartialInjection, UndoSpec
 from fault.actions import processes as signals_module
-from fault.actions.processes import LATE_S, SignalAct
+from fault.actions.processes import LATE_S, SignalAction
 from fault.errors import IdentityMismatch, RemoteError, SignalRefused, WatchdogUnavailable
+from fault.fault_spec import DURATION
 from fault.handler import Handler
 from fault.identity import EXECUTOR, KAFKA, PYTHON_WORKER, WORKER, Delivery, ProcessIdentity, Role, Tokens
-from fault.injector import Channel, Injector, Outcome, Settlement
-from fault.parameters import DURATION
+from fault.injector import Channel, FaultOutcome, Injector, Settlement
 from fault.plan import Fault, FaultPlan
 from fault.registry import ACTIONS
-from fault.victims import Guard
+from fault.victims import VictimGuard
 from tests.support.fake_clock import MadeUpHost, Moment
 from tests.unit.sleepers import Spawn
 
@@ -39,20 +39,20 @@ def process(pid: int, role: Role = EXECUTOR, node: str = "127.0.0.1:7001") -> Pr
     return ProcessIdentity(pid, 1.0, role, RUN, (f"-Dfaultline.run={RUN}", EXECUTOR.main, *options), pid, "", node)
 
 
-def act_on(host: Channel, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalAct:
+def act_on(host: Channel, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalAction:
     tokens, held = Tokens(changes.pop("run", RUN), INSTANCE), changes.pop("held", [])
     fault = Fault(victim, action, at_s=1.0, **{**ACTIONS[action].short_form, **changes})
     (planned,) = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
-    guard = Guard(tokens, protected=frozenset())
+    guard = VictimGuard(tokens, protected=frozenset())
     hold = lambda service, until: held.append((service, until))  # noqa: E731
     injector = Injector(here=host)
     context = Context(Path(), injector, tokens, guard, Moment, seed=1, hold=hold, restart_delay_s=2.5)
     made = fault.how.hands.act(planned, context)
-    assert isinstance(made, SignalAct)
+    assert isinstance(made, SignalAction)
     return made
 
 
-def armed(host: MadeUpHost, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalAct:
+def armed(host: MadeUpHost, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalAction:
     act = act_on(host, victim, action, **changes)
     act.find()
     act.arm(Moment())
@@ -84,7 +84,7 @@ def test_an_act_on_processes_from_find_to_undo(name: str) -> None:
     (sent,) = act.perform()
     assert (sent.victim, sent.role, sent.delivery, sent.at) == (named["pid"], "executor", Delivery.SENT, Moment())
     assert [pid for pid, _ in host.sent] == [named["pid"]], "nobody else"
-    assert act.settle([sent]).outcome is Outcome.EFFECTIVE
+    assert act.settle([sent]).outcome is FaultOutcome.EFFECTIVE
     assert held == [], "an executor is no service that supervisord restarts"
     for undo in undos:
         undo = UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))  # as another process reads it
@@ -109,7 +109,7 @@ def test_term_sends_sigterm_to_a_real_process_and_to_no_other(run: str, spawn: S
     act.arm(Moment())
     (sent,) = act.perform()
     assert (sent.victim, sent.delivery) == (victim.pid, Delivery.SENT)
-    assert act.settle([sent]).outcome is Outcome.EFFECTIVE
+    assert act.settle([sent]).outcome is FaultOutcome.EFFECTIVE
     assert victim.wait(120) == 7, "it handled the signal itself"
     assert other.poll() is None
 
@@ -160,12 +160,12 @@ def test_what_fails_at_one_victim_is_raised_after_all_were_tried() -> None:
     assert host.times("arm") == 3, "the signal will say it"
     errors = {4001: SignalRefused("pid: not yours"), 4002: IdentityMismatch(4002, "token", "another")}
     host.before = refusing("signal", errors)
-    with pytest.raises(HalfDone, match="not yours") as caught:
+    with pytest.raises(PartialInjection, match="not yours") as caught:
         act.perform()
     sent = {one.victim: one for one in caught.value.sent}
     assert sorted(sent) == [4002, 4003]
     assert (sent[4002].delivery, sent[4003].delivery) == (Delivery.GONE, Delivery.SENT)
-    assert sent[4002].settlement is not None and sent[4002].settlement.outcome is Outcome.NO_EFFECT
+    assert sent[4002].settlement is not None and sent[4002].settlement.outcome is FaultOutcome.NO_EFFECT
     assert sent[4003].settlement is None
 
 
@@ -177,7 +177,7 @@ def test_the_worst_of_all_victims_is_what_became_of_the_act() -> None:
     sent = act.perform()
     host.start(process(4002))
     settled = act.settle(sent)
-    assert settled.outcome is Outcome.NO_EFFECT
+    assert settled.outcome is FaultOutcome.NO_EFFECT
     assert "gone within" in settled.detail and "still" in settled.detail
 
 
@@ -197,11 +197,11 @@ def test_a_victim_without_a_watchdog_is_not_stopped() -> None:
     errors = {4001: WatchdogUnavailable("watchdog: not for this one"), 4002: RemoteError("node1", "watch 4002")}
     host.before = refusing("watch", errors)
     act = armed(host, action="pause", count=2, duration_s=7.0)
-    with pytest.raises(HalfDone):
+    with pytest.raises(PartialInjection):
         act.perform()
     assert host.sent == []
     del errors[4001]
-    with pytest.raises(HalfDone):
+    with pytest.raises(PartialInjection):
         act.perform()
     assert [pid for pid, _ in host.sent] == [4001]
 
@@ -269,7 +269,7 @@ def test_a_short_pause_is_settled_before_it_ends(monkeypatch: pytest.MonkeyPatch
 
     def note(*asked: object, within_s: float) -> Settlement:
         within.append(within_s)
-        return Settlement(Outcome.EFFECTIVE, "")
+        return Settlement(FaultOutcome.EFFECTIVE, "")
 
     monkeypatch.setattr(signals_module, "settle", note)
     for duration_s in (0.25, 600.0):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fault import traffic
-from fault.errors import ActRefused, KernelLacks
-from fault.host_acts import HOST_ACTS, name_of
+from fault import traffic_control
+from fault.errors import ActionRefused, KernelUnsupported
+from fault.host_faults import HOST_ACTS, name_of
 
 NAMES = [name_of(f"20261121T06150{n}Z-3fa9c1", index) for n in range(2) for index in range(2)]
 PEERS = ["10.0.0.1", "10.0.0.3", "192.0.2.7"]
@@ -37,7 +37,7 @@ class Kernel:
 
     def run(self, program: str, *words: str, told: str = "") -> str:
         if self.fails and self.fails in " ".join((program, *words)):
-            raise ActRefused(f"{program}: no")
+            raise ActionRefused(f"{program}: no")
         return {"nft": self._nft, "ip": self._ip, "tc": self._tc, "unshare": self._apart}[program](list(words), told)
 
     def _nft(self, words: list[str], told: str) -> str:
@@ -67,7 +67,7 @@ class Kernel:
                 )
             case ["qdisc", "add", "dev", device, "root", "handle", handle, kind, *more]:
                 if self.roots[device][1] != "0:":
-                    raise ActRefused("Error: Exclusivity flag on, cannot modify.")
+                    raise ActionRefused("Error: Exclusivity flag on, cannot modify.")
                 self.roots[device], self.below[device] = (kind, handle), [" ".join(more)]
             case ["qdisc" | "filter", "add", "dev", device, "parent", *more]:
                 assert more[0].startswith(self.roots[device][1])
@@ -81,7 +81,7 @@ class Kernel:
 
     def _apart(self, words: list[str], told: str) -> str:
         if not self.netem:
-            raise ActRefused("unshare --net sh: Error: Specified qdisc kind is unknown.")
+            raise ActionRefused("unshare --net sh: Error: Specified qdisc kind is unknown.")
         return ""
 
 
@@ -96,13 +96,13 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
 @contextmanager
 def on(kernel: Kernel) -> Iterator[None]:
     """Has acts done to this kernel."""
-    traffic._lack_of_netem.cache_clear()
+    traffic_control._lack_of_netem.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(traffic, "run", kernel.run)
-        patch.setattr(traffic, "require", lambda program, package: None)
-        patch.setattr(traffic, "_may_shape", lambda: True)
+        patch.setattr(traffic_control, "run", kernel.run)
+        patch.setattr(traffic_control, "require", lambda program, package: None)
+        patch.setattr(traffic_control, "_may_shape", lambda: True)
         yield
-    traffic._lack_of_netem.cache_clear()
+    traffic_control._lack_of_netem.cache_clear()
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(sorted(ASKED)), st.sampled_from(NAMES), st.booleans()), max_size=30)
@@ -124,7 +124,7 @@ def test_whatever_is_undone_only_what_bears_its_name_goes(steps: list[tuple[str,
             elif any(one in ("bandwidth", "delay") and (one, of) != (kind, name) for one, of in there) and kind in (
                 "bandwidth", "delay"
             ):  # fmt: skip
-                with pytest.raises(ActRefused, match="Exclusivity"):
+                with pytest.raises(ActionRefused, match="Exclusivity"):
                     HOST_ACTS[kind].do(name, asked[kind])
             elif not (kind in ("partition", "loss") and {("partition", name), ("loss", name)} & there):
                 HOST_ACTS[kind].do(name, asked[kind])
@@ -145,8 +145,8 @@ def test_every_interface_by_which_a_peer_is_reached_is_shaped_and_healed(kernel:
     act.check(name, ASKED[kind])
     act.do(name, ASKED[kind])
     act.do(name, ASKED[kind])
-    assert {handle for _, handle in kernel.roots.values()} == {traffic._handle(name)}
-    with pytest.raises(ActRefused, match="^eth0: it is shaped by .* already, which is not ours to replace$"):
+    assert {handle for _, handle in kernel.roots.values()} == {traffic_control._handle(name)}
+    with pytest.raises(ActionRefused, match="^eth0: it is shaped by .* already, which is not ours to replace$"):
         act.check(NAMES[1], ASKED[kind])
     act.undo(NAMES[1], ASKED[kind])
     assert act.holds(name, ASKED[kind])
@@ -154,7 +154,7 @@ def test_every_interface_by_which_a_peer_is_reached_is_shaped_and_healed(kernel:
     act.undo(name, ASKED[kind])
     assert {handle for _, handle in kernel.roots.values()} == {"0:"} and kernel.roots.keys() == before.keys()
     kernel.roots["eth1"] = ("fq_codel", "8001:")
-    with pytest.raises(ActRefused, match="^eth1: it is shaped by fq_codel 8001:"):
+    with pytest.raises(ActionRefused, match="^eth1: it is shaped by fq_codel 8001:"):
         act.check(name, ASKED[kind])
 
 
@@ -169,7 +169,7 @@ def test_what_ends_an_act_passes_by_whatever_port_it_came(kernel: Kernel, monkey
     HOST_ACTS["bandwidth"].do(NAMES[0], {"peers": PEERS, "mbit_s": 1000.0})
     assert "rate 1000mbit burst 250000b" in kernel.below["eth0"][0], "a wide way gets a bucket that lets it be wide"
     monkeypatch.delenv("SSH_CONNECTION")
-    assert traffic.ssh_port() == 22
+    assert traffic_control.ssh_port() == 22
 
 
 def test_addresses_of_both_families_are_told_as_such_and_packets_are_lost_in_both_directions(kernel: Kernel) -> None:
@@ -182,12 +182,12 @@ def test_addresses_of_both_families_are_told_as_such_and_packets_are_lost_in_bot
 
 def test_a_host_without_netem_says_so_and_one_that_fails_half_way_is_as_before(kernel: Kernel) -> None:
     kernel.fails = "u32 match ip dst"
-    with pytest.raises(ActRefused):
+    with pytest.raises(ActionRefused):
         HOST_ACTS["delay"].do(NAMES[0], ASKED["delay"])
     assert kernel.roots["eth0"] == ("noqueue", "0:")
-    traffic._lack_of_netem.cache_clear()
+    traffic_control._lack_of_netem.cache_clear()
     kernel.netem = False
-    with pytest.raises(ActRefused, match="^netem: not in this host's kernel .*Specified qdisc kind is unknown"):
+    with pytest.raises(ActionRefused, match="^netem: not in this host's kernel .*Specified qdisc kind is unknown"):
         HOST_ACTS["delay"].check(NAMES[0], ASKED["delay"])
 
 
@@ -203,7 +203,7 @@ def test_a_host_without_netem_says_so_and_one_that_fails_half_way_is_as_before(k
 )
 def test_only_other_hosts_are_peers(kernel: Kernel, kind: str, peers: list[str], said: str) -> None:
     check: Callable[..., None] = HOST_ACTS[kind].check
-    with pytest.raises(ActRefused, match=f"^peer: .*{re.escape(said)}"):
+    with pytest.raises(ActionRefused, match=f"^peer: .*{re.escape(said)}"):
         check(NAMES[0], {**ASKED[kind], "peers": peers})
     assert not kernel.tables
 
@@ -212,7 +212,7 @@ def test_only_other_hosts_are_peers(kernel: Kernel, kind: str, peers: list[str],
 def test_whoever_may_not_shape_is_told_before_the_gate(
     kernel: Kernel, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(traffic, "_may_shape", lambda: False)
-    with pytest.raises(ActRefused, match="only root may shape a network") as refused:
+    monkeypatch.setattr(traffic_control, "_may_shape", lambda: False)
+    with pytest.raises(ActionRefused, match="only root may shape a network") as refused:
         HOST_ACTS[kind].check("run_0", {"peers": ["10.0.0.1"], "mbit_s": 1, "delay_ms": 1, "jitter_ms": 0})
-    assert not isinstance(refused.value, KernelLacks), "no weaker fault takes its place"
+    assert not isinstance(refused.value, KernelUnsupported), "no weaker fault takes its place"

@@ -31,7 +31,16 @@ from fault.identity import (
     require_same,
 )
 from fault.plan import ALLOWED, Fault, FaultPlan
-from fault.victims import ROLES_OF, Guard, Snapshot, choose, executor_ids, own_line, select, sort_candidates
+from fault.victims import (
+    ROLES_OF,
+    ProcessSnapshot,
+    VictimGuard,
+    choose,
+    executor_ids,
+    own_line,
+    select,
+    sort_candidates,
+)
 
 RUN = "20261121T061500Z-3fa9c1"
 OTHER_RUN = "20261121T061500Z-3fa9c2"
@@ -69,7 +78,7 @@ def victim(
     return ProcessIdentity(pid, created, EXECUTOR, RUN, command, ticks, host, node)
 
 
-def snapshot(*processes: tuple[int, int, Iterable[str]], protected: Iterable[int] = ()) -> Snapshot:
+def snapshot(*processes: tuple[int, int, Iterable[str]], protected: Iterable[int] = ()) -> ProcessSnapshot:
     """(pid, parent, command line) each; one without any role's main is known by its parent only."""
     parents = {pid: parent for pid, parent, _ in processes}
     known = {
@@ -77,10 +86,10 @@ def snapshot(*processes: tuple[int, int, Iterable[str]], protected: Iterable[int
         for pid, parent, command in processes
         if any(role.told_by(tuple(command)) for role in ROLES.values())
     }
-    return Snapshot(known, parents, frozenset(protected))
+    return ProcessSnapshot(known, parents, frozenset(protected))
 
 
-def pids(word: str, seen: Snapshot, tokens: Tokens = TOKENS) -> list[int]:
+def pids(word: str, seen: ProcessSnapshot, tokens: Tokens = TOKENS) -> list[int]:
     return [one.pid for one in select(word, tokens, seen)]
 
 
@@ -197,7 +206,7 @@ CLUSTER = (
     (21, 11, executor_command(executor_id="0", node=B)),
     (30, 1, ("java", f"-Dfaultline.run={RUN}", DRIVER.main, "word_count.py", f"faultline-run={RUN}")),
     (31, 30, ("python3", "word_count.py", f"faultline-run={RUN}")),
-    (33, 1, ("python3", "-m", "faultline.engines.known_truth", f"faultline-run={RUN}")),
+    (33, 1, ("python3", "-m", "faultline.engines.ground_truth", f"faultline-run={RUN}")),
     (32, 1, ("java", DRIVER.main, "word_count.py", f"faultline-run={OTHER_RUN}")),
     (40, 1, ("java", f"-Dfaultline.instance={INSTANCE}", "kafka.Kafka", "server.properties")),
     (41, 1, ("java", "-Dfaultline.instance=fedcba9876543210", "kafka.Kafka", "server.properties")),
@@ -330,8 +339,8 @@ def planned(*faults: Fault) -> list[object]:
 
 
 def test_the_guard_lets_the_runs_own_processes_through_and_names_them() -> None:
-    Guard(TOKENS, protected=frozenset([4000])).check(replace(KILL, count=2), [victim(host="a"), victim(host="b")])
-    guard = Guard(TOKENS)
+    VictimGuard(TOKENS, protected=frozenset([4000])).check(replace(KILL, count=2), [victim(host="a"), victim(host="b")])
+    guard = VictimGuard(TOKENS)
     guard.check(KILL, [victim()])
     seen = snapshot(*CLUSTER)
     for word in ALLOWED:
@@ -343,7 +352,7 @@ def test_the_guard_lets_the_runs_own_processes_through_and_names_them() -> None:
 
 
 def test_the_dry_run_says_when_and_what_is_done_to_connections() -> None:
-    guard = Guard(TOKENS)
+    guard = VictimGuard(TOKENS)
     (line,) = guard.describe(planned(replace(KILL, cycle="checkpoint", phase=0.25))[0], [victim()])
     assert line.endswith(" at phase 0.25 of the first checkpoint cycle that begins after T0 + 1 s")
     delay = planned(Fault("kafka", "delay", 1, duration_s=5, delay_ms=80))[0]
@@ -353,7 +362,7 @@ def test_the_dry_run_says_when_and_what_is_done_to_connections() -> None:
 
 
 def test_the_guard_refuses() -> None:
-    guard = Guard(TOKENS, protected=frozenset([4007]))
+    guard = VictimGuard(TOKENS, protected=frozenset([4007]))
     worker = select("worker", TOKENS, snapshot(*CLUSTER))[0]
     for fault, victims, said in (
         (KILL, [victim(), victim(4001)], "^count: 2 victims"),
@@ -376,12 +385,12 @@ def test_pid_one_and_below_is_never_a_victim(pid: int) -> None:
     forged = victim()
     object.__setattr__(forged, "pid", pid)
     with pytest.raises(VictimRefused, match=f"^pid: process {pid} is .* init"):
-        Guard(TOKENS, protected=frozenset()).check(KILL, [forged])
-    Guard(TOKENS, protected=frozenset()).check(KILL, [victim(pid=2)])
+        VictimGuard(TOKENS, protected=frozenset()).check(KILL, [forged])
+    VictimGuard(TOKENS, protected=frozenset()).check(KILL, [victim(pid=2)])
 
 
 def test_this_process_and_its_ancestors_are_protected() -> None:
     assert {os.getpid(), os.getppid()} <= own_line()
     for pid in own_line() - {0, 1}:
         with pytest.raises(VictimRefused, match="^pid: "):
-            Guard(TOKENS).check(KILL, [victim(pid)])
+            VictimGuard(TOKENS).check(KILL, [victim(pid)])

@@ -51,7 +51,7 @@ print("`fill` fills the attempt's folder (`executor` only)" in schema["descripti
 print(action_table().splitlines()[-1])
 """
 DRY_RUN = """
-from faultline.cli.run_one import describe_faults
+from faultline.cli.run_command import describe_faults
 
 print(*describe_faults("word_count", ["fault_action=fill", "fault_at_s=41"]))
 """
@@ -63,9 +63,9 @@ from fault.plan import Fault, FaultPlan
 from faultline.experiment.attempt import Attempt
 from faultline.system.journal import Journal, read_journal
 from faultline.experiment.config import parse_configuration
-from faultline.lifecycle.assignment import Assignment
-from faultline.lifecycle.conductor import Conductor
-from faultline.lifecycle.ending.healing import heal
+from faultline.lifecycle.scheduler_input import SchedulerInput
+from faultline.lifecycle.fault_scheduler import FaultScheduler
+from faultline.lifecycle.ending.undo_replay import heal
 
 class Offsets:
     def read(self, timeout_s):

@@ -15,15 +15,15 @@ from typing import Any
 import psutil
 import pytest
 
-from fault import host_acts, watchdog
+from fault import host_faults, watchdog
 from fault.action import Context, UndoSpec
 from fault.actions.processes import PAUSE
-from fault.errors import ActRefused, WatchdogUnavailable
+from fault.errors import ActionRefused, WatchdogUnavailable
 from fault.handler import Handler
-from fault.host_acts import HostAct
+from fault.host_faults import HostFault
 from fault.identity import Presence, ProcessIdentity, Tokens
 from fault.injector import Injector
-from fault.victims import Guard
+from fault.victims import VictimGuard
 from faultline.system.waiting import wait_until
 from tests.support.fake_clock import Moment
 from tests.support.processes import EVENT_S, words_of
@@ -154,7 +154,7 @@ def test_the_clock_may_be_set_while_it_stands_there(injector: Injector, spawn: S
     victim = only(injector, run)
     undo = UndoSpec("pause", "SIGCONT to it", replace(victim, create_time=victim.create_time - 3600).as_json())
     tokens = Tokens(run)
-    context = Context(Path(), injector, tokens, Guard(tokens), Moment)
+    context = Context(Path(), injector, tokens, VictimGuard(tokens), Moment)
     injector.signal(victim, signal.SIGSTOP)
     await_presence(victim, Presence.STOPPED)
     assert PAUSE.hands.holds(undo, context)
@@ -276,10 +276,10 @@ def test_an_act_is_undone_again_and_again_until_it_is(tmp_path: Path, monkeypatc
         with tries.open("a") as file:
             file.write(f"{os.getpid()} {os.getppid()}\n")
         if len(tries.read_text().splitlines()) < 3:
-            raise ActRefused("tc: busy")
+            raise ActionRefused("tc: busy")
 
-    never = HostAct(lambda name, asked: None, lambda name, asked: None, undo, lambda name, asked: False)
-    monkeypatch.setattr(host_acts, "HOST_ACTS", {"partition": never})
+    never = HostFault(lambda name, asked: None, lambda name, asked: None, undo, lambda name, asked: False)
+    monkeypatch.setattr(host_faults, "HOST_ACTS", {"partition": never})
     monkeypatch.setattr(watchdog, "APART_S", 0.01)
     began = time.monotonic()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -297,5 +297,5 @@ def test_an_act_is_undone_again_and_again_until_it_is(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(("kind", "name"), [("dance", "of_a_test_0"), ("partition", "of a test")])
 @pytest.mark.parametrize("start", [watchdog.start, watchdog.fork])
 def test_what_is_no_act_has_none(start: watchdog.Start, kind: str, name: str) -> None:
-    with pytest.raises(ActRefused, match="is no act on a host$"):
+    with pytest.raises(ActionRefused, match="is no act on a host$"):
         start({"kind": kind, "name": name, "asked": {}, "seconds": 1.0})

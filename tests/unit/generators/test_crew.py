@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 from faultline.system.waiting import wait_until
-from generators import crew as crew_module
-from generators import member as member_module
-from generators.crew import Address, Crew, LocalMembers, Report, Tell
-from generators.gate import LoadEnd, Start, StopSwitch
-from generators.journal import GeneratorError, Journal
-from generators.member import serve
+from generators import worker as member_module
+from generators import worker_group as crew_module
+from generators.send_progress import EventOutput, GeneratorError
 from generators.spec import GeneratorSpec
+from generators.start_barrier import LoadEnd, StartInstant, StopSwitch
+from generators.worker import serve
+from generators.worker_group import Address, LocalWorkers, Tell, WorkerGroup, WorkerReport
 from tests.unit.generators.conftest import spec_of
 
 HOST = "127.0.0.1"
@@ -34,7 +34,12 @@ SPEC = spec_of(source="ids", rate=10, seconds=1, processes=2)
 
 
 def stand_in(
-    spec: GeneratorSpec, index: int, gate: Callable[[], Start], journal: Journal, stop: StopSwitch, load_end: LoadEnd
+    spec: GeneratorSpec,
+    index: int,
+    gate: Callable[[], StartInstant],
+    journal: EventOutput,
+    stop: StopSwitch,
+    load_end: LoadEnd,
 ) -> None:
     """Says what a member says, without a broker."""
     journal.event("prepared")
@@ -44,7 +49,7 @@ def stand_in(
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_module, "send_stripe", stand_in)
+    monkeypatch.setattr(member_module, "send_shard", stand_in)
 
 
 def serve_quietly(member: int, address: Address) -> None:
@@ -69,15 +74,15 @@ class Threads:
         """They end with their connections."""
 
 
-def crew_of(*members: int, started: Callable[[Address, Tell], None] = lambda address, tell: None) -> Crew:
-    return Crew(Threads(*members, started=started), 2, StopSwitch())
+def crew_of(*members: int, started: Callable[[Address, Tell], None] = lambda address, tell: None) -> WorkerGroup:
+    return WorkerGroup(Threads(*members, started=started), 2, StopSwitch())
 
 
 def test_each_member_learns_the_gate_on_its_own_clocks_and_reports() -> None:
     with crew_of(1, 0) as crew:
         crew.await_all("prepared")
         ahead_ns = 500_000_000
-        start = Start(time.time_ns() + ahead_ns, time.monotonic_ns() + ahead_ns)
+        start = StartInstant(time.time_ns() + ahead_ns, time.monotonic_ns() + ahead_ns)
         crew.open_gate(start)
         done = crew.follow(lambda standing: None)
     assert [event["member"] for event in done] == [0, 1]
@@ -107,7 +112,7 @@ def test_a_stranger_is_not_let_in_and_changes_nothing(hello: dict[str, Any]) -> 
 
 
 def test_members_that_cannot_be_started_fail_the_crew_with_the_reason() -> None:
-    failed = Report(0, {"event": "failed", "message": "no module named numpy"})
+    failed = WorkerReport(0, {"event": "failed", "message": "no module named numpy"})
     with (
         crew_of(started=lambda address, tell: tell(failed)) as crew,
         pytest.raises(GeneratorError, match="no module named numpy"),
@@ -127,18 +132,18 @@ for line in lead.makefile():
 
 
 def test_processes_of_this_machine_are_told_the_lead_and_ended_with_it() -> None:
-    members = LocalMembers([[sys.executable, "-c", MEMBER]])
-    with Crew(members, 1, StopSwitch()) as crew:
+    members = LocalWorkers([[sys.executable, "-c", MEMBER]])
+    with WorkerGroup(members, 1, StopSwitch()) as crew:
         wait_until(lambda: crew._connections, timeout_s=60, what="the member")
-        crew.open_gate(Start(1, 1))
+        crew.open_gate(StartInstant(1, 1))
         crew.await_all("prepared")
     assert members._processes[0].poll() in (0, -signal.SIGTERM)
 
 
 def test_a_process_that_ends_before_it_connects_fails_the_crew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "_REASON_S", 0.0)
-    members = LocalMembers([[sys.executable, "-c", "raise SystemExit(3)"]])
-    with Crew(members, 1, StopSwitch()) as crew, pytest.raises(GeneratorError, match="process 0 .* died"):
+    members = LocalWorkers([[sys.executable, "-c", "raise SystemExit(3)"]])
+    with WorkerGroup(members, 1, StopSwitch()) as crew, pytest.raises(GeneratorError, match="process 0 .* died"):
         crew.await_all("prepared")
 
 
@@ -153,7 +158,7 @@ def test_a_lead_that_leaves_stops_its_members() -> None:
     def start(address: Address, tell: Tell) -> None:
         threading.Thread(target=serve_and_tell, args=(address,), daemon=True).start()
 
-    with Crew(Threads(started=start), 1, StopSwitch()) as crew:
+    with WorkerGroup(Threads(started=start), 1, StopSwitch()) as crew:
         crew.await_all("prepared")
     assert "lead" in ended.get(timeout=120)
 
@@ -165,11 +170,11 @@ def test_a_host_whose_clock_is_off_is_refused_by_name(monkeypatch: pytest.Monkey
 
 
 def test_no_member_hides_the_lateness_of_another_nor_its_own_of_before() -> None:
-    def progress(member: int, latest_ms: float) -> Report:
-        return Report(member, {"event": "progress", "sent": 1, "due": 1, "late": 0, "latest_ms": latest_ms})
+    def progress(member: int, latest_ms: float) -> WorkerReport:
+        return WorkerReport(member, {"event": "progress", "sent": 1, "due": 1, "late": 0, "latest_ms": latest_ms})
 
     told = [progress(1, 300.0), progress(1, 5.0), progress(0, 2.0), progress(0, 1.0)]
-    told += [Report(member, {"event": "done"}) for member in (0, 1)]
+    told += [WorkerReport(member, {"event": "done"}) for member in (0, 1)]
     found = []
     with crew_of(started=lambda address, tell: deque(map(tell, told), maxlen=0) and None) as crew:
         crew.follow(lambda standing: found.append(standing.latest_ms))

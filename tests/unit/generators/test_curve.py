@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from generators.curve import NANOSECONDS, Curve, Piece, PiecewiseLinear, parse_curve, to_ns
-from generators.journal import InputError
-from generators.pacing import BURST, Schedule, Stripe, pace
+from generators.pacing import BURST, SendSchedule, Shard, pace
+from generators.send_progress import InputError
 from tests.unit.generators.test_pacing import FakeClock
 
 HIGH = 10_000
@@ -136,7 +136,7 @@ def test_values(mapping: dict[str, Any], values: dict[float, float]) -> None:
 @given(mappings(), st.sampled_from([1.0, 33.3, 400.0, float(LONG)]), st.integers(0, 10**12))
 def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], length_s: float, k: int) -> None:
     moving = curve(*given_curve)
-    schedule = Schedule.over(given_curve[1], length_s, moving)
+    schedule = SendSchedule.over(given_curve[1], length_s, moving)
     assert schedule.count == moving.shape.area_up(to_ns(length_s))
     assert schedule.due_count(10**18) == schedule.count and schedule.due_count(-1) == 0
     if schedule.count == 0:
@@ -154,7 +154,7 @@ def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], lengt
 
 @given(mappings(), st.integers(0, 10**9), st.integers(1, 8), st.integers(1, 300))
 def test_due_arrays_are_due_times(given_curve: tuple[dict[str, Any], float], first: int, step: int, n: int) -> None:
-    schedule = Schedule.over(given_curve[1], 1000.0, curve(*given_curve))
+    schedule = SendSchedule.over(given_curve[1], 1000.0, curve(*given_curve))
     if schedule.count == 0:
         return
     first %= schedule.count
@@ -176,21 +176,25 @@ def test_due_arrays_are_due_times(given_curve: tuple[dict[str, Any], float], fir
 )
 def test_due_arrays_are_exact_where_floats_are_not(to: float, until_s: float, n: int) -> None:
     points = [[0, 0], [until_s, to]]
-    schedule = Schedule.over(1.0, until_s, parse_curve({"kind": "recorded", "points": points}, base=1, low=0, high=1e6))
+    schedule = SendSchedule.over(
+        1.0, until_s, parse_curve({"kind": "recorded", "points": points}, base=1, low=0, high=1e6)
+    )
     for first in (0, 3, 50):
         expected = [schedule.due_ns(first + j) for j in range(n)]
         assert schedule.due_array(first, 1, n).tolist() == expected
 
 
 def test_a_rate_of_zero_holds_the_next_record_until_it_rises() -> None:
-    schedule = Schedule.over(10.0, 100.0, curve({"kind": "recorded", "points": [[0, 10], [2, 0], [50, 0], [52, 10]]}))
+    schedule = SendSchedule.over(
+        10.0, 100.0, curve({"kind": "recorded", "points": [[0, 10], [2, 0], [50, 0], [52, 10]]})
+    )
     due = schedule.due_array(0, 1, schedule.count).tolist()
     assert due[10] == 50 * NANOSECONDS and due[9] < 2 * NANOSECONDS
     assert schedule.due_count(50 * NANOSECONDS - 1) == 10 and schedule.due_count(50 * NANOSECONDS) == 11
 
 
 def test_what_never_comes_is_said() -> None:
-    fading = Schedule.over(10.0, 100.0, curve({"kind": "step", "at_s": 1, "to": 0}, 10.0))
+    fading = SendSchedule.over(10.0, 100.0, curve({"kind": "step", "at_s": 1, "to": 0}, 10.0))
     assert fading.count == 10
     with pytest.raises(ValueError, match="never exceeds 10"):
         fading.due_ns(10)
@@ -204,9 +208,9 @@ def test_what_never_comes_is_said() -> None:
 def test_pace_sends_all_in_order_and_never_early(
     given_curve: tuple[dict[str, Any], float], of: int, index: int, stalls: list[int]
 ) -> None:
-    schedule = Schedule.over(given_curve[1], 400.0, curve(*given_curve))
-    schedule = Schedule(schedule.rate, min(schedule.count, 500), schedule.shape)
-    stripe, clock, start = Stripe(index % of, of), FakeClock(), 500_000_000
+    schedule = SendSchedule.over(given_curve[1], 400.0, curve(*given_curve))
+    schedule = SendSchedule(schedule.rate, min(schedule.count, 500), schedule.shape)
+    stripe, clock, start = Shard(index % of, of), FakeClock(), 500_000_000
     sent: list[int] = []
 
     def send(first: int, last: int) -> None:

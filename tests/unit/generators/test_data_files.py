@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators import data_files
-from generators.chance import murmur2, partition_of
+from generators.counter_rng import murmur2, partition_of
 from generators.data_files import ROWS_A_LOOK, Data, read_data, require_forward
-from generators.journal import InputError
-from generators.pacing import MS, Listed, Stripe
-from generators.state import Fillers
+from generators.pacing import MS, RecordedSchedule, Shard
+from generators.send_progress import InputError
+from generators.state_preload import StateKeys
 from generators.stream import Replay, Stream, make_source
 from tests.unit.generators.conftest import spec_of, written
 
@@ -168,7 +168,7 @@ times = st.lists(st.integers(0, 5_000), min_size=1, max_size=12).map(sorted)
 def test_a_listed_schedule_is_its_list_over_and_over(at_ms: list[int], speed: float, seconds: float) -> None:
     """Against a plain walk through all of its records."""
     round_ms = Data(values=[b""] * len(at_ms), times_ms=at_ms).round_ms
-    listed = Listed.over(at_ms, round_ms, speed, seconds)
+    listed = RecordedSchedule.over(at_ms, round_ms, speed, seconds)
     length = max(round((at_ms[-1] - at_ms[0]) * MS / speed) + 1, round(round_ms * MS / speed))
     due, k = [], 0
     while len(due) <= 2000:
@@ -197,7 +197,7 @@ def test_recorded_times_decide_and_cycles_move_the_times_in_values(tmp_path: Pat
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     replayed = {"data_time": "at", "data_pace": "recorded", "data_speed": 4.0}
     one = spec_of(source="data", data=str(tmp_path / "a.jsonl"), **replayed)
-    chunk = Stream(make_source(one), Fillers(0, 0, 1, 0), one, Stripe()).take(17)
+    chunk = Stream(make_source(one), StateKeys(0, 0, 1, 0), one, Shard()).take(17)
     assert chunk.due_ns.tolist()[:4] == [0, 250_000_000, 1_000_000_000, 1_500_000_000]
     values = [json.loads(value or b"")["at"] - 1_795_608_000 for value in chunk.payloads]
     assert values == [0, 1, 4, 6, 7], "the second cycle begins a mean gap after the end of the first"

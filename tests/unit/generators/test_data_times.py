@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from generators.data_files import Data, read_data
 from generators.data_rows import UNITS, NoTimeError, Unit, moved, read_time
-from generators.journal import InputError
+from generators.send_progress import InputError
 from generators.stream import Replay
 from tests.unit.generators.conftest import written
 

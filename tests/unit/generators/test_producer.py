@@ -19,19 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.data_files import Data
-from generators.gate import Start, Stopped, StopSwitch, await_gate
-from generators.journal import GeneratorError, Standing
-from generators.lateness import Lateness, new_histogram, percentiles_ms, write_log
-from generators.pacing import SHORTEST_SLEEP_NS, Stripe
-from generators.process import close, prime, run_schedule
-from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, Sender, make_producer
+from generators.generator_process import close, prime, run_schedule
+from generators.pacing import SHORTEST_SLEEP_NS, Shard
+from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, RecordSender, make_producer
+from generators.schedule_lag import ScheduleLag, new_histogram, percentiles_ms, write_log
+from generators.send_progress import GeneratorError, SendProgress
 from generators.spec import GeneratorSpec
-from generators.stream import CHUNKS_AHEAD, Replay, Stream, make_fillers, make_source
+from generators.start_barrier import StartInstant, Stopped, StopSwitch, await_barrier
+from generators.stream import CHUNKS_AHEAD, Replay, Stream, make_source, make_state_keys
 from tests.unit.generators.conftest import spec_of as spec
 from tests.unit.generators.test_pacing import FakeClock
 
 ROOT = Path(__file__).parents[3]
-T0 = Start(wall_ns=1_800_000_000_123_456_789, mono_ns=5_000_000_000)
+T0 = StartInstant(wall_ns=1_800_000_000_123_456_789, mono_ns=5_000_000_000)
 
 
 class FakeProducer:
@@ -65,9 +65,9 @@ class FakeProducer:
     flush = poll
 
 
-def run(given_spec: GeneratorSpec, producer: FakeProducer, stripe: Stripe = Stripe()) -> Any:  # noqa: B008
-    sender = Sender(producer, "t")
-    stream = Stream(make_source(given_spec), make_fillers(given_spec), given_spec, stripe)
+def run(given_spec: GeneratorSpec, producer: FakeProducer, stripe: Shard = Shard()) -> Any:  # noqa: B008
+    sender = RecordSender(producer, "t")
+    stream = Stream(make_source(given_spec), make_state_keys(given_spec), given_spec, stripe)
     clock = FakeClock(T0.mono_ns - 300_000_000)
     return run_schedule(given_spec, stripe, stream, sender, T0, StopSwitch(), lambda standing: None, clock)
 
@@ -85,7 +85,7 @@ def test_every_record_has_its_intended_time_and_partition() -> None:
 
 def test_failures_and_the_undelivered_are_unknown() -> None:
     assert run(spec(), FakeProducer(failing=(3, 10, 999))).unknown == 3
-    sender = Sender(FakeProducer(stuck=5), "t")
+    sender = RecordSender(FakeProducer(stuck=5), "t")
     sender.send([b"x"] * 20, [0] * 20, [1] * 20)
     assert sender.flush(timeout_s=0.01) == 5
 
@@ -101,7 +101,7 @@ def test_a_queue_full_by_size_loses_and_repeats_nothing() -> None:
 def test_records_wait_while_others_are_on_their_way(steps: list[tuple[int, int]]) -> None:
     """Each step sends some records, then lets the broker acknowledge up to so many."""
     producer = FakeProducer(stuck=10**9)
-    sender, number = Sender(producer, "t"), 0
+    sender, number = RecordSender(producer, "t"), 0
     for records, acknowledged in steps:
         before, on_their_way = len(producer.messages), len(producer)
         sender.send([b"%d" % (number + n) for n in range(records)], [0] * records, [0] * records)
@@ -128,21 +128,21 @@ def test_as_fast_as_possible_sends_the_asked_number() -> None:
 def test_primer_reaches_every_partition_and_carries_all_fillers() -> None:
     producer = FakeProducer()
     wanted = spec(partitions=3, state_mb=0.5)
-    fillers = make_fillers(wanted)
-    assert prime(wanted, make_source(wanted), fillers, Sender(producer, "t")) == 3 + 489 == len(producer.messages)
+    fillers = make_state_keys(wanted)
+    assert prime(wanted, make_source(wanted), fillers, RecordSender(producer, "t")) == 3 + 489 == len(producer.messages)
     assert {m["p"] for m in producer.messages[:3]} == {0, 1, 2}
     assert all(m["key"].startswith(PRIMER_KEY) and m["headers"] == [(PHASE, b"primer")] for m in producer.messages)
     assert [m["value"] for m in producer.messages[3:]] == fillers.words(np.arange(489, dtype=np.uint64))
     with pytest.raises(GeneratorError, match="1 primer records unacknowledged timed out"):
-        prime(wanted, make_source(wanted), fillers, Sender(FakeProducer(failing=(4,)), "t"))
+        prime(wanted, make_source(wanted), fillers, RecordSender(FakeProducer(failing=(4,)), "t"))
 
 
 def test_what_closes_windows_over_a_users_data_has_the_keys_of_it() -> None:
     """A job that reads keys finds none of ours among them; text has none, so ours are reserved."""
     wanted, own = spec(partitions=2), Replay(Data([b"a", b"b"], [b"k1", b"k2"]), 1, 0)
     producer = FakeProducer()
-    close(wanted, own.primer(2), Sender(producer, "t"), ahead_s=3300.0, own=own)
-    close(wanted, [b"x"], Sender(producer, "t"), ahead_s=3300.0)
+    close(wanted, own.primer(2), RecordSender(producer, "t"), ahead_s=3300.0, own=own)
+    close(wanted, [b"x"], RecordSender(producer, "t"), ahead_s=3300.0)
     assert [m["key"] for m in producer.messages] == [b"k1", b"k2", f"{PRIMER_KEY}0"]
     assert all(m["headers"] == [(PHASE, b"closing")] for m in producer.messages)
     assert all(m["ts"] > (time.time() + 3200) * 1000 for m in producer.messages)
@@ -150,7 +150,7 @@ def test_what_closes_windows_over_a_users_data_has_the_keys_of_it() -> None:
 
 def test_the_real_producer_reports_failures_to_the_error_callback() -> None:
     producer = make_producer("127.0.0.1:1")
-    sender = Sender(producer, "t")
+    sender = RecordSender(producer, "t")
     sender.send([b"x"] * 5, [0] * 5, [1] * 5)
     # The client also counts what it has to tell, such as that the broker is away.
     assert len(producer) >= 5 == sender.sent and sender.failed == 0
@@ -160,14 +160,14 @@ def test_the_real_producer_reports_failures_to_the_error_callback() -> None:
 
 def test_the_buffer_is_bounded_whatever_the_length() -> None:
     wanted = spec(rate=100_000, seconds=1_000_000)
-    stream = Stream(make_source(wanted), make_fillers(wanted), wanted, Stripe())
+    stream = Stream(make_source(wanted), make_state_keys(wanted), wanted, Shard())
     assert stream.total == 10**11
     assert sum(1 for _ in iter(stream.prepare, False)) == CHUNKS_AHEAD
 
 
 @given(st.lists(st.integers(-10, 4_000_000_000_000), min_size=1, max_size=300))
 def test_lateness_equals_a_plain_histogram(late_ns: list[int]) -> None:
-    lateness, plain = Lateness(), new_histogram()
+    lateness, plain = ScheduleLag(), new_histogram()
     for value in late_ns:
         lateness.record(value, np.zeros(1, dtype=np.int64))
         plain.record_value(min(max(value // 1000, 0), 3_600_000_000))
@@ -178,7 +178,7 @@ def test_lateness_equals_a_plain_histogram(late_ns: list[int]) -> None:
 
 
 def test_histogram_log_round_trip(tmp_path: Path) -> None:
-    lateness = Lateness()
+    lateness = ScheduleLag()
     lateness.record(5_000_000, np.arange(0, 5_000_000, 1000, dtype=np.int64))
     histogram = lateness.histogram()
     write_log(tmp_path / "lag.hlog", histogram, 1_800_000_000_000, 1_800_000_010_000)
@@ -193,13 +193,13 @@ def test_histogram_log_round_trip(tmp_path: Path) -> None:
 def test_gate(tmp_path: Path) -> None:
     gate, stop = tmp_path / "gate.json", StopSwitch()
     gate.write_text('{"t0_wall_ns": 5, "t0_mono_ns": 7}')
-    assert await_gate(gate, stop) == Start(5, 7)
+    assert await_barrier(gate, stop) == StartInstant(5, 7)
     gate.write_text("{}")
     with pytest.raises(GeneratorError, match="t0_wall_ns"):
-        await_gate(gate, stop)
+        await_barrier(gate, stop)
     stop.watch_parent(os.getppid() + 1)
     with pytest.raises(Stopped, match="parent process"):
-        await_gate(tmp_path / "none", stop)
+        await_barrier(tmp_path / "none", stop)
 
 
 def test_the_program_refuses_a_bad_specification_with_exit_code_2(tmp_path: Path) -> None:
@@ -215,9 +215,9 @@ def test_the_program_refuses_a_bad_specification_with_exit_code_2(tmp_path: Path
 
 
 def test_the_largest_lateness_is_since_it_was_taken_last_and_a_crew_stands_where_its_members_do() -> None:
-    both = Standing.together([Standing(10, 12, 1, 3.0), Standing(20, 20, 0, 7.5)])
-    assert both == Standing(30, 32, 1, 7.5)
-    lateness = Lateness()
+    both = SendProgress.together([SendProgress(10, 12, 1, 3.0), SendProgress(20, 20, 0, 7.5)])
+    assert both == SendProgress(30, 32, 1, 7.5)
+    lateness = ScheduleLag()
     assert lateness.take_largest_ms() == 0.0
     lateness.record(20_000_000, np.array([15_000_000, 19_000_000]))
     lateness.record(30_000_000, np.array([29_000_000]))

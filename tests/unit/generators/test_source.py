@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.journal import InputError
-from generators.pacing import Schedule
-from generators.process import prime
+from generators.generator_process import prime
+from generators.pacing import SendSchedule
+from generators.send_progress import InputError
 from generators.source import FIRST_PRIMER_ID, MOBY_DICK, ConstantLines, Ids, TextLines, corpus_files
 from generators.spec import GeneratorSpec
-from generators.state import WORD_CHARACTERS, Fillers, filler_count
-from generators.stream import make_fillers, make_source
+from generators.state_preload import WORD_CHARACTERS, StateKeys, state_key_count
+from generators.stream import make_source, make_state_keys
 from tests.unit.generators.conftest import spec_of
 
 
@@ -35,7 +35,7 @@ def test_ids_are_the_record_numbers(first: int, n: int, iterations: int) -> None
 
 def test_primer_ids_never_meet_those_of_a_schedule() -> None:
     # The longest schedule of the highest rate.
-    assert Schedule.over(10_000_000, 1e7).count <= FIRST_PRIMER_ID
+    assert SendSchedule.over(10_000_000, 1e7).count <= FIRST_PRIMER_ID
     assert list(Ids(7).primer(2)) == [b"1000000000000000 7", b"1000000000000001 7"]
 
 
@@ -57,7 +57,7 @@ class Collector:
 def test_the_primer_holds_the_lines_of_its_source(source: str) -> None:
     wanted = spec(source=source, primer_lines=5000, streams=["STOCK", "POSITION"])
     made, sender = make_source(wanted), Collector()
-    assert prime(wanted, made, make_fillers(wanted), sender) == 5002 == len(sender.values)  # type: ignore[arg-type]
+    assert prime(wanted, made, make_state_keys(wanted), sender) == 5002 == len(sender.values)  # type: ignore[arg-type]
     lines = sender.values[2:]
     assert lines == list(make_source(wanted).primer(5000))
     if source in ("text", "zipf", "constant"):
@@ -122,29 +122,29 @@ def test_bad_corpora_are_named(tmp_path: Path) -> None:
 
 
 def test_words_are_counted_distinct_incompressible_and_random_access() -> None:
-    assert [filler_count(mb) for mb in (0, 1, 8, 0.0001, 1.024)] == [0, 977, 7813, 1, 1000]
-    fillers = Fillers(1, 0.01, seed=5, repetition=2)
+    assert [state_key_count(mb) for mb in (0, 1, 8, 0.0001, 1.024)] == [0, 977, 7813, 1, 1000]
+    fillers = StateKeys(1, 0.01, seed=5, repetition=2)
     words = fillers.words(np.arange(fillers.count, dtype=np.uint64))
     assert {len(word) for word in words} == {WORD_CHARACTERS} and len(set(words)) == 977
     assert all(word.isalnum() for word in words)
     block = b"".join(words)
     assert len(zlib.compress(block, 9)) > 0.74 * len(block)  # letters and digits carry 5.95 bits of 8
-    again = Fillers(1, 0.5, seed=5, repetition=2)
+    again = StateKeys(1, 0.5, seed=5, repetition=2)
     assert again.words(np.array([976, 3], dtype=np.uint64)) == [words[976], words[3]]
-    assert Fillers(1, 0.01, seed=6, repetition=2).words(np.array([3], dtype=np.uint64)) != [words[3]]
+    assert StateKeys(1, 0.01, seed=6, repetition=2).words(np.array([3], dtype=np.uint64)) != [words[3]]
 
 
 @given(st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0]), st.integers(0, 1000))
 def test_touch_share(share: float, seed: int) -> None:
     n = 20_000
-    touched = Fillers(1, share, seed, 0).touched(np.arange(n, dtype=np.uint64))
+    touched = StateKeys(1, share, seed, 0).touched(np.arange(n, dtype=np.uint64))
     assert abs(touched.sum() - share * n) <= 6 * (n * share * (1 - share)) ** 0.5
     if share == 0.1:  # both of two partitions get their part
         assert abs(touched[::2].sum() - touched[1::2].sum()) < 400
 
 
 def test_append_uses_every_filler_and_leaves_the_rest_alone() -> None:
-    fillers = Fillers(0.01, 0.5, 1, 0)
+    fillers = StateKeys(0.01, 0.5, 1, 0)
     records = np.arange(1000, dtype=np.uint64)
     payloads = [b"line"] * 1000
     fillers.append_to(payloads, records)
@@ -153,5 +153,5 @@ def test_append_uses_every_filler_and_leaves_the_rest_alone() -> None:
     used = {payload[5:] for payload in payloads if len(payload) > 4}
     assert used == set(fillers.words(np.arange(fillers.count, dtype=np.uint64)))
     untouched = [b"line"]
-    Fillers(0, 1.0, 1, 0).append_to(untouched, np.zeros(1, dtype=np.uint64))
+    StateKeys(0, 1.0, 1, 0).append_to(untouched, np.zeros(1, dtype=np.uint64))
     assert untouched == [b"line"], "without state"

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.experiment.config import parse_configuration
-from generators.chance import partition_of
-from generators.journal import InputError
+from generators.counter_rng import partition_of
 from generators.nexmark import CLOSING_MS, NexmarkEvents, rules_of
-from generators.pacing import Stripe
+from generators.pacing import Shard
+from generators.send_progress import InputError
 from generators.spec import GeneratorSpec, read_spec
-from generators.stream import Chunk, Stream, make_fillers, make_nexmark, make_source
+from generators.stream import RecordChunk, Stream, make_nexmark, make_source, make_state_keys
 from tests.unit.generators.conftest import spec_of
 
 RULES = parse_configuration({"workload": "nexmark", "source": "kafka"}).input_source()["rules"]
@@ -52,14 +52,14 @@ def spec(name: str, rows: str, **values: Any) -> GeneratorSpec:
     return spec_of(**{"source": name, "partitions": 3, "seconds": 20, **data, **SOURCES[name][0], **values})
 
 
-def chunks(wanted: GeneratorSpec, stripe: Stripe, n: int) -> list[Chunk]:
-    stream, found = Stream(make_source(wanted), make_fillers(wanted), wanted, stripe), list[Chunk]()
+def chunks(wanted: GeneratorSpec, stripe: Shard, n: int) -> list[RecordChunk]:
+    stream, found = Stream(make_source(wanted), make_state_keys(wanted), wanted, stripe), list[RecordChunk]()
     while (left := min(n, stream.total) - sum(len(one.payloads) for one in found)) > 0:
         found.append(stream.take(min(left, 97)))
     return found
 
 
-def sent(wanted: GeneratorSpec, stripe: Stripe = Stripe(), n: int = 10**6) -> list[tuple[Any, ...]]:  # noqa: B008
+def sent(wanted: GeneratorSpec, stripe: Shard = Shard(), n: int = 10**6) -> list[tuple[Any, ...]]:  # noqa: B008
     """(due, partition, key, value, headers) of the first n records of a stripe."""
     return [
         row
@@ -90,7 +90,7 @@ def test_any_cut_and_any_processes_send_the_same_records(
     assert source.payloads(records[:cut]) + source.payloads(records[cut:]) == whole
     assert source.payloads(records[::step]) == whole[::step] and source.payloads(records[:0]) == []
     shared = wanted.model_copy(update={"processes": of})
-    parts = [row for index in range(of) for row in sent(shared, Stripe(index, of))]
+    parts = [row for index in range(of) for row in sent(shared, Shard(index, of))]
     assert sorted(parts, key=repr) == sorted(sent(wanted), key=repr) and len(parts) == wanted.total
     for _, partition, key, *_ in parts:
         assert key is None or partition == partition_of(key, 3)

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import generators
-from generators.journal import InputError
+from generators.send_progress import InputError
 from generators.stock import DAILY, DAY_MS, LATE_MS, ROUND_MS, SPREAD, STREAMS, Market, StockStreams, read_closes
 from generators.stream import make_source
 from generators.zipf import estimate_exponent

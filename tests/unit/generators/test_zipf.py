@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from generators.chance import draw_uniform
+from generators.counter_rng import draw_uniform
 from generators.curve import parse_curve
-from generators.pacing import Schedule
+from generators.pacing import SendSchedule
 from generators.zipf import (
     HEAD,
     TABLES_KEPT,
     WORD_LENGTH,
-    Inversion,
+    InverseCdf,
     MovingExponent,
     RankTable,
     RankTables,
@@ -145,7 +145,7 @@ RAMP = parse_curve({"kind": "ramp", "from_s": 10, "until_s": 20, "to": 2}, base=
 
 
 def test_the_exponent_is_that_of_the_due_time() -> None:
-    moving = MovingExponent(RAMP, Schedule.over(10.0, 100.0))
+    moving = MovingExponent(RAMP, SendSchedule.over(10.0, 100.0))
     records = np.array([0, 100, 101, 150, 200, 999], dtype=np.uint64)
     # At 10.1 s the ramp is at 0.515, which float64 puts just below or above the middle between two hundredths.
     assert moving.hundredths(records).tolist() in ([50, 50, 51, 125, 200, 200], [50, 50, 52, 125, 200, 200])
@@ -153,7 +153,7 @@ def test_the_exponent_is_that_of_the_due_time() -> None:
 
 
 def test_a_moving_source_has_at_each_moment_the_draws_of_that_exponent() -> None:
-    moving = ZipfLines(0.5, 500, 10, 3, 1, MovingExponent(RAMP, Schedule.over(10.0, 100.0)))
+    moving = ZipfLines(0.5, 500, 10, 3, 1, MovingExponent(RAMP, SendSchedule.over(10.0, 100.0)))
     before, middle, after = (np.arange(k, k + n, dtype=np.uint64) for k, n in ((0, 101), (150, 1), (200, 100)))
     for records, exponent in ((before, 0.5), (middle, 1.25), (after, 2.0)):
         assert moving.payloads(records) == ZipfLines(exponent, 500, 10, 3, 1).payloads(records)
@@ -165,7 +165,7 @@ LAST = np.nextafter(1.0, 0.0)
 
 
 def as_searched(table: np.ndarray, draws: np.ndarray) -> None:
-    found = Inversion(table).ranks(draws)
+    found = InverseCdf(table).ranks(draws)
     assert found.shape == draws.shape and found.dtype == np.int64
     assert np.array_equal(found, table.searchsorted(draws, side="right"))
 

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.installation import airflow as airflow_home
-from faultline.installation import proof
+from faultline.installation import server_proof
 from faultline.installation.airflow import DATABASE, choose_database, login_words, password, write_airflow_home
-from faultline.installation.proof import answer, keep_tokens, new_challenge, require_own_listener, require_proof
+from faultline.installation.server_proof import answer, keep_tokens, new_challenge, require_own_listener, require_proof
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port
-from faultline.system.sockets import listener_of
+from faultline.system.socket_owner import listener_of
 from tests.support.decoys import NOBODY, only_root
 from tests.support.stranger import running_as_stranger
 
@@ -101,7 +101,7 @@ def test_a_task_s_token_goes_to_nobody_who_took_the_port(monkeypatch: pytest.Mon
             assert pipe.recv() == "listens"
             if late:
                 seen = iter([os.geteuid()])
-                monkeypatch.setattr(proof, "listener_of", lambda address: next(seen, listener_of(address)))
+                monkeypatch.setattr(server_proof, "listener_of", lambda address: next(seen, listener_of(address)))
             with pytest.raises(httpx.ConnectError, match=f"is user {NOBODY}'s"):
                 client.get("/x")
             if late:

@@ -21,13 +21,13 @@ import pytest
 import yaml
 
 from faultline import __version__
-from faultline.engines.spark.shared import RAM
+from faultline.engines.spark.shared_storage import RAM
 from faultline.engines.spark.standalone import WORKER_MEMORY
 from faultline.installation.airflow import DATABASE, PASSWORD, connections, wanted_database
-from faultline.installation.serve import PREPARE
+from faultline.installation.container_entrypoint import PREPARE
 from faultline.installation.services import control_services, data_services
-from faultline.system.environment import clean_environment
-from faultline.system.processes import PUNCTUAL_NICENESS
+from faultline.system.child_environment import clean_environment
+from faultline.system.process_ledger import PUNCTUAL_NICENESS
 from faultline.system.settings import DEFAULT_PORTS, HOST, ROOT, Settings
 from faultline.system.ssh_hosts import check_ssh_host
 from faultline.system.waiting import wait_until
@@ -56,7 +56,7 @@ def mebibytes(text: str) -> int:
 
 def test_each_service_of_the_embedded_system_has_a_container_that_becomes_it() -> None:
     assert set(SERVICES) == {*OURS, "postgres"}
-    serve = ["python", "-P", "-m", "faultline.installation.serve"]
+    serve = ["python", "-P", "-m", "faultline.installation.container_entrypoint"]
     own = {name: ["/opt/faultline/docker/worker", name] for name in WORKERS}
     own["airflow-scheduler"] = ["/opt/faultline/docker/scheduler"]
     for name in EMBEDDED:
@@ -240,7 +240,7 @@ def test_a_killed_scheduler_is_started_again_and_a_stopped_one_is_not(tmp_path: 
 
     try:
         pid, *arguments = started(1)[0].split()
-        assert arguments[-2:] == ["faultline.installation.serve", "airflow-scheduler"]
+        assert arguments[-2:] == ["faultline.installation.container_entrypoint", "airflow-scheduler"]
         os.kill(int(pid), signal.SIGKILL)
         second = int(started(2)[1].split()[0])
         scheduler.terminate()

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from faultline.engines.running import Runtime
-from faultline.engines.spark.compilers import to_spark
+from faultline.engines.runtime import Runtime
 from faultline.engines.spark.engine import Spark
+from faultline.engines.spark.jit_priority import to_spark
 from faultline.engines.spark.settings import batch_settings, workload_settings
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
-from faultline.installation import class_data, java
-from faultline.installation.class_data import archive_here, archive_path
+from faultline.installation import cds_archive, java
+from faultline.installation.cds_archive import archive_here, archive_path
 from faultline.installation.java import Java, find_java
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
@@ -137,8 +137,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     jars = tmp_path / "spark" / "jars"
     jars.mkdir(parents=True)
     (jars / "one.jar").write_text("classes")
-    monkeypatch.setattr(class_data, "spark_home", lambda: tmp_path / "spark")
-    monkeypatch.setattr(class_data, "find_java", lambda cache: JAVA)
+    monkeypatch.setattr(cds_archive, "spark_home", lambda: tmp_path / "spark")
+    monkeypatch.setattr(cds_archive, "find_java", lambda cache: JAVA)
     monkeypatch.setattr("sys.prefix", str(tmp_path / "an environment"))
     return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from faultline.installation.kafka import _digest, _knows_users
-from faultline.installation.kafka_gate import Exchange, log_in
+from faultline.installation.kafka_auth_proxy import Exchange, log_in
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.secrets import make_secrets
 from faultline.system.settings import ROOT, free_port
-from faultline.system.sockets import listener_of, owner_of
+from faultline.system.socket_owner import listener_of, owner_of
 from faultline.system.waiting import wait_until
 from tests.support.acceptor import LOCAL, accepting
 from tests.support.decoys import only_root
@@ -99,7 +99,7 @@ def gate(folder: Path, upstream: tuple[str, int]) -> Iterator[tuple[str, int]]:
     """A gate before a server that asks nobody for a login."""
     listen, ready = ("127.0.0.1", free_port()), folder / "ready"
     write_private(folder / "login", "{}")
-    command = [sys.executable, "-m", "faultline.installation.kafka_gate", "--listen", f"{listen[0]}:{listen[1]}"]
+    command = [sys.executable, "-m", "faultline.installation.kafka_auth_proxy", "--listen", f"{listen[0]}:{listen[1]}"]
     command += ["--upstream", f"{upstream[0]}:{upstream[1]}", "--login", str(folder / "login"), "--ready", str(ready)]
     path = os.pathsep.join([str(ROOT / "include"), str(ROOT)])
     with (folder / "said").open("wb") as said:

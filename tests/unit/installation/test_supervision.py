@@ -27,11 +27,7 @@ from faultline.installation import kafka as kafka
 from faultline.installation.hosts import layout
 from faultline.installation.hosts.layout import choose_hosts
 from faultline.installation.kafka import prepare_kafka
-from faultline.installation.services import control_services, data_services
-from faultline.installation.start import lay_hold, wait_out
-from faultline.installation.supervision import _start_daemon, down, provision_airflow, tell_state, up, write_instance
-from faultline.installation.supervisord import write_configuration
-from faultline.installation.users import (
+from faultline.installation.service_users import (
     ENVIRONMENT,
     FILE,
     OWNER,
@@ -47,11 +43,15 @@ from faultline.installation.users import (
     take_environment,
     using,
 )
-from faultline.system.background import Means
+from faultline.installation.services import control_services, data_services
+from faultline.installation.start import lay_hold, wait_out
+from faultline.installation.supervision import _start_daemon, down, provision_airflow, report_state, up, write_instance
+from faultline.installation.supervisord import write_configuration
+from faultline.system.background import BackgroundMethods
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private
 from faultline.system.journal import read_journal
-from faultline.system.marks import INSTANCE_MARK
+from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import INSTANCE, OPEN_TEXT, ROOT, Settings, load_settings
 from faultline.system.waiting import wait_until
 from tests.support.attempts import of
@@ -274,7 +274,7 @@ def doctors(*options: str) -> Result:
 
 def told_state(settings: Settings) -> list[str]:
     told: list[str] = []
-    tell_state(settings, told.append)
+    report_state(settings, told.append)
     return told
 
 
@@ -295,12 +295,12 @@ def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None
 @pytest.mark.parametrize(
     ("ways", "counted", "expected"),
     [
-        (Means(idle=True, groups=True), True, ("give way", "run delay)")),
-        (Means(idle=False, groups=False), False, ("RLIMIT_NICE", "CONFIG_SCHEDSTATS")),
+        (BackgroundMethods(idle=True, groups=True), True, ("give way", "run delay)")),
+        (BackgroundMethods(idle=False, groups=False), False, ("RLIMIT_NICE", "CONFIG_SCHEDSTATS")),
     ],
 )
 def test_whether_this_machine_lets_services_give_way_and_tells_delays_is_named(
-    empty: Path, monkeypatch: pytest.MonkeyPatch, ways: Means, counted: bool, expected: tuple[str, str]
+    empty: Path, monkeypatch: pytest.MonkeyPatch, ways: BackgroundMethods, counted: bool, expected: tuple[str, str]
 ) -> None:
     monkeypatch.setattr(doctor, "means", lambda: ways)
     monkeypatch.setattr(doctor, "counts_delay", lambda: counted)

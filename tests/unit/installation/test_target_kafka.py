@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.installation.targets import kafka
+from faultline.installation.targets import kafka_preflight
 from faultline.installation.targets.java_kafka import (
     CA,
     ITS_OWN,
@@ -30,8 +30,8 @@ from faultline.installation.targets.java_kafka import (
     quoted,
     translated,
 )
-from faultline.installation.targets.kafka import Broker, _clock, logged_in, reached
-from faultline.installation.targets.machines import Clock
+from faultline.installation.targets.kafka_preflight import TargetBroker, _clock, logged_in, reached
+from faultline.installation.targets.machines import ClockOffsetBound
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.secrets import HARNESS, login_file
 from tests.support.acceptor import LOCAL, accepting
@@ -62,11 +62,11 @@ def tls_server(
         yield port
 
 
-def broker(folder: Path, port: int, **login: str) -> Broker:
+def broker(folder: Path, port: int, **login: str) -> TargetBroker:
     login_file(folder, HARNESS).write_text(json.dumps(login))
     login_file(folder, HARNESS).chmod(0o600)
     (folder / "endpoints.json").touch()
-    return Broker(f"{LOCAL}:{port}", folder, "faultline_kafka")
+    return TargetBroker(f"{LOCAL}:{port}", folder, "faultline_kafka")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_broker_that_does_not_speak_tls_or_is_away_is_told(tmp_path: Path) -> 
             reached(broker(tmp_path, away.getsockname()[1]))
 
 
-def with_own(folder: Path, port: int, authority: Authority, own: Pair) -> Broker:
+def with_own(folder: Path, port: int, authority: Authority, own: Pair) -> TargetBroker:
     """As `write_target` leaves the login of who has a certificate."""
     (folder / KEYSTORE).write_text(own.key + own.certificate)
     given = {"ssl.ca.pem": authority.pem, "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key}
@@ -200,17 +200,17 @@ UNKNOWN, DENIED = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATI
 def test_a_topic_of_which_a_broker_has_not_heard_yet_is_asked_for_again(
     answers: list[int], heard_s: float, is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "HEARD_S", heard_s)
+    monkeypatch.setattr(kafka_preflight, "HEARD_S", heard_s)
     with nullcontext() if is_there else pytest.raises(KafkaException):
-        kafka._describe(Cluster(describe=answers), "topic")
+        kafka_preflight._describe(Cluster(describe=answers), "topic")
 
 
-def asked_of(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+def asked_of(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ClockOffsetBound:
     """What records tell of servers each of which is 10 ms ahead of the one before, the first of this machine."""
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda settings: cluster)
-    monkeypatch.setattr(kafka, "_written", lambda *_: [(1.0, 1.001)])
-    monkeypatch.setattr(kafka, "_read", lambda *asked: [[1.0 + 0.01 * number] for number in range(asked[-1])])
-    return kafka.worked(broker(folder, 1))
+    monkeypatch.setattr(kafka_preflight, "_written", lambda *_: [(1.0, 1.001)])
+    monkeypatch.setattr(kafka_preflight, "_read", lambda *asked: [[1.0 + 0.01 * number] for number in range(asked[-1])])
+    return kafka_preflight.worked(broker(folder, 1))
 
 
 def test_each_server_tells_its_clock_and_all_of_them_are_within_what_is_told(
@@ -218,7 +218,9 @@ def test_each_server_tells_its_clock_and_all_of_them_are_within_what_is_told(
 ) -> None:
     for servers, ahead_ms in ((1, 0), (3, 10)):
         cluster = Cluster(servers)
-        assert asked_of(cluster, tmp_path, monkeypatch) == Clock(pytest.approx(ahead_ms), pytest.approx(ahead_ms + 1))
+        assert asked_of(cluster, tmp_path, monkeypatch) == ClockOffsetBound(
+            pytest.approx(ahead_ms), pytest.approx(ahead_ms + 1)
+        )
         assert cluster.topics == {}
 
 
@@ -237,9 +239,9 @@ def test_records_go_to_each_server_and_come_back_with_their_times(tmp_path: Path
     played = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 3, "log_level": 0})
     servers = [f"{one.host}:{one.port}" for one in played.list_topics(timeout=120).brokers.values()]
     there = replace(broker(tmp_path, 1), bootstrap=",".join(servers))
-    sent = [kafka._written(there, "t", number) for number in range(3)]
-    given = kafka._read(there, "t", 3)
-    assert [len(one) for one in given] == [kafka.ASKED_TIMES] * 3
+    sent = [kafka_preflight._written(there, "t", number) for number in range(3)]
+    given = kafka_preflight._read(there, "t", 3)
+    assert [len(one) for one in given] == [kafka_preflight.ASKED_TIMES] * 3
     for before, at in zip(sent, given, strict=True):
         clock = _clock(before, at)
         assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1, "they are this process"
@@ -248,7 +250,7 @@ def test_records_go_to_each_server_and_come_back_with_their_times(tmp_path: Path
 def test_the_fastest_record_tells_the_clock() -> None:
     # The broker's clock is 40 ms ahead; the second record took 2 ms, the first half a second.
     found = _clock([(10.0, 10.5), (11.0, 11.002)], [10.49, 11.041])
-    assert found == Clock(pytest.approx(40.5), pytest.approx(1.5))
+    assert found == ClockOffsetBound(pytest.approx(40.5), pytest.approx(1.5))
 
 
 def test_a_topic_that_is_there_already_is_somebody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from faultline.experiment.config import parse_configuration
-from faultline.installation.targets import look, machines, rules, spark
-from faultline.installation.targets.rules import check_target, not_measured, require_storage, require_victims
+from faultline.installation.targets import machines, preflight, restrictions, spark_preflight
+from faultline.installation.targets.restrictions import check_target, not_measured, require_storage, require_victims
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.settings import Settings
-from faultline.system.target import Target, folder_of, keep, write_endpoints
+from faultline.system.target_registry import Target, folder_of, register, write_endpoints
 from tests.support.acceptor import LOCAL
 from tests.support.pages_server import pages
 from tests.support.refusals import refused
@@ -26,7 +26,7 @@ from tests.support.refusals import refused
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     made = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
-    keep(made, Target("lab"))
+    register(made, Target("lab"))
     return made
 
 
@@ -49,12 +49,12 @@ def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_t
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, looked, wrong = Target("lab", hosts=("a",)), list[str](), dict[str, FaultlineError]()
-    keep(settings, lab)
+    register(settings, lab)
     folder = folder_of(settings, "lab")
     folder.mkdir()
     write_endpoints(settings, endpoints(logins=str(folder), hosts={"a": {"host": "10.0.0.7", "port": 22}}))
-    (folder / look.SAID).write_text("as it was")
-    monkeypatch.setattr(look, "find_java", lambda _: SimpleNamespace(home=Path("/java")))
+    (folder / preflight.SAID).write_text("as it was")
+    monkeypatch.setattr(preflight, "find_java", lambda _: SimpleNamespace(home=Path("/java")))
     for what, function in LOOKS.items():
 
         def told(*_: object, what: str = what) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_t
 
     def looks() -> list[str]:
         looked.clear()
-        look.require_well(settings, lab, lambda _: None)
+        preflight.require_well(settings, lab, lambda _: None)
         return list(looked)
 
     assert looks() == list(LOOKS)
@@ -77,10 +77,10 @@ def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_t
         with pytest.raises(ConfigError, match=f"^of {what}$"):
             looks()
         wrong.clear()
-    monkeypatch.setattr(look, "version", lambda _: "4.9.9")
+    monkeypatch.setattr(preflight, "version", lambda _: "4.9.9")
     assert looks() == list(LOOKS), "the Spark that is installed here is another"
     assert looks() == AT_ONCE
-    (folder / look.SAID).write_text("another password")
+    (folder / preflight.SAID).write_text("another password")
     assert looks() == list(LOOKS)
 
 
@@ -90,20 +90,20 @@ def test_a_page_of_another_master_is_told(settings: Settings) -> None:
     with pages({"json": said}.get) as address:
         here = settings.at(replace(endpoints(address), engine="spark://a:7077"))
         with pytest.raises(ConfigError, match=rf"^Connection s: {address} is the page of spark://a:7078, and not of"):
-            spark.alive(here, "s")
+            spark_preflight.alive(here, "s")
         # A cluster has several masters, and a host several names, each perhaps with ports of its own.
         gateway = replace(endpoints(address), engine="spark://gateway:17078")
-        assert spark.workers_of(spark.alive(settings.at(gateway), "s")) == workers
+        assert spark_preflight.workers_of(spark_preflight.alive(settings.at(gateway), "s")) == workers
         here = settings.at(replace(endpoints(address), engine="spark://b:7077,a:7078"))
-        assert spark.workers_of(spark.alive(here, "s")) == workers
+        assert spark_preflight.workers_of(spark_preflight.alive(here, "s")) == workers
 
 
 @pytest.mark.parametrize("here", ["192.0.2.9", "no-such-host.invalid"])
 def test_executors_are_given_an_address_of_this_machine(settings: Settings, here: str) -> None:
     for good in (LOCAL, "localhost"):
-        spark.require_here(replace(endpoints(), here=good), "s")
+        spark_preflight.require_here(replace(endpoints(), here=good), "s")
     with pytest.raises(ConfigError, match=f"^Connection s: extra: driver-host: {here} is no address of this machine; "):
-        spark.require_here(replace(endpoints(), here=here), "s")
+        spark_preflight.require_here(replace(endpoints(), here=here), "s")
 
 
 def page_of(version: str) -> str:
@@ -121,10 +121,10 @@ def test_a_worker_of_another_version_is_named(settings: Settings) -> None:
                 for number, name in enumerate(names)
             ] + [{"state": "DEAD", "host": "10.0.0.8", "port": 9, "webuiaddress": f"{address}/old"}]}  # fmt: skip
 
-        assert spark.versions(there, "faultline_spark", state("same"), "4.2.0") == "Spark 4.2.0 on 2 pages"
+        assert spark_preflight.versions(there, "faultline_spark", state("same"), "4.2.0") == "Spark 4.2.0 on 2 pages"
         with refused("Connection faultline_spark: the worker 10.0.0.7:1 is Spark 4.1.1"):
-            spark.versions(there, "faultline_spark", state("same", "old"), "4.2.0")
-        told = spark.versions(there, "faultline_spark", state("none"), "4.2.0")
+            spark_preflight.versions(there, "faultline_spark", state("same", "old"), "4.2.0")
+        told = spark_preflight.versions(there, "faultline_spark", state("none"), "4.2.0")
         assert told.endswith("no page of the worker 10.0.0.7:0 says its version")
 
 
@@ -145,7 +145,7 @@ def test_a_worker_of_another_version_is_named(settings: Settings) -> None:
     ],
 )  # fmt: skip
 def test_what_a_driver_logs_becomes_one_line(line: str, why: str) -> None:
-    trouble = spark.trouble_in(f"INFO started\n{line}\n", "s")
+    trouble = spark_preflight.trouble_in(f"INFO started\n{line}\n", "s")
     assert trouble is not None and str(trouble).startswith(why) and "\n" not in str(trouble)
 
 
@@ -156,8 +156,8 @@ def test_a_driver_that_works_or_waits_too_long_has_refused_no_secret() -> None:
     given_up = "ERROR StandaloneSchedulerBackend: All masters are unresponsive! Giving up.\n"
     given_up += after.format(20000, "java.lang.InterruptedException")
     for works in ("INFO SecurityManager: authentication enabled; ui acls disabled\n", late):
-        assert spark.trouble_in(works, "s") is None
-    assert isinstance(spark.trouble_in(late + given_up, "s"), InfrastructureError)
+        assert spark_preflight.trouble_in(works, "s") is None
+    assert isinstance(spark_preflight.trouble_in(late + given_up, "s"), InfrastructureError)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_executors_do_not_share_is_told_by_host(more: dict[str, Any], why: 
     usual = {"python": "3.11.2", "user": 0, "sees": True, "wrote": None, "unreadable": []}
     executors = [{**usual, "host": "w1"}, {**usual, "host": "w2", **more}]
     with nullcontext() if why is None else pytest.raises(ConfigError, match=f"^Connection {why}"):
-        spark.told_by(executors, "s", "t", Path("/shared"))
+        spark_preflight.told_by(executors, "s", "t", Path("/shared"))
 
 
 def test_a_storage_whose_clock_is_off_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_programs_that_open_their_checkpoint_need_a_folder() -> None:
 
 def test_only_what_can_be_reached_may_be_a_victim(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = [{"state": "ALIVE", "host": LOCAL}, {"state": "ALIVE", "host": "10.0.0.7"}]
-    monkeypatch.setattr(rules, "master_state", lambda _: {"workers": workers})
+    monkeypatch.setattr(restrictions, "master_state", lambda _: {"workers": workers})
     kill, control = parse_configuration({"target": "lab"}), parse_configuration({"target": "lab", "fault": "none"})
     with pytest.raises(ConfigError, match=r"^fault: executors of lab run on 10\.0\.0\.7 as well, which no Connection"):
         require_victims(endpoints(), kill)

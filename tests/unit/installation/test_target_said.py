@@ -15,9 +15,16 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from faultline.engines.spark.settings import properties_file
-from faultline.installation.targets.given import Given, said_by
-from faultline.installation.targets.logins import write_target
-from faultline.installation.targets.said import Said, check_said, digest, kafka_of, spark_of, storage_of
+from faultline.installation.targets.connection_specs import (
+    ConnectionSpec,
+    check_spec,
+    digest,
+    kafka_of,
+    spark_of,
+    storage_of,
+)
+from faultline.installation.targets.credential_files import write_target
+from faultline.installation.targets.target_options import TargetOptions, said_by
 from faultline.orchestration import connections
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
@@ -25,7 +32,17 @@ from faultline.system.files import write_private
 from faultline.system.kafka import kafka_client, kafka_options
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file
 from faultline.system.settings import Settings
-from faultline.system.target import Target, endpoints_at, folder_of, forget, keep, named_after, target, targets, where
+from faultline.system.target_registry import (
+    Target,
+    endpoints_at,
+    folder_of,
+    named_after,
+    register,
+    target,
+    targets,
+    unregister,
+    where,
+)
 from tests.support.certificates import Authority
 from tests.support.refusals import refused
 
@@ -33,25 +50,25 @@ PASSWORD, SECRET = 'pa"ss\\word', "of the \\cluster"
 LAB = Target("lab")
 
 
-def said(storage: str = "/shared", **kafka: Any) -> dict[str, Said]:
+def said(storage: str = "/shared", **kafka: Any) -> dict[str, ConnectionSpec]:
     login = {
         "bootstrap.servers": "127.0.0.1:9093,127.0.0.1:9094", "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "bench", "sasl.password": PASSWORD,
     }  # fmt: skip
     return {
-        LAB.kafka: Said(LAB.kafka, "kafka", extra={**login, **kafka}),
-        LAB.spark: Said(
+        LAB.kafka: ConnectionSpec(LAB.kafka, "kafka", extra={**login, **kafka}),
+        LAB.spark: ConnectionSpec(
             LAB.spark, "spark", "spark://127.0.0.1", 7077, password=SECRET,
             extra={"conf": {"spark.network.crypto.enabled": "true"}},
         ),
-        LAB.storage: Said(LAB.storage, "fs", extra={"path": storage}),
+        LAB.storage: ConnectionSpec(LAB.storage, "fs", extra={"path": storage}),
     }  # fmt: skip
 
 
 def test_logins_lie_in_files_of_this_user_and_nowhere_else(settings: Settings, tmp_path: Path) -> None:
     authority = tmp_path / "ca.crt"
     authority.write_text(Authority().pem)
-    keep(settings, LAB)
+    register(settings, LAB)
     endpoints = write_target(settings, LAB, said(**{"ssl.ca.location": str(authority)}))
     there, folder = settings.at(endpoints), folder_of(settings, "lab")
 
@@ -77,7 +94,7 @@ def test_logins_lie_in_files_of_this_user_and_nowhere_else(settings: Settings, t
 
 
 def test_whoever_only_knows_the_address_logs_in_as_well(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(settings, LAB)
+    register(settings, LAB)
     bootstrap = write_target(settings, LAB, said()).kafka
     monkeypatch.setenv("FAULTLINE_HOME", str(settings.home))
     assert kafka_client(bootstrap)["sasl.username"] == "bench"
@@ -86,8 +103,8 @@ def test_whoever_only_knows_the_address_logs_in_as_well(settings: Settings, monk
 
 def test_an_address_has_one_login_here(settings: Settings) -> None:
     other = named_after("other", first=False)
-    keep(settings, LAB)
-    keep(settings, other)
+    register(settings, LAB)
+    register(settings, other)
     write_target(settings, LAB, said())
     again = {new: replace(one, id=new) for new, one in zip(other.connections, said().values(), strict=True)}
     with pytest.raises(ConfigError, match="^Connection faultline_kafka_other: .* is reached by faultline_kafka, too"):
@@ -98,7 +115,7 @@ def test_an_address_has_one_login_here(settings: Settings) -> None:
 
 def test_what_was_written_stays_when_a_connection_is_wrong(settings: Settings) -> None:
     assert digest(said()) == digest(said()) != digest(said(**{"sasl.password": "another"})), "a change is noticed"
-    keep(settings, LAB)
+    register(settings, LAB)
     write_target(settings, LAB, said())
     before = {file.name: file.read_text() for file in folder_of(settings, "lab").iterdir()}
     with refused("Connection faultline_kafka: extra: group.id: "):
@@ -106,16 +123,16 @@ def test_what_was_written_stays_when_a_connection_is_wrong(settings: Settings) -
     assert {file.name: file.read_text() for file in folder_of(settings, "lab").iterdir()} == before
 
 
-def kafka_extra(**extra: Any) -> Said:
-    return Said("k", "kafka", extra={key.replace("_", "."): value for key, value in extra.items()})
+def kafka_extra(**extra: Any) -> ConnectionSpec:
+    return ConnectionSpec("k", "kafka", extra={key.replace("_", "."): value for key, value in extra.items()})
 
 
-def master(password: str = "", **extra: Any) -> Said:
-    return Said("k", "spark", "spark://127.0.0.1", 7077, password=password, extra=extra)
+def master(password: str = "", **extra: Any) -> ConnectionSpec:
+    return ConnectionSpec("k", "spark", "spark://127.0.0.1", 7077, password=password, extra=extra)
 
 
-def path(path: str, **extra: str) -> Said:
-    return Said("k", "fs", extra={"path": path, **extra})
+def path(path: str, **extra: str) -> ConnectionSpec:
+    return ConnectionSpec("k", "fs", extra={"path": path, **extra})
 
 
 @pytest.mark.parametrize(
@@ -126,9 +143,9 @@ def path(path: str, **extra: str) -> Said:
          "in place of bootstrap.server"),
         (kafka_of, kafka_extra(bootstrap_servers="broker"), "extra: bootstrap.servers: 'broker'"),
         (kafka_of, kafka_extra(bootstrap_servers="a:1", ssl_ca_location="/no/file"), "extra: ssl.ca.location: /no/fi"),
-        (spark_of, Said("k", "spark", "local[2]"), "host: local[2]"),
-        (spark_of, Said("k", "spark", "yarn"), "extra: driver-host: missing"),
-        (spark_of, Said("k", "spark", "spark://no-such-host.invalid", 7077), "host: no-such-host.invalid has no addr"),
+        (spark_of, ConnectionSpec("k", "spark", "local[2]"), "host: local[2]"),
+        (spark_of, ConnectionSpec("k", "spark", "yarn"), "extra: driver-host: missing"),
+        (spark_of, ConnectionSpec("k", "spark", "spark://no-such-host.invalid", 7077), "host: no-such-host.invalid has no addr"),
         (spark_of, master(**{"deploy-mode": "cluster"}), "extra: deploy-mode: "),
         (spark_of, master(password="two\nlines"), "password: holds"),
         (spark_of, master(conf=["spark.x"]), "extra: conf: "),
@@ -148,7 +165,9 @@ def path(path: str, **extra: str) -> Said:
         (storage_of, path("/"), "extra: path: '/'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_names_connection_key_and_remedy(read: Callable[[Said], Any], one: Said, key: str) -> None:
+def test_what_cannot_be_used_names_connection_key_and_remedy(
+    read: Callable[[ConnectionSpec], Any], one: ConnectionSpec, key: str
+) -> None:
     with refused(f"Connection k: {key}", "; "):
         read(one)
 
@@ -160,9 +179,13 @@ def test_a_storage_in_hdfs_is_read_by_its_page() -> None:
 
 
 def test_masters_are_read_as_the_provider_of_spark_reads_them() -> None:
-    told = [Said("k", "spark", "spark://127.0.0.1:7077"), Said("k", "spark", "127.0.0.1", 7077), master()]
+    told = [
+        ConnectionSpec("k", "spark", "spark://127.0.0.1:7077"),
+        ConnectionSpec("k", "spark", "127.0.0.1", 7077),
+        master(),
+    ]
     assert {spark_of(one).master for one in told} == {"spark://127.0.0.1:7077"}
-    yarn = spark_of(Said("k", "spark", "yarn", extra={"driver-host": "10.0.0.9"}))
+    yarn = spark_of(ConnectionSpec("k", "spark", "yarn", extra={"driver-host": "10.0.0.9"}))
     assert (yarn.master, yarn.ui, yarn.here) == ("yarn", "", "10.0.0.9")
 
 
@@ -171,7 +194,7 @@ def test_secrets_go_with_what_they_belonged_to(settings: Settings, tmp_path: Pat
     known.touch(0o600)
     given = {"private_key": "KEY", "known_hosts": str(known)}
     ids = [f"faultline_host_{name}" for name in "ab"]
-    keys = {one: Said(one, "ssh", "h", 2222, "u", extra=given) for one in ids}
+    keys = {one: ConnectionSpec(one, "ssh", "h", 2222, "u", extra=given) for one in ids}
     pair = {"ssl.ca.pem": Authority().pem, "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key}
     secret = ["ca.pem", "host_a.key", "host_b.key", "keystore.pem"]
 
@@ -183,7 +206,7 @@ def test_secrets_go_with_what_they_belonged_to(settings: Settings, tmp_path: Pat
             assert host["port"] == 2222 and "private_key" not in host
         return [name for name in secret if (folder / name).exists()]
 
-    keep(settings, LAB)
+    register(settings, LAB)
     assert left("a", "b", **pair) == secret
     assert left("a", **pair) == ["ca.pem", "host_a.key", "keystore.pem"]
     assert left("a", **{"ssl.ca.pem": pair["ssl.ca.pem"]}) == ["ca.pem", "host_a.key"]
@@ -199,16 +222,16 @@ def test_a_connection_that_is_missing_is_told_with_who_makes_it(
         ("faultline_kafka", r"\./faultline target add lab --kafka FILE makes it, or Airflow's page"),
         ("faultline_host_a", r"add it by --host-file, or on Airflow's page \(an SSH Connection: host, login, port; "),
     ):
-        told = {one: None if one == gone else Said(one) for one in lab.connections}
-        monkeypatch.setattr(connections, "ask", lambda *_, told=told: connections.Answer(told))
+        told = {one: None if one == gone else ConnectionSpec(one) for one in lab.connections}
+        monkeypatch.setattr(connections, "ask", lambda *_, told=told: connections.ConnectionReply(told))
         with pytest.raises(ConfigError, match=f"^Connection {gone}: missing, and the target lab needs it; {remedy}"):
             connections.take_in(settings, lab)
 
 
 def test_targets_are_known_by_their_files(settings: Settings) -> None:
     assert targets(settings) == {} and target(settings, "embedded") is None
-    keep(settings, LAB)
-    keep(settings, named_after("two", ("a", "b"), first=False))
+    register(settings, LAB)
+    register(settings, named_after("two", ("a", "b"), first=False))
     assert list(targets(settings)) == ["lab", "two"] and target(settings, "lab") == LAB
     assert targets(settings)["two"].connections == (
         "faultline_kafka_two", "faultline_spark_two", "faultline_storage_two", "faultline_host_a", "faultline_host_b",
@@ -225,23 +248,25 @@ def test_targets_are_known_by_their_files(settings: Settings) -> None:
 
 
 def test_a_target_is_forgotten_whole(settings: Settings) -> None:
-    keep(settings, LAB)
+    register(settings, LAB)
     assert where(settings, LAB) == "not looked at yet"
     write_target(settings, LAB, said())
     assert where(settings, LAB) == "127.0.0.1:9093,127.0.0.1:9094  spark://127.0.0.1:7077  /shared"
-    keep(settings, named_after("other"))
-    forget(settings, LAB)
+    register(settings, named_after("other"))
+    unregister(settings, LAB)
     assert list(targets(settings)) == ["other"] and not folder_of(settings, "lab").exists()
-    forget(settings, LAB)
+    unregister(settings, LAB)
 
 
 def test_a_dry_look_at_connections_writes_nothing(settings: Settings) -> None:
-    check_said(LAB, {**said(), LAB.spark: Said(LAB.spark, "spark", "spark://no-such-host.invalid", 7077)})
+    check_spec(LAB, {**said(), LAB.spark: ConnectionSpec(LAB.spark, "spark", "spark://no-such-host.invalid", 7077)})
     with refused("Connection faultline_kafka: extra: group.id: "):
-        check_said(LAB, said(**{"group.id": "x"}))
-    host = Said("faultline_host_a", "ssh", "h", 22, "u", extra={"key_file": "/no/key", "known_hosts": "/no/known"})
+        check_spec(LAB, said(**{"group.id": "x"}))
+    host = ConnectionSpec(
+        "faultline_host_a", "ssh", "h", 22, "u", extra={"key_file": "/no/key", "known_hosts": "/no/known"}
+    )
     with pytest.raises(ConfigError, match="^Connection faultline_host_a.key_file: /no/key cannot be read"):
-        check_said(LAB, {host.id: host})
+        check_spec(LAB, {host.id: host})
     assert not settings.home.exists()
 
 
@@ -274,12 +299,12 @@ def a_host(folder: Path, **more: Any) -> dict[str, Any]:
 def test_options_become_connections_and_what_is_left_out_comes_from_elsewhere(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Given().connections(WITH_HOST) == {}
+    assert TargetOptions().connections(WITH_HOST) == {}
     (tmp_path / "ssh").mkdir()
     monkeypatch.chdir(tmp_path / "ssh")
     hosts = write({"worker-a": a_host(tmp_path / "ssh", port=2222)})
     more = write({"secret": "s", "ui": "http://m:1", "conf": {"spark.network.crypto.enabled": "true"}})
-    given = Given(write(KAFKA), MASTER, more, "/shared", hosts=hosts)
+    given = TargetOptions(write(KAFKA), MASTER, more, "/shared", hosts=hosts)
     assert list(given.listed_hosts) == ["worker-a"]
     found = {conn_id: said_by(conn_id, values) for conn_id, values in given.connections(WITH_HOST).items()}
     assert list(found) == list(WITH_HOST.connections)
@@ -311,7 +336,7 @@ def test_options_become_connections_and_what_is_left_out_comes_from_elsewhere(
 def test_an_option_that_cannot_be_used_is_refused(write: Write, options: dict[str, Any], why: str) -> None:
     told = {name: write(value) if not isinstance(value, str) else value for name, value in options.items()}
     with pytest.raises(ConfigError, match=f"^{why}") as refused:
-        Given(**told).connections(WITH_HOST)
+        TargetOptions(**told).connections(WITH_HOST)
     assert "\n" not in str(refused.value)
 
 
@@ -319,7 +344,7 @@ def test_paths_are_meant_from_here(write: Write, tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ca.pem").write_text(Authority().pem)
     protocol, hosts = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}, write({"worker-a": a_host(tmp_path)})
-    found = Given(write({**KAFKA, **protocol}), hosts=hosts).connections(WITH_HOST)
+    found = TargetOptions(write({**KAFKA, **protocol}), hosts=hosts).connections(WITH_HOST)
     assert json.loads(found[WITH_HOST.kafka]["extra"])["ssl.ca.location"] == str(tmp_path / "ca.pem")
     told = json.loads(found["faultline_host_worker-a"]["extra"])
     assert (told["key_file"], told["known_hosts"]) == (str(tmp_path / "key"), str(tmp_path / "known"))
@@ -335,20 +360,20 @@ def test_files_that_others_may_read_or_that_are_none_are_refused(write: Write, t
         (text, " is no JSON ("),
     ):
         with refused(f"--kafka: {file}{why}"):
-            Given(kafka=file).connections(WITH_HOST)
+            TargetOptions(kafka=file).connections(WITH_HOST)
 
 
 CHOICES = ("k",), ("kafka", "spark"), (None, "a", "b"), (None, 1, 2), (None,), (None, "x", "y")
 EXTRA = st.dictionaries(st.sampled_from("uvw"), st.sampled_from(("1", "2")))
-SAID = st.builds(Said, *map(st.sampled_from, CHOICES), EXTRA)
+SAID = st.builds(ConnectionSpec, *map(st.sampled_from, CHOICES), EXTRA)
 
 
 @drawn(SAID, SAID)
-def test_two_connections_differ_in_what_one_says_otherwise(one: Said, other: Said) -> None:
+def test_two_connections_differ_in_what_one_says_otherwise(one: ConnectionSpec, other: ConnectionSpec) -> None:
     assert (one.differs(other) == []) == (one == other)
     assert replace(one, login="").differs(replace(one, login=None)) == []
     assert one.differs(other) == other.differs(one) and one.differs(replace(one)) == []
 
     # Keys are named without their values.
-    one = Said("k", "kafka", password="p", extra={"a": "1", "b": "2"})
+    one = ConnectionSpec("k", "kafka", password="p", extra={"a": "1", "b": "2"})
     assert one.differs(replace(one, password="q", extra={"a": "1", "c": "3"})) == ["password", "extra: b", "extra: c"]

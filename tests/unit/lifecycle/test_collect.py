@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from fault.host_acts import name_of, neighbour_mark
-from fault.sampling import RoleRule
+from fault.host_faults import name_of, neighbour_mark
+from fault.process_sampler import RoleRule
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import Places
+from faultline.experiment.attempt_plan import Places
 from faultline.experiment.run import Run
-from faultline.installation.targets.machines import Clock
+from faultline.installation.targets.machines import ClockOffsetBound
 from faultline.lifecycle import collect as subject
 from faultline.lifecycle import recorder
 from faultline.lifecycle.collect import broker_ahead_ms
 from faultline.lifecycle.hosts import broker_clock
 from faultline.lifecycle.hosts.recordings import rules_of
-from faultline.records.judge.samples import Clock as Drift
+from faultline.records.judge.samples import HostClock as Drift
 from faultline.records.judge.samples import clocks_of
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_ended
-from faultline.system.marks import NEIGHBOURS, SERVICES
+from faultline.system.process_tags import NEIGHBOURS, SERVICES
 from tests.support.attempts import ID, run_in
 from tests.unit.installation.test_target_look import endpoints
 
@@ -102,11 +102,11 @@ def on_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return make
 
 
-def recorded(run: Run, monkeypatch: pytest.MonkeyPatch, *answers: Clock | Exception) -> dict[str, Drift]:
+def recorded(run: Run, monkeypatch: pytest.MonkeyPatch, *answers: ClockOffsetBound | Exception) -> dict[str, Drift]:
     """The clocks in the journal of a recorder that ends at once. `answers`: of the broker, when it is asked."""
     left = list(answers)
 
-    def worked(_: object) -> Clock:
+    def worked(_: object) -> ClockOffsetBound:
         answer = left.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -124,7 +124,7 @@ def test_a_targets_broker_is_asked_by_records_at_the_start_and_at_the_end(
     on_target: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = on_target()
-    clock = recorded(run, monkeypatch, Clock(40.0, 1.5), Clock(42.0, 1.0))["kafka"]
+    clock = recorded(run, monkeypatch, ClockOffsetBound(40.0, 1.5), ClockOffsetBound(42.0, 1.0))["kafka"]
     assert (clock.start_s, clock.end_s) == (0.04, 0.042)
     # It moved by 2 ms, and each reading is known to 1.5 ms at worst.
     assert clock.uncertain_ms == 3.5
@@ -138,7 +138,7 @@ def test_a_broker_that_is_away_at_the_end_leaves_its_clock_unknown_and_at_the_st
     with pytest.raises(InfrastructureError, match="gone"):
         recorded(run, monkeypatch, InfrastructureError("gone"))
     run.attempt.recorder_journal.unlink()
-    clock = recorded(run, monkeypatch, Clock(40.0, 1.5), InfrastructureError("gone"))["kafka"]
+    clock = recorded(run, monkeypatch, ClockOffsetBound(40.0, 1.5), InfrastructureError("gone"))["kafka"]
     assert clock.end_s is None and clock.uncertain_ms == math.inf
     (lost,) = [line for line in read_ended(run.attempt.recorder_journal) if line["kind"] == "host_lost"]
     assert (lost["host"], lost["message"]) == ("kafka", "gone")

@@ -19,10 +19,10 @@ from fault.injector import Injector
 from fault.plan import Fault, FaultPlan
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
-from faultline.lifecycle import conductor as subject
-from faultline.lifecycle.assignment import Assignment, read_assignment
-from faultline.lifecycle.conductor import Conductor, main
-from faultline.lifecycle.ending.healing import unhealed
+from faultline.lifecycle import fault_scheduler as subject
+from faultline.lifecycle.ending.undo_replay import unhealed
+from faultline.lifecycle.fault_scheduler import FaultScheduler, main
+from faultline.lifecycle.scheduler_input import SchedulerInput, read_assignment
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant, Journal, read_journal
 from tests.support.attempts import ENDPOINTS, prepared
@@ -86,9 +86,9 @@ class Stage:
         planned = FaultPlan(faults, seed=1).resolve(rate=100, checkpoint_interval_s=0.2, snapshot_interval_s=0.4)
         fixed: dict[str, Any] = {"bootstrap": "", "input_topic": "in", "repetition": 1, "seed": 1, **more}
         fixed |= {"checkpoint_interval_s": 0.2, "snapshot_interval_s": 0.4}
-        assignment, given = Assignment(self.attempt, planned, duration_s, **fixed), {"progress": self.cycles}
+        assignment, given = SchedulerInput(self.attempt, planned, duration_s, **fixed), {"progress": self.cycles}
         injector = Injector(here=self.host)
-        conductor = Conductor(assignment, self.directory, injector=injector, offsets=self.broker, **given)  # type: ignore[arg-type]
+        conductor = FaultScheduler(assignment, self.directory, injector=injector, offsets=self.broker, **given)  # type: ignore[arg-type]
         with Journal(self.directory / "conductor.jsonl") as journal:
             return conductor.run(journal)
 
@@ -313,9 +313,9 @@ def attempt_json(directory: Path, attempt: str, **config: Any) -> None:
 
 
 def test_the_program_ends_a_control_with_done(tmp_path: Path, attempt: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assignment = Assignment(attempt, (), duration_s=0.1, bootstrap="127.0.0.1:1", input_topic="in")
+    assignment = SchedulerInput(attempt, (), duration_s=0.1, bootstrap="127.0.0.1:1", input_topic="in")
     attempt_json(tmp_path, attempt)
-    monkeypatch.setattr("faultline.lifecycle.conductor.read_assignment", lambda directory: assignment)
+    monkeypatch.setattr("faultline.lifecycle.fault_scheduler.read_assignment", lambda directory: assignment)
     assert main(["--attempt-dir", str(tmp_path), f"faultline-run={attempt}"]) == 0
     assert read_journal(tmp_path / "conductor.jsonl")[-1]["event"] == "done"
 

@@ -15,17 +15,17 @@ import pytest
 
 from fault.plan import Fault, FaultPlan, PlannedFault
 from fault.proxy_control import ProxyControl
-from faultline.engines.supervised import lives_of
+from faultline.engines.supervisor_journal import lives_of
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import Places
-from faultline.experiment.preparations import Companion
+from faultline.experiment.attempt_plan import Places
+from faultline.experiment.prerequisites import Companion
 from faultline.experiment.run import Run, run_of
 from faultline.lifecycle import workload_supervisor
-from faultline.lifecycle.daemons import start_companion, start_fault_daemons, workload_trouble
+from faultline.lifecycle.attempt_processes import start_companion, start_fault_daemons, workload_trouble
 from faultline.lifecycle.workload_supervisor import WorkloadSupervisor
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import read_journal, write_lines
-from faultline.system.processes import end_ledger, read_ledger
+from faultline.system.process_ledger import end_ledger, read_ledger
 from faultline.system.secrets import make_secrets, write_logins
 from faultline.system.settings import DEFAULT_PORTS, ROOT, Settings, free_port
 from faultline.system.waiting import wait_until

@@ -10,11 +10,11 @@ import pytest
 from faultline.engines.spark.build_rules import READERS, program_hashes
 from faultline.experiment.build import BuildSpec
 from faultline.experiment.config import parse_configuration
-from faultline.lifecycle import builds as subject
-from faultline.lifecycle.builds import build_of
+from faultline.lifecycle import build_checkout as subject
+from faultline.lifecycle.build_checkout import build_of
 from faultline.lifecycle.environment import describe
 from faultline.lifecycle.machine import cgroup_limits, machine, processor
-from faultline.records.environment import Environment
+from faultline.records.environment import RecordEnvironment
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT, Settings
 
@@ -107,9 +107,9 @@ def test_the_tightest_limit_of_a_group_and_those_above_holds(
 
 def test_a_record_takes_what_this_machine_says() -> None:
     known = machine()
-    unknown = {name: None for name, field in Environment.model_fields.items() if field.is_required()}
-    found = Environment.model_validate({**unknown, **known})
-    assert found.kernel and set(known) <= set(Environment.model_fields)
+    unknown = {name: None for name, field in RecordEnvironment.model_fields.items() if field.is_required()}
+    found = RecordEnvironment.model_validate({**unknown, **known})
+    assert found.kernel and set(known) <= set(RecordEnvironment.model_fields)
 
 
 # --- revisions brought here by git: whole or not at all, never changed, and refused by name

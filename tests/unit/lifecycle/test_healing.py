@@ -13,8 +13,8 @@ from fault.actions import connections
 from fault.identity import EXECUTOR, Presence, ProcessIdentity
 from fault.injector import Injector
 from faultline.experiment.attempt import Attempt
-from faultline.lifecycle.ending import healing as subject
-from faultline.lifecycle.ending.healing import as_line, heal
+from faultline.lifecycle.ending import undo_replay as subject
+from faultline.lifecycle.ending.undo_replay import as_line, heal
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal
 from tests.support.attempts import prepared

@@ -23,8 +23,8 @@ from faultline.lifecycle.prepare import check_here, copy_job, ordered
 from faultline.system import hashes
 from faultline.system.errors import ConfigError
 from faultline.system.hashes import kept_hash
-from faultline.system.marks import RUN_MARK
-from faultline.system.processes import end_processes, marked
+from faultline.system.process_ledger import end_processes, marked
+from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until
 

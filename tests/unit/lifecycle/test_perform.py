@@ -13,7 +13,7 @@ import pytest
 
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.preparations import Filling
+from faultline.experiment.prerequisites import PreloadGoal
 from faultline.lifecycle import steps as subject
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.prepare import Order
@@ -22,7 +22,7 @@ from faultline.lifecycle.teardown import UnfinishedError
 from faultline.system.errors import Cancelled, ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import write_json
 from faultline.system.journal import read_journal
-from faultline.system.processes import Entry, append_entry
+from faultline.system.process_ledger import LedgerEntry, append_entry
 from faultline.system.settings import INSTANCE, ROOT, Settings
 from tests.support.attempts import ID, prepared
 from tests.support.plain_hooks import TestHooks, context_of
@@ -72,7 +72,7 @@ def test_a_closed_attempt_is_refused_and_keeps_its_reasons(run: RunContext) -> N
 
 
 def test_what_a_machine_left_that_went_down_is_refused(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    append_entry(run.attempt.ledger, Entry(1, 1.0, "recorder", ["x"], ID, "t", start_ticks=1, boot="before"))
+    append_entry(run.attempt.ledger, LedgerEntry(1, 1.0, "recorder", ["x"], ID, "t", start_ticks=1, boot="before"))
     names = ["await_end", "harvest", "judge"]
     for name in names:
         with pytest.raises(UnfinishedError):
@@ -130,7 +130,7 @@ def test_limits_follow_the_plan(run: RunContext, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FAULTLINE_QUIET_S", "7200")
     limits = {name: step.timeout_s(run.plan) for name, step in STEPS.items()}
     assert limits["inject_fault"] == limits["await_end"] == run.plan.window_s + 1200
-    filling = Filling({}, runs=1, what="it", events=1, typical_s=1.0, longest_s=500.0)
+    filling = PreloadGoal({}, runs=1, what="it", events=1, typical_s=1.0, longest_s=500.0)
     longer = replace(run.plan, filling=filling)
     assert STEPS["submit_workload"].timeout_s(longer) == limits["submit_workload"] + 500
     assert limits["start_recorder"] > subject.TURN_S + 7200 and limits["harvest"] == limits["judge"] == 7200
@@ -178,7 +178,7 @@ def life(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     steps = {name: replace(step, do=noting(name)) for name, step in STEPS.items()}
     monkeypatch.setattr(subject, "STEPS", steps)
     monkeypatch.setattr(subject, "prepare", lambda *_: run)
-    monkeypatch.setattr("faultline.records.judge.verdict.stored_record", lambda *_: sample(attempt=ID))
+    monkeypatch.setattr("faultline.records.judge.rejudge.stored_record", lambda *_: sample(attempt=ID))
     return done
 
 

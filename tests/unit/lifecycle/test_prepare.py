@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from faultline.cli.run_one import parse_order
-from faultline.engines.base import Capabilities
+from faultline.cli.run_command import parse_order
+from faultline.engines.protocol import Capabilities
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.lifecycle import prepare

@@ -11,12 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
-from fault.sampling import SETTLED_S, RoleRule, Table
+from fault.process_sampler import SETTLED_S, ProcessTable, RoleRule
 from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.recorder import take_turn
-from faultline.system.locks import Claim
-from faultline.system.marks import SERVICES
-from faultline.system.processes import read_ledger
+from faultline.system.locks import LockClaim
+from faultline.system.process_ledger import read_ledger
+from faultline.system.process_tags import SERVICES
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.support.processes import detached, shown
@@ -37,13 +37,13 @@ time.sleep(900)
 """
 
 
-def told(table: Table, *asked: Any) -> dict[int, str]:
+def told(table: ProcessTable, *asked: Any) -> dict[int, str]:
     """The roles by pid."""
     return {one.pid: one.role for one in table.look(*(asked or ({},))).values()}
 
 
 def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
-    roles = Table([RULE], {}, again_s=60.0)
+    roles = ProcessTable([RULE], {}, again_s=60.0)
     process = subprocess.Popen([sys.executable, "-c", HELD], stdin=subprocess.PIPE, text=True)
     try:
         shown(process.pid, HELD)
@@ -62,7 +62,7 @@ def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
 @only_root
 def test_another_users_look_alike_is_others_load() -> None:
     with decoy("kafka", "of-this-run", user=NOBODY) as planted, decoy("kafka", "of-this-run") as ours:
-        roles = Table([RULE], {})
+        roles = ProcessTable([RULE], {})
         wait_until(lambda: ours.pid in told(roles), timeout_s=120, what="an age that is looked at")
         assert planted.pid not in told(roles)
 
@@ -71,7 +71,7 @@ def test_another_users_look_alike_is_others_load() -> None:
 def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str) -> None:
     """Without a role their CPU would count as used by others."""
     attempt = Attempt(tmp_path / "20261121T061500Z-3fa9c1")
-    entry, roles = detached(attempt, role), Table([], {})
+    entry, roles = detached(attempt, role), ProcessTable([], {})
 
     def found() -> str | None:
         ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(attempt.ledger)}
@@ -93,7 +93,7 @@ def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is
         )
         # Before anybody looks at their roles, which stay.
         names = {child.pid: shown(child.pid, lambda words: "kafka" in words)[-1] for child in family}
-        roles, by_family = Table([RULE], {}), ({}, (keeper.pid, SERVICES))
+        roles, by_family = ProcessTable([RULE], {}), ({}, (keeper.pid, SERVICES))
         wait_until(lambda: len(told(roles, *by_family)) >= 3, timeout_s=120, what="an age that is looked at")
         now = told(roles, *by_family)
         assert {name: now[pid] for pid, name in names.items()} == {"scheduler": "services", "of-this-run": "kafka"}
@@ -111,9 +111,9 @@ def test_it_notes_whose_turn_it_is_and_tells_whose_it_was(tmp_path: Path) -> Non
     assert take_turn(turn, first, None) is None
     assert take_turn(turn, second, None) == "a1", "it may still be harvested, though nobody waited"
     words = ("python", "--attempt-dir", str(first.folder))
-    assert take_turn(turn, third, Claim(1, 1, "me", words, True)) == "a1", "who was waited for"
+    assert take_turn(turn, third, LockClaim(1, 1, "me", words, True)) == "a1", "who was waited for"
     words = ("python", "--attempt-dir", "/home/other/results/attempts/b1")
-    assert take_turn(turn, fourth, Claim(1, 1, "other", words, True)) == "/home/other/results/attempts/b1"
+    assert take_turn(turn, fourth, LockClaim(1, 1, "other", words, True)) == "/home/other/results/attempts/b1"
     turn.write_text("{")
     assert take_turn(turn, first, None) is None
     assert take_turn(turn, second, None) == "a1", "mended"

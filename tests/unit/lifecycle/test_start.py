@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
+from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.plan import read_plan
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle import start as steps
 from faultline.lifecycle import start as subject
@@ -21,9 +21,9 @@ from faultline.lifecycle.progress import current_attempt, phase_of
 from faultline.lifecycle.start import _stop_recorder
 from faultline.system.errors import Cancelled
 from faultline.system.journal import write_lines
-from faultline.system.processes import end_ledger
+from faultline.system.measured_window import NS
+from faultline.system.process_ledger import end_ledger
 from faultline.system.settings import ROOT, Settings, load_settings
-from faultline.system.window import NS
 from tests.support.attempts import ID, prepared
 from tests.support.plain_hooks import TestHooks, context_of
 from tests.support.processes import detached

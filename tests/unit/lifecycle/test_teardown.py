@@ -23,21 +23,21 @@ from hypothesis import strategies as st
 from fault.action import UndoSpec
 from fault.handler import Handler
 from fault.identity import EXECUTOR
-from faultline.engines.spark import shared as throwaway
+from faultline.engines.spark import shared_storage as throwaway
 from faultline.engines.spark.collect import keep_logs
-from faultline.engines.spark.shared import make_throwaway
+from faultline.engines.spark.shared_storage import make_throwaway
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import read_plan
+from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.run import Run, run_of
-from faultline.lifecycle.ending import drain
-from faultline.lifecycle.ending.drain import Advance, drain_limit_s, has_settled
-from faultline.lifecycle.ending.healing import as_line
+from faultline.lifecycle.ending import drain_limit
+from faultline.lifecycle.ending.drain_limit import Advance, drain_limit_s, has_settled
+from faultline.lifecycle.ending.undo_replay import as_line
 from faultline.lifecycle.teardown import close, note_failure, refuse_unfinished
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal, write_lines
-from faultline.system.marks import RUN_MARK
-from faultline.system.processes import Entry, append_entry, is_marked, present_boot
+from faultline.system.process_ledger import LedgerEntry, append_entry, is_marked, present_boot
+from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
 from tests.support.attempts import ID, prepared
@@ -126,7 +126,7 @@ def test_of_a_machine_that_went_down_nothing_is_kept_or_judged(settings: Setting
     if harvested:
         attempt.harvest.mkdir()
         (attempt.harvest / "counts.parquet").touch()
-    entry = Entry(1, 1.0, "recorder", ["x"], attempt.id, "t", start_ticks=1)
+    entry = LedgerEntry(1, 1.0, "recorder", ["x"], attempt.id, "t", start_ticks=1)
     for boot in ("", present_boot()):
         append_entry(attempt.ledger, replace(entry, boot=boot))
         refuse_unfinished(attempt)
@@ -152,7 +152,7 @@ def test_a_process_that_would_not_end_keeps_nothing_from_being_healed(
     run, attempt, _ = left(settings)
     attempt.conductor_journal.touch()
     healed: list[Attempt] = []
-    monkeypatch.setattr("faultline.lifecycle.ending.healing.heal", healed.append)
+    monkeypatch.setattr("faultline.lifecycle.ending.undo_replay.heal", healed.append)
 
     def refuse(ledger: Path) -> list[int]:
         raise InfrastructureError("process 7 (generator): still there after SIGKILL")
@@ -297,7 +297,7 @@ def test_it_ends_only_where_nothing_more_was_committed_for_as_long_as_the_limit(
     now = grown = 0.0
     committed = {"0": 5, "1": 0}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drain.time, "monotonic", lambda: now)
+        patch.setattr(drain_limit.time, "monotonic", lambda: now)
         advance = Advance(limit_s)
         assert advance.stalled(committed) is None
         for waited, more in looks:

@@ -17,7 +17,7 @@ from faultline.records import catalogue
 from faultline.records.catalogue import columns_in, metrics_of, named
 from faultline.records.columns import LESS, Metric, Sheet
 from faultline.records.format import broken
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 from faultline.reports import tables, terminal
 from faultline.reports.pages import experiment
 from faultline.reports.pages.sweep import sweep_page
@@ -44,7 +44,7 @@ def test_a_path_has_a_name_in_words_and_its_unit_once(key: str, title: str, grou
 
 
 def test_no_list_to_choose_from_shows_a_path() -> None:
-    listed = metrics_of([Entry.of(sample(recovery=RECOVERED))])
+    listed = metrics_of([IndexEntry.of(sample(recovery=RECOVERED))])
     assert len(listed) > 20
     assert [metric.title for metric in listed if "_" in metric.title or " · " in metric.title] == []
 

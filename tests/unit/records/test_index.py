@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from faultline.records import index as module
-from faultline.records.index import Index, Tally
+from faultline.records.index import Index, StatusCounts
 from faultline.records.record import Record
 from tests.unit.pages_store import put, record
 
@@ -48,9 +48,9 @@ def test_sweeps_and_matrices_are_counted_by_status_newest_first(tmp_path: Path) 
     )
     index = fresh(tmp_path)
     assert index.sweeps(10) == [
-        Tally("s2", "m", 1, 0, 0, 0, 1, 0, "2026-11-22T06:00:00+00:00", "2026-11-22T06:00:00+00:00"),
-        Tally("s1", "m", 2, 1, 0, 1, 0, 0, "2026-11-21T06:15:00.250+00:00", "2026-11-21T07:00:00+00:00"),
-        Tally(None, None, 1, 0, 0, 0, 0, 1, "2026-11-20T06:00:00+00:00", "2026-11-20T06:00:00+00:00"),
+        StatusCounts("s2", "m", 1, 0, 0, 0, 1, 0, "2026-11-22T06:00:00+00:00", "2026-11-22T06:00:00+00:00"),
+        StatusCounts("s1", "m", 2, 1, 0, 1, 0, 0, "2026-11-21T06:15:00.250+00:00", "2026-11-21T07:00:00+00:00"),
+        StatusCounts(None, None, 1, 0, 0, 0, 0, 1, "2026-11-20T06:00:00+00:00", "2026-11-20T06:00:00+00:00"),
     ]
     assert [(one.name, one.total) for one in index.matrices()] == [("m", 3)]
     assert (index.count_sweeps(), [one.name for one in index.sweeps(1, 1)]) == (3, ["s1"])

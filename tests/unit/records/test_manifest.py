@@ -18,8 +18,8 @@ from faultline.experiment.cell import Cell
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.night_file import NIGHTLY
-from faultline.records.manifest import Manifest, ManifestCell, Manifests, Missing, cells_of, missing_of
+from faultline.experiment.nightly_file import NIGHTLY
+from faultline.records.sweep_plan import Missing, SweepCell, SweepPlan, SweepPlans, cells_of, missing_of
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from tests.unit.pages_store import put, record
@@ -30,12 +30,12 @@ PLANNED = SPEC.matrix(SPEC.resolve({"preset": "smoke", "repetitions": 3})).cells
 
 def manifest(
     sweep_id: str = "s1", *, matrix: str = "recovery", run_id: str = "run-1", cells: int = 3, **named: str
-) -> Manifest:
+) -> SweepPlan:
     facts = {"series": "b1", "build": "b1", "logical_date": None, "planned_at": "2026-11-21T06:00:00+00:00", **named}
-    return Manifest(sweep_id=sweep_id, matrix=matrix, run_id=run_id, cells=cells_of(PLANNED[:cells]), **facts)
+    return SweepPlan(sweep_id=sweep_id, matrix=matrix, run_id=run_id, cells=cells_of(PLANNED[:cells]), **facts)
 
 
-def night(date: str, hour: int = 2, **named: Any) -> Manifest:
+def night(date: str, hour: int = 2, **named: Any) -> SweepPlan:
     """The plan of a night, made when it was due."""
     due = f"{date}T{hour:02d}:00:00+00:00"
     facts = {"series": due, "logical_date": due, "planned_at": due, "schedule": f"0 {hour} * * *", **named}
@@ -49,11 +49,11 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 @pytest.fixture
-def store(settings: Settings) -> Manifests:
-    return Manifests(settings.results)
+def store(settings: Settings) -> SweepPlans:
+    return SweepPlans(settings.results)
 
 
-def test_a_plan_is_read_as_it_was_written_and_a_damaged_one_is_named(store: Manifests) -> None:
+def test_a_plan_is_read_as_it_was_written_and_a_damaged_one_is_named(store: SweepPlans) -> None:
     path = store.write(manifest())
     assert json.loads(path.read_text())["schema"] == 1
     assert store.read("s1") == manifest()
@@ -64,7 +64,7 @@ def test_a_plan_is_read_as_it_was_written_and_a_damaged_one_is_named(store: Mani
     assert [path.rpartition("/")[2] for path, _ in store.problems()] == ["cut.json", "later.json"]
 
 
-def test_the_same_run_plans_again_and_another_run_is_refused(store: Manifests) -> None:
+def test_the_same_run_plans_again_and_another_run_is_refused(store: SweepPlans) -> None:
     """Of a night its backfill goes on with it when its own run is gone."""
     store.write(manifest())
     store.write(manifest(planned_at="2026-11-21T07:00:00+00:00"))
@@ -106,7 +106,7 @@ def test_what_is_settled_is_not_missing_and_another_series_fills_no_gap() -> Non
     assert len(missing_of(cells, "b1", records)) == 3
 
 
-def test_cells_of_a_question_are_missing_till_it_is_decided(store: Manifests, settings: Settings) -> None:
+def test_cells_of_a_question_are_missing_till_it_is_decided(store: SweepPlans, settings: Settings) -> None:
     """Twenty blocks were planned, and ten were enough."""
     asked = Decide("latency_ms.p99", "checkpoint_interval_s", 0.1, experiments=40)
     cells, question = pose(Matrix({"checkpoint_interval_s": [2.0, 5.0]}, {}), asked, "b1")
@@ -126,7 +126,7 @@ def test_cells_of_a_question_are_missing_till_it_is_decided(store: Manifests, se
 
 
 def test_the_newest_sweeps_plan_is_looked_at(
-    store: Manifests, settings: Settings, capsys: pytest.CaptureFixture[str]
+    store: SweepPlans, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store.write(manifest("old"))
     store.write(manifest("new", planned_at="2026-11-22T06:00:00+00:00"))
@@ -157,7 +157,7 @@ def test_the_newest_sweeps_plan_is_looked_at(
     ids=["the last one was missed", "a plan for a night to come makes none", "each by the schedule it was due by"],
 )
 def test_every_night_of_a_nightly_set_is_listed(
-    store: Manifests, settings: Settings, monkeypatch: pytest.MonkeyPatch, planned: list[tuple[Any, ...]],
+    store: SweepPlans, settings: Settings, monkeypatch: pytest.MonkeyPatch, planned: list[tuple[Any, ...]],
     now: tuple[int, int], missed: list[str], listed: list[str] | None,
 ) -> None:  # fmt: skip
     """What the services' schedule is now, or what this shell says, changes nothing about nights that were."""
@@ -182,7 +182,7 @@ def test_every_night_of_a_nightly_set_is_listed(
     ],
 )
 def test_what_is_not_known_is_refused_by_name(
-    store: Manifests, settings: Settings, matrix: str, named: dict[str, str], words: str
+    store: SweepPlans, settings: Settings, matrix: str, named: dict[str, str], words: str
 ) -> None:
     """A sweep is no matrix, and a matrix of the past has no presets."""
     store.write(manifest("s1", matrix="gone"))
@@ -191,7 +191,7 @@ def test_what_is_not_known_is_refused_by_name(
         gaps_of(matrix, settings, **named)
 
 
-def test_a_preset_is_asked_about_whether_or_not_a_sweep_was_planned(store: Manifests, settings: Settings) -> None:
+def test_a_preset_is_asked_about_whether_or_not_a_sweep_was_planned(store: SweepPlans, settings: Settings) -> None:
     (gap,) = gaps_of("input_rate", settings)
     assert (gap.sweep_id, gap.series, gap.planned, len(gap.missing)) == (None, "b1", 15, 15)
     assert gaps_of("input_rate", settings, preset="smoke", series="b2")[0].planned == 1
@@ -199,7 +199,7 @@ def test_a_preset_is_asked_about_whether_or_not_a_sweep_was_planned(store: Manif
     assert gaps_of("recovery", settings, preset="smoke")[0].sweep_id is None
 
 
-def missed(plans: list[Manifest], *now: int) -> list[Gap]:
+def missed(plans: list[SweepPlan], *now: int) -> list[Gap]:
     return missed_nights(plans, datetime(2026, 11, *now, tzinfo=UTC))
 
 
@@ -220,7 +220,7 @@ def test_a_night_is_missed_once_it_was_due_and_only_after_the_first_plan(monkeyp
     assert [gap.series for gap in missed([old], 22, 4)] == ["2026-11-21T05:00:00+00:00"]
 
 
-def test_of_sweeps_the_newest_plan_counts_and_of_nights_each(store: Manifests, settings: Settings) -> None:
+def test_of_sweeps_the_newest_plan_counts_and_of_nights_each(store: SweepPlans, settings: Settings) -> None:
     """A sweep of the nightly set that stands for no night is none of its nights."""
     now = datetime(2026, 11, 21, 3, tzinfo=UTC)
     store.write(manifest("adhoc", matrix=NIGHTLY, planned_at="2026-11-19T00:00:00+00:00"))
@@ -233,7 +233,7 @@ def test_of_sweeps_the_newest_plan_counts_and_of_nights_each(store: Manifests, s
 
 def test_a_cell_is_told_by_the_axes_of_its_matrix_and_its_fault() -> None:
     def told(matrix: str, **config: Any) -> str:
-        one = Missing(ManifestCell(config=config, config_id="c", repetition=2), "")
+        one = Missing(SweepCell(config=config, config_id="c", repetition=2), "")
         return cell_text(Gap(matrix, None, "b1", 1, (one,)), one)
 
     kill = {"fault": "executor", "fault_action": "kill", "state_mb": 8.0, "rate": 70, "checkpoint_interval_s": 2}

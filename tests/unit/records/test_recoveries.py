@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.records import write_record
+from benchmarks.synthetic_records import write_record
 from faultline.records.catalogue import MACRO, bounds_of
 from faultline.records.index import Index
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import RecoveryPart, TriggerPart
 from faultline.records.recoveries import OF_ONE, Bounds, recoveries_of, run_value, value_of_run
-from faultline.records.summary import Entry
 from tests.unit.sample_records import CENSORED, RECOVERED, made_run, sample
 
 SECONDS = st.floats(0, 500).map(lambda value: round(value, 3))
@@ -102,7 +102,7 @@ ENDS = st.tuples(st.floats(0, 100), st.one_of(st.none(), st.floats(0, 20))).map(
 def test_what_is_compared_of_a_record_is_the_value_of_its_run(ends: list[tuple[float, float | None]]) -> None:
     low, high = value_of_run(ends)
     assert value_of_run(ends[::-1]) == (low, high) and value_of_run(ends[:1]) == ends[0]
-    found = bounds_of(Entry.of(made_run(0, ends)), MACRO)
+    found = bounds_of(IndexEntry.of(made_run(0, ends)), MACRO)
     assert found == pytest.approx((low, math.inf if high is None else high))
 
 
@@ -125,8 +125,8 @@ def test_an_entry_knows_window_and_spacing_of_its_run_and_the_index_keeps_them(t
     record = made_run(0, [(8.0, 10.0), (8.0, 10.0), (40.0, None)], spacing_s=40.0)
     write_record(tmp_path, record)
     (entry,) = Index(tmp_path).all()
-    assert entry == Entry.of(record, entry.path)
+    assert entry == IndexEntry.of(record, entry.path)
     assert entry.window is not None
     assert (entry.window[1], entry.spacing_s, len(entry.recoveries)) == (160.0, 40.0, 3)
-    plain = Entry.of(sample())
+    plain = IndexEntry.of(sample())
     assert (plain.window, plain.spacing_s, plain.recoveries) == (None, None, ())

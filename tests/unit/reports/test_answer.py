@@ -16,17 +16,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.cli import main as cli
-from faultline.comparison.advise import Wish
-from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, unsound_of, wish_of
-from faultline.comparison.effects import LEAST_FREEDOM, Verdict
+from faultline.comparison.effects import LEAST_FREEDOM, EffectVerdict
+from faultline.comparison.recommendation import Objective
+from faultline.comparison.sweep_summary import (
+    SweepSummary,
+    along_named,
+    answer_named,
+    answer_of,
+    objective_of,
+    unsound_of,
+)
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
-from faultline.reports.answers import answer_json, effects_json
+from faultline.reports.console import answer_json, effects_json
 from faultline.reports.figures.front import front_figure
 from faultline.reports.notes import MAX_NOTE, sweep_headline
 from faultline.reports.pages.sweep import sweep_page
 from faultline.reports.report import render
-from faultline.reports.views.answer import (
+from faultline.reports.views.sweep_summary import (
     advice_text,
     answer_lines,
     effect_text,
@@ -41,13 +48,13 @@ from tests.unit.pages_store import app, ask, figures, put, site
 from tests.unit.swept_records import swept, with_placebo
 
 
-def told_of(records: Sequence[Record], wish: Wish | None = None) -> Answer:
-    found = answer_of([Entry.of(one) for one in records], wish)
+def told_of(records: Sequence[Record], wish: Objective | None = None) -> SweepSummary:
+    found = answer_of([IndexEntry.of(one) for one in records], wish)
     assert found is not None
     return found
 
 
-def answer(wish: Wish | None = None, **named: Any) -> Answer:
+def answer(wish: Objective | None = None, **named: Any) -> SweepSummary:
     return told_of(swept(**named), wish)
 
 
@@ -95,7 +102,7 @@ def test_the_only_step_of_a_sweep_is_one_line_with_intervals_and_what_would_tell
 def test_unsound_runs_claim_nothing_and_one_line_says_what_they_would_add(usable: int) -> None:
     sound = swept((2.0, 5.0), (1.0,), 6, controls=False)
     records = [one if one.repetition < usable else unsound(one, "not-steady: lag drifts by 30 %") for one in sound]
-    entries = [Entry.of(one) for one in records]
+    entries = [IndexEntry.of(one) for one in records]
     found, lost = answer_of(entries), unsound_of(entries)
     assert lost is not None and lost.codes == {"not-steady": 2 * (6 - usable)}
     text = unsound_text(lost)
@@ -110,7 +117,7 @@ def test_unsound_runs_claim_nothing_and_one_line_says_what_they_would_add(usable
 def test_a_run_that_was_measured_again_soundly_is_not_unsound() -> None:
     sound = swept((2.0, 5.0), (1.0,), 3, controls=False)
     for records in (sound, [*sound, unsound(sound[0], "disturbed: why", attempt="z-first")]):
-        assert unsound_of([Entry.of(one) for one in records]) is None
+        assert unsound_of([IndexEntry.of(one) for one in records]) is None
 
 
 def test_recoveries_without_a_control_or_with_a_bad_one_are_marked() -> None:
@@ -122,7 +129,7 @@ def test_recoveries_without_a_control_or_with_a_bad_one_are_marked() -> None:
 
 
 def test_what_nothing_meets_is_one_line_with_the_nearest() -> None:
-    found = answer(Wish("cpu", {"recovery": 5.0})).advice
+    found = answer(Objective("cpu", {"recovery": 5.0})).advice
     assert found is not None
     nearest = r"the nearest is checkpoint interval 2 s: recovery 1\d\.\d\d s, \d\.\d\d s too much"
     assert re.fullmatch(f"no configuration has recovery under 5\\.00 s; {nearest}", miss_text(found))
@@ -147,7 +154,7 @@ def test_whatever_was_measured_can_be_told(scatter: float, repetitions: int, cen
     for effect in found.effects:
         change = effect.found.change
         assert change.low <= change.value <= change.high
-        assert effect.verdict is Verdict.OPEN or effect.found.freedom >= LEAST_FREEDOM
+        assert effect.verdict is EffectVerdict.OPEN or effect.found.freedom >= LEAST_FREEDOM
         assert "nan" not in size_text(effect) + effect_text(effect)
 
 
@@ -163,7 +170,7 @@ def test_the_front_is_points_without_a_line() -> None:
 def test_the_front_has_each_run_as_a_small_point_hollow_where_it_is_unsound() -> None:
     sound = swept((2.0, 5.0), (1.0,), 5, controls=False)
     records = [unsound(one, "disturbed: <b>") if one.repetition == 4 else one for one in sound]
-    figure = front_figure(told_of(records), unsound_of([Entry.of(one) for one in records]))
+    figure = front_figure(told_of(records), unsound_of([IndexEntry.of(one) for one in records]))
     assert figure is not None
     runs = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
     assert {name: len(trace.x) for name, trace in runs.items()} == {"one run": 8, "unsound run, does not count": 2}
@@ -253,4 +260,4 @@ def test_what_varies_nothing_leaves_nothing_to_choose(tmp_path: Path) -> None:
     found = answer_named("s1", settings)
     assert not found.tells and effects_json(found.effects) == []
     assert advice_text(found)[0].startswith("The sweep leaves nothing to choose: it has one configuration")
-    assert wish_of(None, {"cpu": ("--cpu-under", None)}) is None
+    assert objective_of(None, {"cpu": ("--cpu-under", None)}) is None

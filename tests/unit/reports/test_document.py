@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from faultline.cli import main as cli
-from faultline.cli.judging import judge_sweep
+from faultline.cli.judge_command import judge_sweep
 from faultline.comparison.findings.catalogue import CLAIMS
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
@@ -25,7 +25,7 @@ from faultline.records.catalogue import BY_KEY
 from faultline.records.find import read_saved
 from faultline.records.record import KeysPart, Record, WorkPart
 from faultline.reports.markdown.page import IMAGES, Page, grid, matrix_of, results_page, write_page
-from faultline.reports.markdown.svg import Line, Mark, Panel, draw
+from faultline.reports.markdown.svg import ChartLine, EventMarker, Panel, draw
 from faultline.reports.markdown.tables import column_of, words
 from faultline.system.errors import ConfigError
 from tests.support.choice import chosen
@@ -206,7 +206,7 @@ MARKS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.booleans()), min_size=1
 @given(st.lists(MARKS, min_size=1, max_size=9), TEXTS, st.integers(1, 3))
 def test_a_picture_is_whole_and_holds_every_mark(lines: list[list[Any]], name: str, panels: int) -> None:
     drawn = tuple(
-        Line(f"{name}{order}", tuple(_mark(place, mark) for place, mark in enumerate(marks)))
+        ChartLine(f"{name}{order}", tuple(_mark(place, mark) for place, mark in enumerate(marks)))
         for order, marks in enumerate(lines)
     )
     places = [f"{name}{place}" for place in range(5)]
@@ -220,9 +220,9 @@ def test_a_picture_is_whole_and_holds_every_mark(lines: list[list[Any]], name: s
         assert 0 <= float(one.attrib["cx"]) <= width and 0 <= float(one.attrib["cy"]) <= height
 
 
-def _mark(place: int, values: tuple[float, float, float, bool]) -> Mark:
+def _mark(place: int, values: tuple[float, float, float, bool]) -> EventMarker:
     low, median, high = sorted(values[:3])
-    return Mark(place, median, low, high, values[3])
+    return EventMarker(place, median, low, high, values[3])
 
 
 def of_matrix(name: str | None) -> Record:

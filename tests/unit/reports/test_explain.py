@@ -18,9 +18,9 @@ from faultline.records.judge.timeline import CHAIN
 from faultline.records.record import Record
 from faultline.reports.figures.attempt import MARKS
 from faultline.reports.terminal import BAR_WIDTH, bar_text, explain, explain_json, render_run
+from faultline.reports.views.experiment_report import RecoverySpan, recovery_lines, repeated_parts
 from faultline.reports.views.run import run_view
 from faultline.reports.views.runs import again
-from faultline.reports.views.story import Span, recovery_lines, repeated_parts
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
 from tests.unit.sample_records import CENSORED, GATE_NS, NS, RECOVERED, sample
@@ -163,13 +163,13 @@ def test_the_parts_are_bars_one_after_another(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("span", "drawn"),
     [
-        (Span("x", 0.0, 10.0), "█" * 10),
-        (Span("x", 5.0, 5.0, seen=False), "     ░░░░░"),
-        (Span("x", 9.99, 0.01), "         ▏"),
-        (Span("x", 3.0, 0.0), "   "),
+        (RecoverySpan("x", 0.0, 10.0), "█" * 10),
+        (RecoverySpan("x", 5.0, 5.0, seen=False), "     ░░░░░"),
+        (RecoverySpan("x", 9.99, 0.01), "         ▏"),
+        (RecoverySpan("x", 3.0, 0.0), "   "),
     ],
 )
-def test_a_bar_lies_where_its_part_lies(span: Span, drawn: str) -> None:
+def test_a_bar_lies_where_its_part_lies(span: RecoverySpan, drawn: str) -> None:
     assert bar_text(span, 10.0, width=10) == drawn
     assert bar_text(span, 0.0) == ""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from faultline.comparison.night_verdict import NightVerdict
+from faultline.comparison.nightly_verdict import NightlyVerdict
 from faultline.orchestration.airflow_api import AirflowApi, write_note
 from faultline.records.record import AuditPart
 from faultline.reports.notes import (
@@ -108,7 +108,7 @@ NIGHT = "2026-11-21T02:00:00+00:00"
 def test_worse_is_told_first_and_what_is_as_it_was_not_at_all(
     verdict: dict[str, Any] | None, planned: int, missing: int, kind: str | None, title: str | None
 ) -> None:
-    made = NightVerdict(**verdict) if verdict is not None else None
+    made = NightlyVerdict(**verdict) if verdict is not None else None
     told = alert_of("night_weekly", NIGHT, "http://x", made, planned=planned, missing=missing, valid=planned - missing)
     assert (told.kind, told.title) == (kind, f"Night 2026-11-21: {title}") if told else kind is None
     if told and missing:
@@ -118,7 +118,7 @@ def test_worse_is_told_first_and_what_is_as_it_was_not_at_all(
 def test_a_night_that_did_not_begin_is_broken_and_long_lists_are_cut() -> None:
     told = not_begun(NIGHT, "night_weekly", 30, "http://x")
     assert told.kind == "broken" and told.title == "Night 2026-11-21: not begun" and "switched on" in told.lines[0]
-    verdict = NightVerdict(reasons=tuple(f"figure {n}" for n in range(40)), comparisons=tuple(ROWS))
+    verdict = NightlyVerdict(reasons=tuple(f"figure {n}" for n in range(40)), comparisons=tuple(ROWS))
     cut = alert_of("night_weekly", NIGHT, "http://x", verdict, planned=10, missing=0, valid=10)
     assert cut is not None and cut.figures == tuple(ROWS), "the figures go along"
     assert len(cut.lines) == MOST_LINES + 1 and cut.lines[-1] == "and 28 more"

@@ -9,20 +9,20 @@ import pytest
 
 from faultline.records.index import Index
 from faultline.records.record import Record
-from faultline.reports.pages.compare import Pair, compare_page
+from faultline.reports.pages.compare import ComparePageQuery, compare_page
 from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.overview import SWEEPS_A_PAGE, overview_page
-from faultline.reports.pages.site import Unknown
+from faultline.reports.pages.site import PageNotFound
 from faultline.reports.pages.sweep import matrix_page, sweep_page
-from faultline.reports.views.sweep import Choice
+from faultline.reports.views.sweep import MetricChoice
 from tests.unit.pages_store import figure, grid, put, record, rows, site
 from tests.unit.reports.test_report import EVIL, Page
 from tests.unit.sample_records import CENSORED, RECOVERED
 
-WHOLE = Choice()
+WHOLE = MetricChoice()
 
 
-def swept_page(results: Path, *records: Record, choice: Choice = WHOLE) -> str:
+def swept_page(results: Path, *records: Record, choice: MetricChoice = WHOLE) -> str:
     """The page of the sweep s1 once these records are there."""
     put(results, *records)
     return sweep_page(site(results), "s1", choice)
@@ -35,15 +35,15 @@ def drawn_of(results: Path, *records: Record) -> go.Figure:
 def test_what_advice_is_asked_to_keep_is_drawn_where_its_figure_is(tmp_path: Path) -> None:
     put(tmp_path, *grid())
     one = site(tmp_path)
-    chosen = Choice(view="curves", limits={"latency": "7000"})
+    chosen = MetricChoice(view="curves", limits={"latency": "7000"})
     html = sweep_page(one, "s1", chosen)
     drawn = figure(html)
     assert drawn.layout.shapes[0].y0 == 7000 and "7,000 ms" in drawn.layout.annotations[0].text
     assert 'name="latency" value="7000"' in html and "what advice is asked to keep" in html
     for other in (
-        Choice(view="curves", limits={"recovery": "7000"}),
-        Choice(view="curves", limits={"latency": "-1"}),
-        Choice(limits={"latency": "7000"}),
+        MetricChoice(view="curves", limits={"recovery": "7000"}),
+        MetricChoice(view="curves", limits={"latency": "-1"}),
+        MetricChoice(limits={"latency": "7000"}),
     ):
         assert not figure(sweep_page(one, "s1", other)).layout.shapes
 
@@ -67,7 +67,7 @@ def test_axes_of_many_values_are_laid_along_the_page_not_over_each_other(tmp_pat
     made = [record(name, workload="nexmark", query=query, rate=rate) for name, query, rate in queries]
     drawn = drawn_of(tmp_path, *made)
     assert {trace.name for trace in drawn.data} == {"rate 100 records/s", "rate 1,000 records/s"}
-    turned = figure(sweep_page(site(tmp_path), "s1", Choice(x="rate")))
+    turned = figure(sweep_page(site(tmp_path), "s1", MetricChoice(x="rate")))
     assert len({trace.name for trace in turned.data}) == 12, "who asks for it gets it"
 
 
@@ -128,15 +128,20 @@ def test_two_numeric_axes_make_a_heat_map_of_medians(tmp_path: Path) -> None:
 def test_a_reader_chooses_metric_axis_and_view(tmp_path: Path) -> None:
     put(tmp_path, *grid())
     one = site(tmp_path)
-    turned = figure(sweep_page(one, "s1", Choice(x="checkpoint_interval_s"))).data[0]
+    turned = figure(sweep_page(one, "s1", MetricChoice(x="checkpoint_interval_s"))).data[0]
     assert (turned.x, turned.y) == (("2", "5"), ("1", "8"))
-    drawn = figure(sweep_page(one, "s1", Choice(view="curves", metric="recovery.macro_s")))
+    drawn = figure(sweep_page(one, "s1", MetricChoice(view="curves", metric="recovery.macro_s")))
     names = [trace.name for trace in drawn.data if trace.name != "one run"]
     assert names == ["checkpoint interval 2 s", "checkpoint interval 5 s"]
     assert list(drawn.data[0].x) == [1, 8] and list(drawn.data[0].y) == [13.84, 13.84]
     assert drawn.layout.yaxis.title.text == "Macro recovery (s)"
-    for wrong in (Choice(metric="nothing"), Choice(x="rate"), Choice(view="pie"), Choice(group="b9")):
-        with pytest.raises(Unknown):
+    for wrong in (
+        MetricChoice(metric="nothing"),
+        MetricChoice(x="rate"),
+        MetricChoice(view="pie"),
+        MetricChoice(group="b9"),
+    ):
+        with pytest.raises(PageNotFound):
             sweep_page(one, "s1", wrong)
 
 
@@ -162,7 +167,7 @@ def test_categories_and_numbers_make_curves_and_controls_stand_apart(tmp_path: P
     drawn = drawn_of(tmp_path, *faults, *controls)
     assert [trace.name for trace in drawn.data] == ["driver kill", "executor kill", "control"]
     assert list(drawn.data[2].x) == [2, 5] and list(drawn.data[2].y) == [7.0, 7.0]
-    turned = figure(sweep_page(site(tmp_path), "s1", Choice(x="fault")))
+    turned = figure(sweep_page(site(tmp_path), "s1", MetricChoice(x="fault")))
     assert turned.layout.xaxis.type == "category"
     assert list(turned.data[0].x) == ["driver kill", "executor kill"]
 
@@ -184,19 +189,19 @@ def test_builds_are_never_mixed_in_one_point(tmp_path: Path) -> None:
     assert list(figure(html).data[0].y) == [5.0, 5.0], "the build that was measured last, and of it one series"
     options = [a for a in Page(html).all("option") if "value" not in a]
     assert len(options) == 3, "old, new, and a night of new"
-    assert figure(sweep_page(one, "s1", Choice(group="old"))).data[0].type == "heatmap"
+    assert figure(sweep_page(one, "s1", MetricChoice(group="old"))).data[0].type == "heatmap"
     assert "3 builds here" in Page(html).text
 
 
 def test_a_recovery_that_was_not_seen_to_end_bounds_the_median(tmp_path: Path) -> None:
     cells = [(1.0, 0, RECOVERED), (1.0, 1, RECOVERED), (8.0, 0, CENSORED), (8.0, 1, CENSORED), (8.0, 2, RECOVERED)]
     made = [record(f"a{mb}{n}", state_mb=mb, repetition=n, recovery=recovery) for mb, n, recovery in cells]
-    html = swept_page(tmp_path, *made, choice=Choice(metric="recovery.macro_s"))
+    html = swept_page(tmp_path, *made, choice=MetricChoice(metric="recovery.macro_s"))
     seen, bound = (trace for trace in figure(html).data if trace.name != "one run")
     assert (list(seen.y), list(bound.y)) == ([13.84], [33.94])
     assert bound.marker.symbol == "triangle-up-open" and bound.mode == "markers"
     assert any("> 33.94 13.84 – 33.94" in row for row in rows(html))
-    catchup = sweep_page(site(tmp_path), "s1", Choice(metric="recovery.catchup_s"))
+    catchup = sweep_page(site(tmp_path), "s1", MetricChoice(metric="recovery.catchup_s"))
     assert list(figure(catchup).data[0].x) == [1], "a part that is partly unknown has no median"
 
 
@@ -257,7 +262,7 @@ def test_each_recovery_of_a_run_is_a_small_point(tmp_path: Path) -> None:
     parts = [{**RECOVERED, "macro_s": macro} for macro in (10.0, 12.0, 17.0)]
     named = {"recovery": parts[1], "recoveries": parts, "raw_config": {"injections": 3}}
     made = [record(f"a{interval}", checkpoint_interval_s=interval, **named) for interval in (2.0, 5.0)]
-    drawn = figure(swept_page(tmp_path, *made, choice=Choice(metric="recovery.macro_s")))
+    drawn = figure(swept_page(tmp_path, *made, choice=MetricChoice(metric="recovery.macro_s")))
     (small,) = (trace for trace in drawn.data if trace.name == "one run")
     assert sorted(small.y) == [10.0, 10.0, 12.0, 12.0, 17.0, 17.0] and small.marker.size < 6
 
@@ -271,7 +276,7 @@ def test_a_matrix_page_takes_all_its_sweeps_and_links_to_its_newest_experiments(
     drawn = figure(matrix_page(site(tmp_path), "m")).data
     assert {x for trace in drawn if trace.name == "median" for x in trace.x} == {1.0, 8.0}
     for page in (matrix_page, sweep_page):
-        with pytest.raises(Unknown, match="nothing"):
+        with pytest.raises(PageNotFound, match="nothing"):
             page(site(tmp_path), "nothing")
 
 
@@ -286,29 +291,29 @@ def test_two_sweeps_side_by_side(tmp_path: Path) -> None:
     put(tmp_path, *grid(), *grid(sweep="s2")[:6], record("extra", sweep="s2", state_mb=64.0, latency={"p99": 1.0}))
     put(tmp_path, *grid(sweep="s3", factor=2), record("z1", sweep="z1", rate=100.0), record("z2", sweep="z2", rate=9.0))
     one = site(tmp_path)
-    html = compare_page(one, Pair("s1", "s2"))
+    html = compare_page(one, ComparePageQuery("s1", "s2"))
     assert "2 configurations in both, 2 in A only, 1 in B only" in Page(html).text
     found = [(row[:8], row[-2:]) for row in rows(html) if "executor kill" in row]
     both = ["8", "2", "executor kill", "8,201 8,200 – 8,202", "3", "8,201 8,200 – 8,202", "3", "1.00"]
     one_only = ["1", "2", "executor kill", "1,201 1,200 – 1,202", "3", "—", "0", "—"]
     assert (both, ["r0 r1 r2", "r0 r1 r2"]) in found and (one_only, ["r0 r1 r2", ""]) in found
-    doubled = [row[7] for row in rows(compare_page(one, Pair("s1", "s3"))) if "executor kill" in row]
+    doubled = [row[7] for row in rows(compare_page(one, ComparePageQuery("s1", "s3"))) if "executor kill" in row]
     assert doubled == ["2.00"] * 4
-    apart = compare_page(one, Pair("z1", "z2"))
+    apart = compare_page(one, ComparePageQuery("z1", "z2"))
     assert "nothing to hold side by side: they differ in rate." in apart and not rows(apart)
-    asked = compare_page(one, Pair(a="s1"))
+    asked = compare_page(one, ComparePageQuery(a="s1"))
     assert '<option value="s1" selected>' in asked and '<option value="s2">' in asked, "names come from lists"
     assert "Choose two sweeps" in asked and '<optgroup label="m">' in asked
-    with pytest.raises(Unknown, match="s9"):
-        compare_page(one, Pair("s1", "s9"))
+    with pytest.raises(PageNotFound, match="s9"):
+        compare_page(one, ComparePageQuery("s1", "s9"))
 
 
 def test_the_ratio_is_missing_where_it_would_mislead(tmp_path: Path) -> None:
     put(tmp_path, record("a1", recovery=CENSORED), record("b1", sweep="s2", recovery=RECOVERED))
     one = site(tmp_path)
-    macro = compare_page(one, Pair("s1", "s2", metric="recovery.macro_s"))
+    macro = compare_page(one, ComparePageQuery("s1", "s2", metric="recovery.macro_s"))
     assert ["executor kill", "> 33.94", "1", "13.84", "1", "—"] in [row[:6] for row in rows(macro)]
-    lost = compare_page(one, Pair("s1", "s2", metric="audit.lost"))
+    lost = compare_page(one, ComparePageQuery("s1", "s2", metric="audit.lost"))
     assert ["executor kill", "0", "1", "0", "1", "—"] in [row[:6] for row in rows(lost)]
 
 
@@ -319,9 +324,9 @@ def test_five_repetitions_a_side_get_a_verdict_with_its_reason(tmp_path: Path) -
     put(tmp_path, record("few", sweep="s4"))
     one = site(tmp_path)
     slower, equal, few = (
-        next(row for row in rows(compare_page(one, Pair("s1", other))) if "executor kill" in row)
+        next(row for row in rows(compare_page(one, ComparePageQuery("s1", other))) if "executor kill" in row)
         for other in ("s2", "s3", "s4")
     )
     assert slower[-4:-2] == ["< 0.0001", "worse"] and slower[-5].startswith("+30.0% [")
     assert (equal[-3], few[-3]) == ("same", "cannot tell 1 of 5 repetitions")
-    assert "Verdict" not in compare_page(one, Pair("s1", "s1")), "a side held against itself"
+    assert "Verdict" not in compare_page(one, ComparePageQuery("s1", "s1")), "a side held against itself"

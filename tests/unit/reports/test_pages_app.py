@@ -14,12 +14,12 @@ import plotly
 import pytest
 from fastapi import FastAPI
 
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
 from faultline.reports.html import asset_version
 from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.runs import address_of_dag, address_of_run, runs_of_entry, runs_of_sweep
-from faultline.reports.pages.site import Run, Unknown
+from faultline.reports.pages.site import AirflowRun, PageNotFound
 from faultline.reports.pages.sweep import sweep_page
 from faultline.reports.tables import as_csv, as_parquet
 from tests.unit.pages_store import app, ask, grid, put, record, site
@@ -163,7 +163,7 @@ def test_runs_lead_to_pages_and_pages_to_runs(tmp_path: Path) -> None:
     assert address_of_run(one, "experiment", "single-20261121T111350Z-c7fd") == "/faultline/experiments/b1"
     assert address_of_run(one, "m", "demo_5") == "/faultline/sweeps/demo_5"
     for dag_id, unknown in (("m", "manual__2027"), ("experiment", f"x__{'0' * 12}-r0"), ("m", ""), ("m", "../..")):
-        with pytest.raises(Unknown, match="no record yet"):
+        with pytest.raises(PageNotFound, match="no record yet"):
             address_of_run(one, dag_id, unknown)
     assert address_of_dag(one, "m") == "/faultline/matrices/m"
     assert address_of_dag(one, "experiment") == "/faultline/"
@@ -174,11 +174,11 @@ def test_runs_lead_to_pages_and_pages_to_runs(tmp_path: Path) -> None:
         return [run for dag, run in known if dag == dag_id and (run in run_ids or any(map(run.startswith, beginnings)))]
 
     asking = site(tmp_path, find_runs=find)
-    assert runs_of_sweep(asking, "m", "20261121T061500-123456") == [Run("m", f"{run_id}_x7")]
+    assert runs_of_sweep(asking, "m", "20261121T061500-123456") == [AirflowRun("m", f"{run_id}_x7")]
     entry, alone = one.index.of_attempt("a1"), one.index.of_attempt("b1")
     assert entry is not None and alone is not None
-    assert runs_of_entry(asking, entry) == [Run("experiment", child), Run("m", f"{run_id}_x7")]
-    assert runs_of_entry(asking, alone) == [Run("experiment", "single-20261121T111350Z-c7fd")]
+    assert runs_of_entry(asking, entry) == [AirflowRun("experiment", child), AirflowRun("m", f"{run_id}_x7")]
+    assert runs_of_entry(asking, alone) == [AirflowRun("experiment", "single-20261121T111350Z-c7fd")]
     html = experiment_page(asking, "a1")
     assert f"/dags/experiment/runs/{child}" in html
     assert "/dags/m/runs/manual__2026-11-21T06%3A15%3A00.123456%2B00%3A00_x7" in html
@@ -193,7 +193,7 @@ def test_a_run_is_noted_in_its_attempt(tmp_path: Path) -> None:
     assert cell is not None and entry is not None and alone is not None
     child, search = f"s1__{entry.config_id}-r0", f"s1__{entry.config_id}-search-061500"
     assert address_of_run(one, "experiment", search) == "/faultline/experiments/a2", "before runs were noted"
-    assert runs_of_entry(one, entry)[0] == Run("experiment", child)
+    assert runs_of_entry(one, entry)[0] == AirflowRun("experiment", child)
     for attempt, said in (("a1", {"run_id": child}), ("a2", {"run_id": search}), ("b1", {"run_id": "manual__7"})):
         folder = tmp_path / "attempts" / attempt
         folder.mkdir(parents=True)
@@ -201,14 +201,14 @@ def test_a_run_is_noted_in_its_attempt(tmp_path: Path) -> None:
     assert [runs_of_entry(one, each)[0].run_id for each in (cell, entry, alone)] == [child, search, "manual__7"]
     assert address_of_run(one, "experiment", search) == "/faultline/experiments/a2"
     assert address_of_run(one, "experiment", child) == "/faultline/experiments/a1", "another run of the same cell"
-    with pytest.raises(Unknown, match="no record yet"):
+    with pytest.raises(PageNotFound, match="no record yet"):
         address_of_run(one, "experiment", search.replace("0615", "0715"))
     for odd in ('{"run_id": 5}', '{"run_id": "\\ud800", "parent_run_id": "\\ud800"}', '{"run_id": ["x"]}'):
         (tmp_path / "attempts" / "a2" / "attempt.json").write_text(odd)
-        assert runs_of_entry(one, entry)[0] == Run("experiment", child)
+        assert runs_of_entry(one, entry)[0] == AirflowRun("experiment", child)
 
 
-def entries_of(results: Path, *records: Record) -> list[Entry]:
+def entries_of(results: Path, *records: Record) -> list[IndexEntry]:
     put(results, *records)
     one = site(results)
     one.index.refresh()

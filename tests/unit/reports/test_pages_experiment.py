@@ -10,11 +10,11 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from faultline.records.record import CpuBesides, Record
+from faultline.records.record import BackgroundCpuPart, Record
 from faultline.reports.figures.style import FAULT_COLOUR
 from faultline.reports.pages.experiment import experiment_page, overlay_page
 from faultline.reports.pages.overview import overview_page
-from faultline.reports.pages.site import Unknown
+from faultline.reports.pages.site import PageNotFound
 from faultline.reports.pages.sweep import sweep_page
 from faultline.reports.tables import as_parquet
 from faultline.reports.views.series import curves_of
@@ -51,7 +51,11 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
 def test_of_a_disturbed_experiment_every_list_says_who_took_the_cores(tmp_path: Path) -> None:
     reason = "disturbed: others and the host took 0.40 cores > 0.3"
     one = record("a1", status="unsound", reasons=[reason])
-    known = (CpuBesides(others=0.35, stolen=0.05, services=0.1), CpuBesides(others=0.35, stolen=None), None)
+    known = (
+        BackgroundCpuPart(others=0.35, stolen=0.05, services=0.1),
+        BackgroundCpuPart(others=0.35, stolen=None),
+        None,
+    )
     for number, besides in enumerate(known):
         metrics = one.metrics.model_copy(update={"cpu_besides": besides})
         put(tmp_path, one.model_copy(update={"attempt": f"a{number}", "metrics": metrics}))
@@ -83,7 +87,7 @@ def test_an_experiment_without_raw_files_shows_its_record(tmp_path: Path) -> Non
         assert said in Page(html).text, said
     assert "/faultline/experiments/a2" in html, "the same cell measured again"
     assert "broker gone" in Page(experiment_page(one, "f1")).text
-    with pytest.raises(Unknown, match="No attempt a3"):
+    with pytest.raises(PageNotFound, match="No attempt a3"):
         experiment_page(one, "a3")
 
 
@@ -165,7 +169,7 @@ def test_a_record_with_numbers_that_are_none_hides_no_other(tmp_path: Path) -> N
         assert "/faultline/experiments/a1" in sweep_page(one, "s1")
         assert ["config.rate"] == [row[1].partition(":")[0] for row in rows(overview_page(one)) if "a2.json" in row[0]]
         assert as_parquet(one.index.all())
-        with pytest.raises(Unknown, match="a2 cannot be read: config.rate"):
+        with pytest.raises(PageNotFound, match="a2 cannot be read: config.rate"):
             experiment_page(one, "a2")
 
 
@@ -231,7 +235,7 @@ def test_curves_that_cannot_be_read_leave_the_figures(tmp_path: Path, content: s
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     put(tmp_path, record("a1"))
-    with pytest.raises(Unknown, match="No attempt zz has a record"):
+    with pytest.raises(PageNotFound, match="No attempt zz has a record"):
         overlay_page(site(tmp_path), "a1", "zz")
     assert ask(app(tmp_path), "/overlay?a=a1&b=zz").status == 404
     assert ask(app(tmp_path), "/overlay").status == 200

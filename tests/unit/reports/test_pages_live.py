@@ -10,12 +10,12 @@ import pytest
 
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
-from faultline.records.manifest import Manifest, Manifests, cells_of
 from faultline.records.store import Store
+from faultline.records.sweep_plan import SweepPlan, SweepPlans, cells_of
 from faultline.reports.pages import live
-from faultline.reports.pages.live import Course, lag_of, live_page, rates
+from faultline.reports.pages.live import LiveSeries, lag_of, live_page, rates
 from faultline.reports.pages.overview import overview_page, running
-from faultline.reports.pages.site import Unknown
+from faultline.reports.pages.site import PageNotFound
 from faultline.reports.prometheus import prometheus_text
 from tests.support.attempts import prepared
 from tests.unit.pages_store import put, record, site
@@ -59,11 +59,11 @@ def _half_a_minute_after_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_overview_says_what_is_measured_what_waits_and_how_far_the_sweep_is(tmp_path: Path) -> None:
     assert "./faultline sweep recovery preset=smoke" in overview_page(site(tmp_path)), "how to begin"
     cells = [PlannedCell(CONFIG, number, "b1") for number in range(4)]
-    plan = Manifest(
+    plan = SweepPlan(
         sweep_id="s1", matrix="recovery", run_id="s1", series="b1", build="b1", logical_date=None,
         planned_at="2026-11-21T06:00:00+00:00", cells=cells_of(cells),
     )  # fmt: skip
-    Manifests(tmp_path).write(plan)
+    SweepPlans(tmp_path).write(plan)
     made = sample(attempt="20261121T060000Z-000009", **CONFIG.model_dump(mode="json"))
     Store(tmp_path).write(made.model_copy(update={"series": "b1", "sweep_id": "s1", "matrix": "recovery"}))
     begin(tmp_path, SECOND)
@@ -107,7 +107,7 @@ def test_a_running_experiment_shows_its_lag_and_the_fault_as_it_strikes(tmp_path
     assert "data-refresh" not in live_page(pages, FIRST), "what is over is not asked for again"
 
 
-def course_of(folder: Path) -> Course:
+def course_of(folder: Path) -> LiveSeries:
     course = live.course_of(live.Attempt(folder))
     assert course is not None
     return course
@@ -131,14 +131,14 @@ def test_only_the_last_minutes_of_a_long_run_are_read(tmp_path: Path, monkeypatc
 
 
 def test_without_commits_there_is_no_lag() -> None:
-    assert lag_of(Course(0, False, ((0.0, 1.0), (1.0, 2.0)), (), (), ())) == []
+    assert lag_of(LiveSeries(0, False, ((0.0, 1.0), (1.0, 2.0)), (), (), ())) == []
     assert rates([(1.0, 5.0), (1.0, 6.0)]) == []
 
 
 @pytest.mark.parametrize("name", ["nothing", "..", ".", "../records"])
 def test_what_is_no_attempt_is_not_found(tmp_path: Path, name: str) -> None:
     (tmp_path / "attempts").mkdir(parents=True)
-    with pytest.raises(Unknown):
+    with pytest.raises(PageNotFound):
         live_page(site(tmp_path), name)
 
 

@@ -11,17 +11,17 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from faultline.comparison.night_verdict import NightVerdict
+from faultline.comparison.nightly_verdict import NightlyVerdict
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.night_file import NIGHTLY
-from faultline.records.manifest import Baseline, Manifests
-from faultline.records.summary import Entry
-from faultline.reports.pages.site import Unknown
-from faultline.reports.pages.sweep import nights_page, sweep_page
-from faultline.reports.views import nights
-from faultline.reports.views.nights import Chosen
+from faultline.experiment.nightly_file import NIGHTLY
+from faultline.records.index_entry import IndexEntry
+from faultline.records.sweep_plan import ReferenceBuild, SweepPlans
+from faultline.reports.pages.site import PageNotFound
+from faultline.reports.pages.sweep import nightly_page, sweep_page
+from faultline.reports.views import nightly
+from faultline.reports.views.nightly import ChosenMetric
 from faultline.reports.views.sweep import chosen_group
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site
@@ -45,7 +45,7 @@ def keep_verdicts(results: Path, *verdicts: str | dict[str, Any]) -> None:
 
 def plan_night(results: Path, number: int, cells: list[PlannedCell], *, beside: bool = False) -> None:
     night = night_of(number)
-    baseline = Baseline(series=f"{night}.baseline", build="b0", spec={}, primary={}) if beside else None
+    baseline = ReferenceBuild(series=f"{night}.baseline", build="b0", spec={}, primary={}) if beside else None
     plan_sweep(
         results, f"202611{number:02d}T020000", cells, matrix=NIGHTLY, run_id=f"scheduled__{night}", series=night,
         logical_date=night, planned_at=night, schedule="0 2 * * *", baseline=baseline,
@@ -53,14 +53,14 @@ def plan_night(results: Path, number: int, cells: list[PlannedCell], *, beside: 
 
 
 def plan_sweep(results: Path, sweep_id: str, cells: list[PlannedCell], **said: Any) -> None:
-    Manifests(results).write(made_plan(cells, **{"sweep_id": sweep_id, "matrix": "recovery", **said}))
+    SweepPlans(results).write(made_plan(cells, **{"sweep_id": sweep_id, "matrix": "recovery", **said}))
 
 
 def test_thirty_nights_show_where_a_new_level_begins_and_what_was_different(tmp_path: Path) -> None:
     for number in range(1, 31):
         level, versions = (100, "4.2.0") if number < 19 else (115, "4.3.0")
         put(tmp_path, *night_records(number, level, versions=versions))
-    html = nights_page(site(tmp_path))
+    html = nightly_page(site(tmp_path))
     table = rows(html)
     assert [row[0] for row in table[1:]] == [f"2026-11-{number:02d}" for number in range(30, 0, -1)]
     (begun,) = [row for row in table if "new level" in row[2]]
@@ -78,26 +78,28 @@ def test_a_figure_is_drawn_over_the_commits_that_the_nights_measured(tmp_path: P
         for one in night_records(number, 100 if number < 3 else 150, build="b2" if number == 2 else "b1"):
             environment = one.environment.model_copy(update={"git_commit": commit})
             put(tmp_path, one.model_copy(update={"environment": environment}))
-    html = nights_page(site(tmp_path), Chosen(by="commit"))
+    html = nightly_page(site(tmp_path), ChosenMetric(by="commit"))
     drawn = course_of(html)
     assert list(drawn.data[0].x) == ["aaaa1111 · b1", "aaaa1111 · b2", "bbbb2222", "bbbb2222-dirty"]
     assert drawn.data[0].y[0] < 110 < drawn.data[0].y[2]
     assert "over the commits" in html and "Along" in html
-    with pytest.raises(Unknown, match="Nights are drawn by night or commit, not by week"):
-        nights_page(site(tmp_path), Chosen(by="week"))
+    with pytest.raises(PageNotFound, match="Nights are drawn by night or commit, not by week"):
+        nightly_page(site(tmp_path), ChosenMetric(by="week"))
 
 
 def test_only_the_verdicts_that_are_looked_at_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [one for number in range(1, 10) for one in night_records(number, 100, n=1)]
     put(tmp_path, *made)
     read: list[str | None] = []
-    monkeypatch.setattr(nights, "NIGHTS_A_PAGE", 3)
-    monkeypatch.setattr(nights, "kept_verdict", lambda results, sweep: read.append(sweep) or NightVerdict(summary="s"))
-    nights_page(site(tmp_path))
+    monkeypatch.setattr(nightly, "NIGHTS_A_PAGE", 3)
+    monkeypatch.setattr(
+        nightly, "kept_verdict", lambda results, sweep: read.append(sweep) or NightlyVerdict(summary="s")
+    )
+    nightly_page(site(tmp_path))
     newest = [f"202611{number:02d}T020000" for number in (9, 8, 7)]
     assert sorted(read, key=str, reverse=True) == newest, "each once"
     read.clear()
-    nights_page(site(tmp_path), Chosen(page=2))
+    nightly_page(site(tmp_path), ChosenMetric(page=2))
     assert len(read) == 6, "beside those shown the newest, which say the limits"
 
 
@@ -105,12 +107,12 @@ def test_the_limit_of_the_newest_night_is_drawn_and_what_is_beyond_it_said(tmp_p
     put(tmp_path, *night_records(1, 100), *night_records(2, 130))
     beyond = {"summary": "s", "beyond": ["Latency p99: <b>"]}
     keep_verdicts(tmp_path, *({**beyond, "limits": {"latency_ms.p99": bound}} for bound in (90, 400)))
-    html = nights_page(site(tmp_path))
+    html = nightly_page(site(tmp_path))
     drawn = course_of(html)
     assert drawn.layout.shapes[-1].y0 == 400 and drawn.layout.yaxis.range[1] > 400
     assert "limit: at most 400 ms" in drawn.layout.annotations[-1].text
     assert "beyond its limit</span> Latency p99: &lt;b&gt;" in html
-    other = course_of(nights_page(site(tmp_path), Chosen(metric="latency_ms.p50")))
+    other = course_of(nightly_page(site(tmp_path), ChosenMetric(metric="latency_ms.p50")))
     assert not other.layout.shapes, "of another figure it is no limit"
 
 
@@ -118,7 +120,7 @@ def test_the_verdicts_are_those_that_the_nights_own_task_kept(tmp_path: Path) ->
     put(tmp_path, *night_records(1, 100), *night_records(2, 130))
     worse = {"summary": "1 worse; against 2026-11-01", "reasons": ["Latency p99 (ms): <b>"], "problem": None}
     keep_verdicts(tmp_path, "[cut", worse)
-    html = nights_page(site(tmp_path))
+    html = nightly_page(site(tmp_path))
     verdicts = [row[1] for row in rows(html)[1:3]]
     assert verdicts == ["1 worse; against 2026-11-01worse Latency p99 (ms): <b>", "not compared"]
     assert "&lt;b&gt;" in html
@@ -130,7 +132,7 @@ def test_a_night_beside_a_baseline_says_what_is_suspected_and_what_would_have_be
     put(tmp_path, *night_records(1, 100), beside.model_copy(update=update))
     suspected = {"summary": "red: 1 suspected", "suspicions": ["a: <b>"], "visible": ["a: 9 %"], "problem": "b: 1"}
     keep_verdicts(tmp_path, suspected)
-    row = rows(nights_page(site(tmp_path)))[1]
+    row = rows(nightly_page(site(tmp_path)))[1]
     assert row[1].startswith("red: 1 suspectedsuspected a: <b>Would have been seen within two nights, four")
     assert row[1].endswith("a: 9 %b: 1")
     assert row[3] == "5 of 5", "the baseline's records are no part of the night's own figures"
@@ -140,8 +142,8 @@ def test_a_nights_sweep_opens_on_its_own_build_though_the_baseline_was_measured_
     (own,) = night_records(1, 100, n=1, build="b1")
     update = {"series": f"{own.series}.baseline", "build": "b0", "attempt": "20261101T030000Z-ffffff",
               "measured_at": "2026-11-01T03:00:00+00:00"}  # fmt: skip
-    beside = Entry.of(own.model_copy(update=update))
-    mine = Entry.of(own)
+    beside = IndexEntry.of(own.model_copy(update=update))
+    mine = IndexEntry.of(own)
     assert chosen_group([mine, beside], "") == (mine.group, [beside.group, mine.group])
     assert chosen_group([mine, beside], beside.group)[0] == beside.group
     failed = replace(mine, status="failed")
@@ -159,7 +161,7 @@ def test_what_both_sides_of_a_pair_lack_is_missing_and_nothing_else(tmp_path: Pa
     planned = [PlannedCell(config, repetition, own.series) for repetition in (own.repetition, 7)]
     for number in (1, 2):
         plan_night(tmp_path, number, planned, beside=True)
-    table = {row[0]: row[4] for row in rows(nights_page(site(tmp_path)))[1:]}
+    table = {row[0]: row[4] for row in rows(nightly_page(site(tmp_path)))[1:]}
     assert (table["2026-11-01"], table["2026-11-02"]) == ("2", "4"), "of the first night the second repetition, of both"
 
 
@@ -167,7 +169,7 @@ def test_a_night_without_a_valid_record_leaves_a_gap_and_those_that_never_ran_ar
     put(tmp_path, *night_records(1, 100), *night_records(2, 100, status="failed"), *night_records(5, 100))
     for number in (1, 3, 5):  # of the third nothing is measured yet; the fourth was not even planned
         plan_night(tmp_path, number, PLANNED)
-    html = nights_page(site(tmp_path))
+    html = nightly_page(site(tmp_path))
     table = {row[0]: row for row in rows(html)[1:]}
     assert table["2026-11-02"][2] == "—" and len(course_of(html).data[0].x) == 2
     assert table["2026-11-03"][1] == "nothing measured yet" and table["2026-11-03"][4] == "3"
@@ -175,17 +177,17 @@ def test_a_night_without_a_valid_record_leaves_a_gap_and_those_that_never_ran_ar
 
 
 def test_what_no_night_has_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(Unknown, match="No night of night_weekly has a record yet"):
-        nights_page(site(tmp_path), Chosen(of="night_weekly"))
-    first = nights_page(site(tmp_path))
+    with pytest.raises(PageNotFound, match="No night of night_weekly has a record yet"):
+        nightly_page(site(tmp_path), ChosenMetric(of="night_weekly"))
+    first = nightly_page(site(tmp_path))
     assert "No night yet" in first and "nightly.yaml" in first and "./faultline nightly check" in first
     put(tmp_path, *night_records(1, 100))
     for chosen, said in (
-        (Chosen(cell="0000"), "No night has measured the configuration 0000"),
-        (Chosen(metric="nonsense"), "No valid record here has the metric nonsense"),
+        (ChosenMetric(cell="0000"), "No night has measured the configuration 0000"),
+        (ChosenMetric(metric="nonsense"), "No valid record here has the metric nonsense"),
     ):
-        with pytest.raises(Unknown, match=said):
-            nights_page(site(tmp_path), chosen)
+        with pytest.raises(PageNotFound, match=said):
+            nightly_page(site(tmp_path), chosen)
 
 
 def test_the_way_from_the_dag_leads_there_and_nobody_sees_it_without_a_login(tmp_path: Path) -> None:

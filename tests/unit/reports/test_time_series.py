@@ -12,24 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.comparison.cells import axes_of, in_order, points_of
-from faultline.comparison.nights import Course
+from faultline.comparison.config_points import axes_of, in_order, points_of
+from faultline.comparison.nightly_history import MetricHistory
 from faultline.comparison.statistics.estimate import Interval
 from faultline.records.catalogue import KNOWN
+from faultline.records.index_entry import IndexEntry
 from faultline.records.judge.judge import judge
 from faultline.records.record import Record
-from faultline.records.summary import Entry
 from faultline.reports.figures.attempt import time_figure
 from faultline.reports.figures.configurations import curves
-from faultline.reports.figures.nights import course_figure
+from faultline.reports.figures.nightly import course_figure
 from faultline.reports.figures.parts import parts_figure
 from faultline.reports.figures.style import FAULT_COLOUR, ROLE_COLOURS
-from faultline.reports.markdown.svg import Line, Mark, Panel, draw
+from faultline.reports.markdown.svg import ChartLine, EventMarker, Panel, draw
 from faultline.reports.views.run import run_view
 from faultline.reports.views.runs import plain_rows
-from faultline.reports.views.series import Bounds, bounds_of, lag_out, last_out_text, latency_out
-from faultline.reports.views.sweep import Choice, SweepView
-from faultline.system.window import NS
+from faultline.reports.views.series import RecoveryBounds, bounds_of, lag_out, last_out_text, latency_out
+from faultline.reports.views.sweep import MetricChoice, SweepView
+from faultline.system.measured_window import NS
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.swept_records import swept
 from tests.unit.synthetic import T0_NS, Scenario, Synthetic
@@ -121,7 +121,7 @@ def test_unsound_runs_are_hollow_and_say_why_and_make_no_median() -> None:
                reasons=[why])
         for s, run, status in cells
     ]  # fmt: skip
-    ((axis, panels),) = SweepView([Entry.of(one) for one in records], Choice()).panels
+    ((axis, panels),) = SweepView([IndexEntry.of(one) for one in records], MetricChoice()).panels
     figure = dict((one.key, figure) for one, figure in panels)["recovery.macro_s"]
     (hollow,) = (trace for trace in figure.data if trace.name == "unsound run, does not count")
     assert axis == "checkpoint interval (s)" and len(hollow.x) == 4 and all(why in text for text in hollow.text)
@@ -149,7 +149,7 @@ def test_faults_are_an_axis_of_their_own() -> None:
         for interval in (2.0, 5.0)
         for victim, recovery in victims
     ]
-    names = [axis for axis, _ in SweepView([Entry.of(one) for one in records], Choice()).panels]
+    names = [axis for axis, _ in SweepView([IndexEntry.of(one) for one in records], MetricChoice()).panels]
     assert names == ["checkpoint interval (s)", "fault"]
     assert "2 · worker kill, 1 MB, 2 s" in parts_of(records).data[0].y
 
@@ -269,7 +269,7 @@ def test_spans_are_apart_in_order_and_hold_just_what_was_out(
     values: list[float | None], from_s: float, length_s: float, limit: float
 ) -> None:
     points = [{"t_s": float(t), "p99_ms": value} for t, value in enumerate(values)]
-    bound = Bounds(limit, 1.0, from_s, from_s + length_s)
+    bound = RecoveryBounds(limit, 1.0, from_s, from_s + length_s)
     spans = latency_out(points, bound)
     assert all(left < right for left, right in spans)
     assert all(before[1] < after[0] for before, after in zip(spans, spans[1:], strict=False))
@@ -284,7 +284,7 @@ def test_spans_are_apart_in_order_and_hold_just_what_was_out(
 
 
 def curved(records: Sequence[Record]) -> go.Figure:
-    points = points_of([Entry.of(one) for one in records])
+    points = points_of([IndexEntry.of(one) for one in records])
     axes = {axis.key: axis for axis in axes_of(points)}
     x, state = axes["checkpoint_interval_s"], axes["state_mb"]
     return curves(in_order(points, [state, x]), x, [state], P99)[0]
@@ -309,11 +309,11 @@ def test_in_a_line_of_both_only_what_was_repeated_is_joined() -> None:
 
 def test_of_nights_and_pictures_of_the_markdown_page_single_runs_are_not_joined() -> None:
     for n, paths in ((1, 0), (2, 1)):
-        marks = tuple(Mark(place, 1.0 + place, 1.0 + place, 1.0 + place, n=n) for place in range(3))
-        picture = draw([Panel("p", (Line("a", marks),))], ["1", "2", "3"], "x", "t")
+        marks = tuple(EventMarker(place, 1.0 + place, 1.0 + place, 1.0 + place, n=n) for place in range(3))
+        picture = draw([Panel("p", (ChartLine("a", marks),))], ["1", "2", "3"], "x", "t")
         assert picture.count('<path class="line') == paths
     wide, point = Interval(5.0, 4.0, 6.0), Interval(7.0, 7.0, 7.0)
     dates = tuple(f"2026-11-2{day}T00:00:00+00:00" for day in range(4))
-    figure = course_figure(Course("c", P99, dates, (wide, point, wide, None), ()), {})
+    figure = course_figure(MetricHistory("c", P99, dates, (wide, point, wide, None), ()), {})
     modes = {trace.mode: list(trace.x) for trace in figure.data}
     assert modes == {"lines+markers": ["2026-11-20", "2026-11-22"], "markers": ["2026-11-21"]}

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import job_server as subject
 import pytest
-import session as subject
-from session import Session, listen
+from job_server import Session, listen
 
 
 class NoSpark:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from faultline.engines.spark.settings import configured_settings
 from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.workloads.base import WARM_UP_BATCHES
 from faultline.experiment.workloads.pi import PRIMER_TERMS
+from faultline.experiment.workloads.protocol import WARM_UP_BATCHES
 from faultline.experiment.workloads.registry import WORKLOADS
 from faultline.system.settings import ROOT
 from generators.spec import GeneratorSpec

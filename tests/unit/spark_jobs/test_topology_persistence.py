@@ -11,10 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.system.waiting import wait_until
-from spark_jobs.dynamic.admission import Orders
-from spark_jobs.dynamic.persistence import MOST_FLUSHES, DelayedQueue, Entry, FlushRules, MemoryBacklog, QueueLost
-from spark_jobs.dynamic.stage import Plan, Stage
-from spark_jobs.dynamic.stores import SqliteStore
+from spark_jobs.stages.admission import AdmissionLimits
+from spark_jobs.stages.delayed_queue import (
+    MOST_FLUSHES,
+    DelayedQueue,
+    FlushRules,
+    MemoryBacklog,
+    QueuedBatch,
+    QueueLost,
+)
+from spark_jobs.stages.stage_queries import Stage, StagePlan
+from spark_jobs.stages.stores import SqliteStore
 
 results = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 100)), max_size=5)
 
@@ -114,7 +121,7 @@ def test_the_processor_writes_by_itself(tmp_path: Path, every_s: float, length: 
 class Leaky(MemoryBacklog):
     """Loses what it took."""
 
-    def take(self) -> list[Entry]:
+    def take(self) -> list[QueuedBatch]:
         raise QueueLost("gone")
 
 
@@ -132,20 +139,20 @@ def test_a_queue_that_lost_results_takes_no_more(tmp_path: Path) -> None:
 
 
 def stage(folder: Path, parallelism: int = 1) -> Stage:
-    plan = Plan("split", "b:1", {"eden": "t"}, 2, "o", folder, 1.0, 4, None, ends_chain=False)
+    plan = StagePlan("split", "b:1", {"eden": "t"}, 2, "o", folder, 1.0, 4, None, ends_chain=False)
     return Stage(cast(Any, None), plan, parallelism, None)
 
 
 def test_what_an_earlier_program_ordered_does_not_outlive_it(tmp_path: Path) -> None:
     orders = tmp_path / "split.orders"
-    Orders(limit=5.0, most=7, hold=True).write(orders)
+    AdmissionLimits(limit=5.0, most=7, hold=True).write(orders)
     again = stage(tmp_path)
-    assert Orders.read(orders) == Orders()
+    assert AdmissionLimits.read(orders) == AdmissionLimits()
     again.limit(2.0)
     again.limit_batches(9)
-    assert Orders.read(orders) == Orders(limit=2.0, most=9)
+    assert AdmissionLimits.read(orders) == AdmissionLimits(limit=2.0, most=9)
     again.limit(None)
-    assert Orders.read(orders) == Orders(most=9)
+    assert AdmissionLimits.read(orders) == AdmissionLimits(most=9)
 
 
 def test_what_a_replacement_made_of_a_stage_outlives_the_program(tmp_path: Path) -> None:

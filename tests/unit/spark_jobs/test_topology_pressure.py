@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.dynamic.admission import Allowance, Orders
-from spark_jobs.dynamic.pressure import (
+from spark_jobs.stages.admission import AdmissionLimits, Allowance
+from spark_jobs.stages.pressure import (
     LEAST_PERIOD_S,
     LONGEST_WAIT_S,
     MOST_DIVISION,
-    Act,
     PressureRules,
+    PressureSignal,
+    PressureWatch,
     Throttle,
-    Watch,
 )
 
 factors = st.floats(0.51, 0.99)
@@ -34,10 +34,10 @@ class Chain:
     def __init__(
         self, rules: PressureRules, demand: float, capacity: float, deaf: frozenset[int] = frozenset()
     ) -> None:
-        self.watch, self.throttle = Watch(rules), Throttle(rules.divisor)
+        self.watch, self.throttle = PressureWatch(rules), Throttle(rules.divisor)
         self.demand, self.capacity, self.deaf = demand, capacity, deaf
         self.queue, self.now_s, self.looks, self.sign_s = 0.0, 0.0, 0, 0.0
-        self.signals: list[tuple[float, Act]] = []
+        self.signals: list[tuple[float, PressureSignal]] = []
         self.limits: set[float | None] = set()
 
     @property
@@ -90,7 +90,7 @@ def test_a_load_that_stays_makes_no_oscillation(
     load_factor: float, divisor: float, capacity: int, overload: float
 ) -> None:
     chain = Chain(PressureRules(capacity, load_factor, divisor), demand=1000 * overload, capacity=1000).run(1800)
-    eased = [at for at, act in chain.signals if act is Act.EASE]
+    eased = [at for at, act in chain.signals if act is PressureSignal.EASE]
     # After a settling time a try is made once in a while, and its waits have grown to their end.
     late = [at for at in eased if at > 900]
     assert len(late) <= 900 / LONGEST_WAIT_S + 2
@@ -115,15 +115,15 @@ def test_at_most_one_signal_a_sensitivity_period(capacity: int, rate: float, que
     """Whatever the queue does: equation 1, at the queue and the rate of the signal, is the least time to the next, and
     what cannot be seen yet is answered only if it is an excess after a step back.
     """
-    rules, watch, quiet_until = PressureRules(capacity), Watch(PressureRules(capacity)), 0.0
-    before: tuple[float, Act] | None = None
+    rules, watch, quiet_until = PressureRules(capacity), PressureWatch(PressureRules(capacity)), 0.0
+    before: tuple[float, PressureSignal] | None = None
     for look, (queue, seen) in enumerate(queues):
         now_s = look * 0.25
         act = watch.look(now_s, queue, rate, seen=seen)
         if act is not None:
             assert now_s >= quiet_until
             if before is not None and not seen and now_s - before[0] < LONGEST_WAIT_S:
-                assert (before[1], act) == (Act.EASE, Act.SLOW)
+                assert (before[1], act) == (PressureSignal.EASE, PressureSignal.SLOW)
             watch.sent(act, now_s, queue)
             before, quiet_until = (now_s, act), now_s + rules.sensitivity_s(queue, rate)
 
@@ -143,12 +143,12 @@ class BatchChain:
     STEP_S = 0.25
 
     def __init__(self, rules: PressureRules, demand: float, capacity: float, fixed_s: tuple[float, float]) -> None:
-        self.watch, self.throttle, self.allowance = Watch(rules), Throttle(rules.divisor), Allowance()
+        self.watch, self.throttle, self.allowance = PressureWatch(rules), Throttle(rules.divisor), Allowance()
         self.room, self.demand, self.capacity, self.fixed_s = rules.batch_most(1.0), demand, capacity, fixed_s
         self.now_s, self.waiting, self.queue, self.most = 0.0, 0.0, 0, 0
         self.work: list[tuple[float, int]] = [(0.0, 0), (0.0, 0)]
         self.batches, self.marked = [0, 0], (0, 0)
-        self.signals: list[tuple[float, Act, tuple[int, int]]] = []
+        self.signals: list[tuple[float, PressureSignal, tuple[int, int]]] = []
 
     def run(self, seconds: float) -> BatchChain:
         for _ in range(round(seconds / self.STEP_S)):
@@ -156,7 +156,7 @@ class BatchChain:
             self.waiting += self.demand * self.STEP_S
             if self.now_s >= self.work[0][0]:
                 self.queue += self.work[0][1]
-                limit = self.allowance.take(self.now_s, Orders(self.throttle.limit, room=self.room))
+                limit = self.allowance.take(self.now_s, AdmissionLimits(self.throttle.limit, room=self.room))
                 took = min(int(self.waiting), self.room if limit is None else limit)
                 self.waiting -= took
                 self.batches[0] += 1
@@ -186,7 +186,7 @@ def test_an_excess_is_answered_once_for_each_time_it_can_be_seen(
 ) -> None:
     chain = BatchChain(PressureRules(capacity), 1000 * overload, 1000, fixed_s).run(300)
     for (at, first, before), (later, second, then) in zip(chain.signals, chain.signals[1:], strict=False):
-        if (first, second) == (Act.SLOW, Act.SLOW) and later - at < LONGEST_WAIT_S:
+        if (first, second) == (PressureSignal.SLOW, PressureSignal.SLOW) and later - at < LONGEST_WAIT_S:
             assert then[0] >= before[0] + 2 and then[1] >= before[1] + 1
 
 
@@ -200,7 +200,7 @@ def test_batches_bring_the_first_rate_back_after_an_overload(
     assert chain.throttle.limit is None and chain.watch.steps == 0
 
 
-SLOW, EASE = Act.SLOW, Act.EASE
+SLOW, EASE = PressureSignal.SLOW, PressureSignal.EASE
 GROWING = [(look * 0.25, 45_000 + 500 * look, None) for look in range(1, 40)]
 
 
@@ -218,9 +218,12 @@ GROWING = [(look * 0.25, 45_000 + 500 * look, None) for look in range(1, 40)]
     ],
 )  # fmt: skip
 def test_what_is_answered_of_a_course(
-    capacity: int, rate: float, seen: list[tuple[float, int, Act | None]], unseen: list[tuple[float, int, Act | None]]
+    capacity: int,
+    rate: float,
+    seen: list[tuple[float, int, PressureSignal | None]],
+    unseen: list[tuple[float, int, PressureSignal | None]],
 ) -> None:
-    watch = Watch(PressureRules(capacity))
+    watch = PressureWatch(PressureRules(capacity))
     for number, (at, queue, act) in enumerate([*seen, *unseen]):
         assert watch.look(at, queue, rate, seen=number < len(seen)) is act, at
         if act:
@@ -228,7 +231,7 @@ def test_what_is_answered_of_a_course(
 
 
 def test_a_signal_is_due_again_until_it_was_sent() -> None:
-    watch = Watch(PressureRules(100))
+    watch = PressureWatch(PressureRules(100))
     assert [watch.look(at, 90, 10.0) for at in (0.0, 0.1)] == [SLOW] * 2  # the control topic did not take the first one
     watch.sent(SLOW, 0.1, 90)
     assert [watch.look(at, 95, 10.0) for at in (0.2, 0.1 + LEAST_PERIOD_S)] == [None, SLOW]

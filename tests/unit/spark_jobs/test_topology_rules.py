@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.dynamic.admission import Allowance, Orders, advance, asked, asked_at, note_asked
-from spark_jobs.dynamic.frontier import Frontier, Reached
-from spark_jobs.dynamic.kafka import Message, decode, encode
-from spark_jobs.dynamic.replacement import ReplacementRules, Ring, dispersion, groups_of, mean, task_of
-from spark_jobs.dynamic.replay import EDEN, SPACES, Position, places, plan
+from spark_jobs.stages.admission import AdmissionLimits, Allowance, advance, asked, asked_at, note_asked
+from spark_jobs.stages.frontier import Frontier, Reached
+from spark_jobs.stages.kafka import Message, decode, encode
+from spark_jobs.stages.replacement import ReplacementRules, Ring, dispersion, groups_of, mean, task_of
+from spark_jobs.stages.replay import EDEN, SPACES, Position, places, plan
 
 
 @given(st.text(max_size=5), st.text(max_size=5), st.integers(0, 10**9))
@@ -58,28 +58,28 @@ def test_a_batch_takes_its_budget_and_no_more(start: dict[str, int], more: dict[
 @given(st.lists(st.floats(0, 9), min_size=1, max_size=100), st.floats(1, 1000))
 def test_an_allowance_follows_the_rate_however_long_batches_take(steps: list[float], limit: float) -> None:
     allowance, now, taken = Allowance(), 0.0, 0
-    allowance.take(now, Orders())
+    allowance.take(now, AdmissionLimits())
     for step in steps:
         now += step
-        taken += allowance.take(now, Orders(limit)) or 0
+        taken += allowance.take(now, AdmissionLimits(limit)) or 0
     assert limit * now - 1.001 <= taken <= limit * now + 0.001
 
 
 def test_a_long_batch_earns_ten_seconds_at_most_and_no_limit_earns_nothing() -> None:
     allowance = Allowance()
-    assert allowance.take(0.0, Orders()) is None
-    assert allowance.take(100.0, Orders(5.0)) == 50
-    assert allowance.take(101.0, Orders(5.0, most=3)) == 3
-    assert Allowance().take(0.0, Orders(most=7)) == 7
-    assert Allowance().take(0.0, Orders(most=7, room=5)) == Allowance().take(0.0, Orders(room=5)) == 5
+    assert allowance.take(0.0, AdmissionLimits()) is None
+    assert allowance.take(100.0, AdmissionLimits(5.0)) == 50
+    assert allowance.take(101.0, AdmissionLimits(5.0, most=3)) == 3
+    assert Allowance().take(0.0, AdmissionLimits(most=7)) == 7
+    assert Allowance().take(0.0, AdmissionLimits(most=7, room=5)) == Allowance().take(0.0, AdmissionLimits(room=5)) == 5
     lowest = Allowance()
-    assert sum(lowest.take(second, Orders(0.1)) or 0 for second in range(101)) == 10
+    assert sum(lowest.take(second, AdmissionLimits(0.1)) or 0 for second in range(101)) == 10
 
 
 def test_orders_are_read_as_they_were_written(tmp_path: Path) -> None:
-    assert Orders.read(tmp_path / "x") == Orders()
-    Orders(12.5, 7, 9, True).write(tmp_path / "x")
-    assert Orders.read(tmp_path / "x") == Orders(12.5, 7, 9, True)
+    assert AdmissionLimits.read(tmp_path / "x") == AdmissionLimits()
+    AdmissionLimits(12.5, 7, 9, True).write(tmp_path / "x")
+    assert AdmissionLimits.read(tmp_path / "x") == AdmissionLimits(12.5, 7, 9, True)
 
 
 def queues(eden: int, a: int, b: int) -> dict[str, dict[str, int]]:

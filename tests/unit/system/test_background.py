@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fault.sampling import SETTLED_S
+from fault.process_sampler import SETTLED_S
 from faultline.system import background
 from faultline.system.background import (
     LOWEST_NICENESS,
     Background,
-    Means,
+    BackgroundMethods,
     all_stats,
     background_sessions,
     be_ordinary,
@@ -34,7 +34,7 @@ from faultline.system.background import (
     restore,
 )
 from faultline.system.locks import window
-from faultline.system.marks import BACKGROUND_MARK
+from faultline.system.process_tags import BACKGROUND_MARK
 from faultline.system.waiting import wait_until
 from tests.support.decoys import NOBODY, only_root
 
@@ -129,7 +129,7 @@ def test_a_session_that_holds_something_else_stays_and_its_processes_do_not_coun
 
 @pytest.mark.parametrize("groups", [pytest.param(True, marks=needs_groups), False])
 def test_where_the_idle_class_cannot_be_taken_back_the_session_alone_gives_way(groups: bool) -> None:
-    ways = Means(idle=False, groups=groups)
+    ways = BackgroundMethods(idle=False, groups=groups)
     with service() as pid:
         own = Background(INSTANCE, ways)
         assert {key[0] for key in own.lower(all_stats())} == ({pid} if groups else set())

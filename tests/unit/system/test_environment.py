@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 
 from faultline.cli import main as cli
 from faultline.experiment.attempt import write_json
-from faultline.system import environment as rights
-from faultline.system.endpoints import HERE, HOST, HOSTS_FILE, Endpoints, Placement, read_placement
-from faultline.system.environment import (
+from faultline.system import child_environment as rights
+from faultline.system.child_environment import (
     PASSED,
     REFUSE_ROOT,
     SHARED,
     as_caller,
-    be_private,
     check_passed,
     clean_environment,
     files_mask,
-    let_nobody_write,
     meet_root,
+    set_owner_umask,
+    set_private_umask,
 )
+from faultline.system.endpoints import HERE, HOST, HOSTS_FILE, Endpoints, Placement, read_placement
 from faultline.system.errors import ConfigError
 from faultline.system.settings import (
     DEFAULT_PORTS,
@@ -170,7 +170,7 @@ def test_a_folder_that_others_can_write_is_refused(
 
 def test_what_is_for_others_to_read_gets_the_callers_rights(tmp_path: Path) -> None:
     os.umask(0o027)
-    be_private()
+    set_owner_umask()
     (tmp_path / "own").touch()
     with as_caller():
         (tmp_path / "report").touch()
@@ -182,7 +182,7 @@ def test_what_is_for_others_to_read_gets_the_callers_rights(tmp_path: Path) -> N
 def test_no_command_makes_what_others_can_change() -> None:
     for umask, left in ((0o000, 0o022), (0o002, 0o022), (0o077, 0o077), (0o027, 0o027)):
         os.umask(umask)
-        let_nobody_write()
+        set_private_umask()
         assert os.umask(0o022) == left
 
 

@@ -22,8 +22,8 @@ from faultline.system.locks import (
     WANTS,
     MachineLock,
     beside_windows,
+    false_lock_holders,
     is_measured,
-    pretenders,
     window,
 )
 from tests.support.decoys import NOBODY, only_root
@@ -157,7 +157,7 @@ def test_who_claims_the_machine_and_is_no_experiment_is_named_and_not_waited_for
     with started(["sh", "-c", SAY.format(HOLDS), "\x1b[2J"]) as liar:
         assert said(liar) == "said"
         assert held_by(machine) is None
-        (named,) = (line for line in pretenders() if line.startswith(f"pid {liar.pid} of "))
+        (named,) = (line for line in false_lock_holders() if line.startswith(f"pid {liar.pid} of "))
         assert "is no experiment: sh -c" in named and named.isprintable()
         with recording(machine, "a1", wait_s=0) as mine:
             assert said(mine) == "after None"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.cli.operations import require
+from faultline.cli.service_control import require
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.kafka import kafka_client, kafka_options

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from faultline.system.errors import Cancelled, ConfigError
 from faultline.system.kafka import OFFSETS_LEAD_S, OffsetsWatch
+from faultline.system.measured_window import NS, Window, jump_ms
 from faultline.system.waiting import (
     QUIET,
     SAMPLE_S,
@@ -20,7 +21,6 @@ from faultline.system.waiting import (
     longest_wait_s,
     stolen_by_host_s,
 )
-from faultline.system.window import NS, Window, jump_ms
 
 
 class Host:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from running import Config, run
+from workload_runner import Config, run
 
 
 def echo(lines: DataFrame, config: Config) -> DataFrame:

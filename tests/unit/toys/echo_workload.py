@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
-from faultline.experiment.common import Common
-from faultline.experiment.preparations import Prepared
-from faultline.experiment.workloads.base import Parameters, Workload
+from faultline.experiment.common_parameters import Common
+from faultline.experiment.prerequisites import Prepared
+from faultline.experiment.workloads.protocol import Parameters, Workload
 
 
 class EchoParameters(Parameters):

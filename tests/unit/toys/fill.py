@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault.action import Act, Action, Context, Hands, Sent, UndoSpec
+from fault.action import Action, Context, DeliveryRecord, FaultDriver, Injection, UndoSpec
+from fault.fault_spec import DURATION, Occurrence, Parameter
 from fault.identity import Delivery
-from fault.injector import Outcome, Settlement
-from fault.parameters import DURATION, Occurrence, Parameter
+from fault.injector import FaultOutcome, Settlement
 
 SIZE = 1000
 
 
 @dataclass(frozen=True)
-class Fill(Hands):
+class Fill(FaultDriver):
     """Writes a file of SIZE bytes."""
 
-    def act(self, planned: Occurrence, context: Context) -> Act:
+    def act(self, planned: Occurrence, context: Context) -> Injection:
         return FillAct(planned, context, context.folder / f"filler-{planned.index}")
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
@@ -30,7 +30,7 @@ class Fill(Hands):
 
 
 @dataclass
-class FillAct(Act):
+class FillAct(Injection):
     """One file."""
 
     planned: Occurrence
@@ -50,12 +50,12 @@ class FillAct(Act):
     def undo(self) -> list[UndoSpec]:
         return [UndoSpec(self.planned.fault.action, f"remove {self.path.name}", {"path": str(self.path)})]
 
-    def perform(self) -> list[Sent]:
+    def perform(self) -> list[DeliveryRecord]:
         self.path.write_bytes(bytes(SIZE))
-        return [Sent(None, "disk", self.context.now(), Delivery.SENT)]
+        return [DeliveryRecord(None, "disk", self.context.now(), Delivery.SENT)]
 
-    def settle(self, sent: Sequence[Sent]) -> Settlement:
-        return Settlement(Outcome.EFFECTIVE, f"{self.path.stat().st_size} bytes")
+    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
+        return Settlement(FaultOutcome.EFFECTIVE, f"{self.path.stat().st_size} bytes")
 
 
 ACTION = Action(

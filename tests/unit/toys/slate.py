@@ -10,14 +10,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from faultline.engines.base import Batch, Capabilities, Commit, Epoch, Life, Seen, Totals, Traces
 from faultline.engines.batches import write_batches
-from faultline.engines.running import NoSampler, Program, Submission, Supervised, write_program_configuration
-from faultline.engines.supervised import FILE, driver_exited, lives_of
+from faultline.engines.protocol import Batch, Capabilities, Commit, EngineEvent, ProcessRun, StateEpoch, Totals, Traces
+from faultline.engines.runtime import NoSampler, Program, Submission, Supervised, write_program_configuration
+from faultline.engines.supervisor_journal import FILE, driver_exited, lives_of
 from faultline.system.journal import read_ended
 
 SLATE = "slate.json"
-OF = {"commits": Commit, "seen": Seen, "lives": Life, "epochs": Epoch, "work": Batch, "totals": Totals}
+OF = {
+    "commits": Commit,
+    "seen": EngineEvent,
+    "lives": ProcessRun,
+    "epochs": StateEpoch,
+    "work": Batch,
+    "totals": Totals,
+}
 
 
 def read_slate(folder: Path) -> Traces:
@@ -151,7 +158,7 @@ class Slate:
     def is_evidence(self, log: str, line: str) -> bool:
         return True
 
-    def detect(self, hit: Any, traces: Traces) -> Seen | None:
+    def detect(self, hit: Any, traces: Traces) -> EngineEvent | None:
         lost = (one for one in traces.of("lost") if hit.span.holds(one.wall_ns))
         return driver_exited(hit, traces) if hit.role == "driver" else next(lost, None)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from faultline.comparison.findings.finding import Claim, Outcome, Verdict
+from faultline.comparison.findings.claims import ClaimResult, ClaimVerdict, PaperClaim
 from faultline.comparison.findings.jiang import COMPUTE_AND_INTERVAL, RECOVERY, SKEW_AND_ALIGNMENT, STATE_AND_INTERVAL
 from faultline.comparison.findings.lu import TOPOLOGY
 from faultline.comparison.findings.shi import EXECUTOR_CORES, INPUT_RATE
@@ -17,7 +17,7 @@ FAULT_TOLERANCE = "Jiang, Wang and Zhang 2019 (fault tolerance of Flink and Stor
 DYNAMIC_TOPOLOGY = "Lu and others 2020 (dynamic topology in Storm)"
 STOCK_TRADING = "Shi and others 2020 (stock trading on Spark Streaming)"
 
-CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType(
+CLAIMS: Mapping[str, tuple[PaperClaim, ...]] = MappingProxyType(
     {
         "state_size_x_checkpoint_interval": (*STATE_AND_INTERVAL, *RECOVERY),
         "skew_x_alignment_mode": SKEW_AND_ALIGNMENT,
@@ -39,8 +39,8 @@ PAPERS: Mapping[str, str] = MappingProxyType(
 class Finding:
     """A claim with its verdict and the evidence for it."""
 
-    claim: Claim
-    verdict: Verdict
+    claim: PaperClaim
+    verdict: ClaimVerdict
     evidence: str
 
 
@@ -55,7 +55,7 @@ def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
     return [Finding(claim, *found) for claim, found in zip(claims, outcomes, strict=True)]
 
 
-def corrected(outcomes: Sequence[Outcome]) -> list[tuple[Verdict, str]]:
+def corrected(outcomes: Sequence[ClaimResult]) -> list[tuple[ClaimVerdict, str]]:
     """Verdicts and evidence; those that do not stand beside the others any more are *cannot tell*."""
     tested = [index for index, one in enumerate(outcomes) if one.p is not None]
     shares = false_discoveries([outcomes[index].p or 0.0 for index in tested])
@@ -63,7 +63,9 @@ def corrected(outcomes: Sequence[Outcome]) -> list[tuple[Verdict, str]]:
     found = []
     for index, one in enumerate(outcomes):
         if one.p is not None and one.p <= ALPHA < q[index]:
-            found.append((Verdict.CANNOT_TELL, f"{one.evidence}; p = {q[index]:.2g} beside the others of this page"))
+            found.append(
+                (ClaimVerdict.CANNOT_TELL, f"{one.evidence}; p = {q[index]:.2g} beside the others of this page")
+            )
         else:
             found.append((one.verdict, one.evidence))
     return found

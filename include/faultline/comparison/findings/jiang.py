@@ -36,15 +36,15 @@ from itertools import pairwise
 from scipy.stats import linregress
 
 from faultline.comparison.capacity import holds
-from faultline.comparison.findings.finding import (
+from faultline.comparison.findings.claims import (
     CPU,
     LATENCY,
     MACRO,
     REPLAY,
-    Claim,
+    ClaimResult,
+    ClaimVerdict,
     Measure,
-    Outcome,
-    Verdict,
+    PaperClaim,
     faultless,
     miscounts,
     not_testable,
@@ -86,7 +86,7 @@ NONE_SUCH = "no valid record of such a kill"
 NO_BARRIERS = "takes an engine whose barriers flow through its channels: Spark's real-time mode waits for each shuffle"
 
 
-def linear_in_state(records: Sequence[Record], measure: Measure) -> Outcome:
+def linear_in_state(records: Sequence[Record], measure: Measure) -> ClaimResult:
     """Rises with the state, and a straight line explains the medians at three states or more."""
     series = [one for one in series_of(faultless(records), STATE, measure.read) if len(one.levels) > 2]
     if not series:
@@ -96,10 +96,10 @@ def linear_in_state(records: Sequence[Record], measure: Measure) -> Outcome:
     said = f"{told(series, measure)}; r² {min(fits):.2f} to {max(fits):.2f} ({found.text})"
     straight = True if min(fits) >= LINEAR else False if max(fits) < LINEAR else None
     holds = None if not found.moves else False if found.moves < 0 else straight
-    return Outcome(verdict(holds), said, found.step.p)
+    return ClaimResult(verdict(holds), said, found.step.p)
 
 
-def moves_more(records: Sequence[Record], measure: Measure, low: float, high: float, *, interval: bool) -> Outcome:
+def moves_more(records: Sequence[Record], measure: Measure, low: float, high: float, *, interval: bool) -> ClaimResult:
     """Whether the interval (or else the state) moves a figure more, at states from `low` to `high` MB.
 
     An effect is the distance between the means at the ends of an axis. One axis moves the figure more when each of its
@@ -115,13 +115,13 @@ def moves_more(records: Sequence[Record], measure: Measure, low: float, high: fl
         for by, sizes in effects.items()
     )
     more, less = (INTERVAL, STATE) if interval else (STATE, INTERVAL)
-    ways = ((more, less, Verdict.AGREES), (less, more, Verdict.DISAGREES))
+    ways = ((more, less, ClaimVerdict.AGREES), (less, more, ClaimVerdict.DISAGREES))
     chances = [
         (min(1.0, 2 * max(_p_of_less(a, b) for a in along[first] for b in along[second])), found)
         for first, second, found in ways
     ]
     p, found = min(chances, key=lambda one: one[0])
-    return Outcome(found if p <= ALPHA else Verdict.CANNOT_TELL, f"{said} (p {p_text(p)})", p)
+    return ClaimResult(found if p <= ALPHA else ClaimVerdict.CANNOT_TELL, f"{said} (p {p_text(p)})", p)
 
 
 def _p_of_less(one: Series, other: Series) -> float:
@@ -136,7 +136,7 @@ def _p_of_less(one: Series, other: Series) -> float:
     return contrast(list(weights), list(weights.values())).tail(0.0, below=True)
 
 
-def fails_at_one_second(records: Sequence[Record]) -> Outcome:
+def fails_at_one_second(records: Sequence[Record]) -> ClaimResult:
     """Whether runs at an interval of 1 s with the largest state failed to keep up; runs that were invalid for just that
     count, others that are invalid do not."""
     there = [
@@ -150,10 +150,10 @@ def fails_at_one_second(records: Sequence[Record]) -> Outcome:
     if not largest or not known:
         return nothing("no run without a fault at an interval of 1 s with a state")
     said = f"{sum(known)} of {len(known)} runs with {largest:g} MB kept an interval of {TOO_FREQUENT_S:g} s"
-    return Outcome(verdict(None if (held := every(known)) is None else not held), said)
+    return ClaimResult(verdict(None if (held := every(known)) is None else not held), said)
 
 
-def aligning_costs(records: Sequence[Record], *, much: bool) -> Outcome:
+def aligning_costs(records: Sequence[Record], *, much: bool) -> ClaimResult:
     """CP+A against CP+NA, at the largest skew (`much`) or at the least."""
     there = one_aligned(records)
     loose = [record for record in there if record.config.get(MODE) == "unaligned"]
@@ -166,7 +166,7 @@ def aligning_costs(records: Sequence[Record], *, much: bool) -> Outcome:
     return Stays(LATENCY, MODE, among=("unaligned", *ALIGNED), rises=much)(at)
 
 
-def checkpoints_cost_more_with_skew(records: Sequence[Record]) -> Outcome:
+def checkpoints_cost_more_with_skew(records: Sequence[Record]) -> ClaimResult:
     """CP+A less NCP, repetition by repetition, along the skew."""
     there = one_aligned(records)
     mode = next((mode for mode in ALIGNED if any(one.config.get(MODE) == mode for one in there)), ALIGNED[0])
@@ -174,7 +174,7 @@ def checkpoints_cost_more_with_skew(records: Sequence[Record]) -> Outcome:
     return direction(series, replace(LATENCY, name=f"{LATENCY.name} with checkpoints less that without,"), rises=True)
 
 
-def disturbed_more_when_heavy(records: Sequence[Record]) -> Outcome:
+def disturbed_more_when_heavy(records: Sequence[Record]) -> ClaimResult:
     """What the shortest interval adds over the longest, repetition by repetition, along the number of iterations."""
     there = faultless(records)
     intervals = sorted({float(record.config[INTERVAL]) for record in there})
@@ -222,7 +222,7 @@ def restarts(records: Sequence[Record]) -> tuple[list[float], str]:
     return known, f"the replacement is up after {min(known):.1f} to {max(known):.1f} s" if known else NONE_SUCH
 
 
-def reload_waits_for_heartbeats(records: Sequence[Record]) -> Outcome:
+def reload_waits_for_heartbeats(records: Sequence[Record]) -> ClaimResult:
     """The length of the reload, and how much of it is detection."""
     parts = [part for part in _parts(records) if part.reload_s is not None and part.detection_s is not None]
     if not parts:
@@ -240,11 +240,11 @@ def reload_waits_for_heartbeats(records: Sequence[Record]) -> Outcome:
     )
     against = [one.p for one in both if one.holds is False]
     if against:
-        return Outcome(Verdict.DISAGREES, said, min(against))
-    return Outcome(verdict(all(one.holds for one in both) or None), said, max(one.p for one in both))
+        return ClaimResult(ClaimVerdict.DISAGREES, said, min(against))
+    return ClaimResult(verdict(all(one.holds for one in both) or None), said, max(one.p for one in both))
 
 
-def total_within_a_minute(records: Sequence[Record]) -> Outcome:
+def total_within_a_minute(records: Sequence[Record]) -> ClaimResult:
     """Whether every recovery ended in time; one that was watched for less than a minute proves nothing.
 
     A run with several recoveries counts once, by its longest.
@@ -257,14 +257,14 @@ def total_within_a_minute(records: Sequence[Record]) -> Outcome:
     open_ended = sum(part.macro_s is None for run in runs for part in run)
     said = f"longest macro recovery {max(ended, default=0.0):.1f} s, {open_ended} not seen to end (n = {len(runs)})"
     if any(time > FLINK_TOTAL_S for time in known):
-        return Outcome(Verdict.DISAGREES, said)
+        return ClaimResult(ClaimVerdict.DISAGREES, said)
     if open_ended:
-        return Outcome(Verdict.CANNOT_TELL, said)
+        return ClaimResult(ClaimVerdict.CANNOT_TELL, said)
     within, p = between(contrast([known], (1.0,)), -math.inf, FLINK_TOTAL_S)
-    return Outcome(verdict(within), said, p)
+    return ClaimResult(verdict(within), said, p)
 
 
-def exactly_once(records: Sequence[Record]) -> Outcome:
+def exactly_once(records: Sequence[Record]) -> ClaimResult:
     """Whether the state counted every record exactly once after a kill; one miscount is enough to disagree. Counts
     alone cannot show that it did: one that was lost and one that was counted twice make no difference to them."""
     there = [record for record in killed(records) if record.config.get("commit_mode") != "none"]
@@ -277,8 +277,8 @@ def exactly_once(records: Sequence[Record]) -> Outcome:
     if undrained := sum(record.metrics.audit.undrained or 0 for record in audited):
         said += f"; {undrained:,} offsets were not processed, which is no loss"
     if any(faults.values()):
-        return Outcome(Verdict.DISAGREES, said)
-    return Outcome(verdict(True if len(audited) == known > 1 else None), said)
+        return ClaimResult(ClaimVerdict.DISAGREES, said)
+    return ClaimResult(verdict(True if len(audited) == known > 1 else None), said)
 
 
 def killed(records: Sequence[Record]) -> list[Record]:
@@ -309,48 +309,48 @@ def _recoveries(record: Record) -> list[RecoveryPart]:
 
 
 STATE_AND_INTERVAL = (
-    Claim("Flink: the shorter the checkpoint interval, the larger the latency", "5.2, figure 5(a)",
+    PaperClaim("Flink: the shorter the checkpoint interval, the larger the latency", "5.2, figure 5(a)",
           Moves(LATENCY, INTERVAL, rises=False)),
-    Claim("Flink: the shorter the checkpoint interval, the more CPU", "5.2, figure 5(b)",
+    PaperClaim("Flink: the shorter the checkpoint interval, the more CPU", "5.2, figure 5(b)",
           Moves(CPU, INTERVAL, rises=False)),
-    Claim("Flink: the larger the state, the larger the latency", "5.2, figure 5(a)", Moves(LATENCY, STATE)),
-    Claim("Flink: the larger the state, the more CPU", "5.2, figure 5(b)", Moves(CPU, STATE)),
-    Claim("Storm: checkpoints every 1 s with a larger state keep it from working", "5.2, figure 5(c)",
+    PaperClaim("Flink: the larger the state, the larger the latency", "5.2, figure 5(a)", Moves(LATENCY, STATE)),
+    PaperClaim("Flink: the larger the state, the more CPU", "5.2, figure 5(b)", Moves(CPU, STATE)),
+    PaperClaim("Storm: checkpoints every 1 s with a larger state keep it from working", "5.2, figure 5(c)",
           fails_at_one_second),
-    Claim("Storm: up to 5 MB the interval moves the latency more than the state does", "5.2, figure 5(c)",
+    PaperClaim("Storm: up to 5 MB the interval moves the latency more than the state does", "5.2, figure 5(c)",
           partial(moves_more, measure=LATENCY, low=0, high=5, interval=True)),
-    Claim("Storm: from 5 to 15 MB the state moves the latency more than the interval does", "5.2, figure 5(c)",
+    PaperClaim("Storm: from 5 to 15 MB the state moves the latency more than the interval does", "5.2, figure 5(c)",
           partial(moves_more, measure=LATENCY, low=5, high=15, interval=False)),
-    Claim("Storm: up to 10 MB the interval moves the CPU more than the state does", "5.2, figure 5(d)",
+    PaperClaim("Storm: up to 10 MB the interval moves the CPU more than the state does", "5.2, figure 5(d)",
           partial(moves_more, measure=CPU, low=0, high=10, interval=True)),
-    Claim("Storm: from 10 MB on the state moves the CPU more than the interval does", "5.2, figure 5(d)",
+    PaperClaim("Storm: from 10 MB on the state moves the CPU more than the interval does", "5.2, figure 5(d)",
           partial(moves_more, measure=CPU, low=10, high=15, interval=False)),
-    Claim("Storm: latency is linear in the state", "5.2, figure 5(c)", partial(linear_in_state, measure=LATENCY)),
-    Claim("Storm: CPU is linear in the state", "5.2, figure 5(d)", partial(linear_in_state, measure=CPU)),
+    PaperClaim("Storm: latency is linear in the state", "5.2, figure 5(c)", partial(linear_in_state, measure=LATENCY)),
+    PaperClaim("Storm: CPU is linear in the state", "5.2, figure 5(d)", partial(linear_in_state, measure=CPU)),
 )  # fmt: skip
 SKEW_AND_ALIGNMENT = (
-    Claim("Flink: with much skew, aligning (CP+A against CP+NA) raises the latency much", "5.2, figure 6",
+    PaperClaim("Flink: with much skew, aligning (CP+A against CP+NA) raises the latency much", "5.2, figure 6",
           partial(aligning_costs, much=True)),
-    Claim("Flink: with even data, aligning (CP+A against CP+NA) does not noticeably raise the latency",
+    PaperClaim("Flink: with even data, aligning (CP+A against CP+NA) does not noticeably raise the latency",
           "5.2, figure 6", partial(aligning_costs, much=False)),
-    Claim("Flink: with alignment (CP+A), the more skew, the larger the latency", "5.2, figure 6",
+    PaperClaim("Flink: with alignment (CP+A), the more skew, the larger the latency", "5.2, figure 6",
           Moves(LATENCY, SKEW, aligned)),
-    Claim("Flink: what checkpoints with alignment add to the latency (CP+A against NCP) grows with the skew",
+    PaperClaim("Flink: what checkpoints with alignment add to the latency (CP+A against NCP) grows with the skew",
           "5.2, figure 6", checkpoints_cost_more_with_skew),
 )  # fmt: skip
 COMPUTE_AND_INTERVAL = (
-    Claim("Flink: the shorter the checkpoint interval, the larger the latency of computing", "5.2, figure 7",
+    PaperClaim("Flink: the shorter the checkpoint interval, the larger the latency of computing", "5.2, figure 7",
           Moves(LATENCY, INTERVAL, rises=False)),
-    Claim("Flink: the heavier the computing, the more frequent checkpoints add to its latency", "5.2, figure 7",
+    PaperClaim("Flink: the heavier the computing, the more frequent checkpoints add to its latency", "5.2, figure 7",
           disturbed_more_when_heavy),
 )  # fmt: skip
 RECOVERY = (
-    Claim("Flink: reload takes the larger part of a recovery", "5.3, figure 8", Lies(shares_of_reload, low=0.5)),
-    Claim("Flink: reload takes about 45 s, because the loss is noticed by a heartbeat's timeout", "5.3, figure 8",
+    PaperClaim("Flink: reload takes the larger part of a recovery", "5.3, figure 8", Lies(shares_of_reload, low=0.5)),
+    PaperClaim("Flink: reload takes about 45 s, because the loss is noticed by a heartbeat's timeout", "5.3, figure 8",
           reload_waits_for_heartbeats),
-    Claim("Flink: a recovery takes less than 60 s", "5.3, figure 8", total_within_a_minute),
-    Claim("Flink: replay grows with the state", "5.3, figure 8(b)", Moves(REPLAY, STATE, of_processes)),
-    Claim("Flink: every record is counted exactly once in spite of the failure", "3.1", exactly_once),
-    Claim("Storm: starting the dead process again takes about 10 s", "5.3", Lies(restarts, *STORM_RESTART_S)),
-    Claim("Storm: recovery grows with the checkpoint interval", "5.3, figure 9(b)", Moves(MACRO, INTERVAL, killed)),
+    PaperClaim("Flink: a recovery takes less than 60 s", "5.3, figure 8", total_within_a_minute),
+    PaperClaim("Flink: replay grows with the state", "5.3, figure 8(b)", Moves(REPLAY, STATE, of_processes)),
+    PaperClaim("Flink: every record is counted exactly once in spite of the failure", "3.1", exactly_once),
+    PaperClaim("Storm: starting the dead process again takes about 10 s", "5.3", Lies(restarts, *STORM_RESTART_S)),
+    PaperClaim("Storm: recovery grows with the checkpoint interval", "5.3, figure 9(b)", Moves(MACRO, INTERVAL, killed)),
 )  # fmt: skip

@@ -15,7 +15,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from faultline.comparison.findings.finding import LATENCY, THROUGHPUT, Claim, Outcome, faultless, nothing, verdict
+from faultline.comparison.findings.claims import (
+    LATENCY,
+    THROUGHPUT,
+    ClaimResult,
+    PaperClaim,
+    faultless,
+    nothing,
+    verdict,
+)
 from faultline.comparison.findings.predicates import Moves, Stays, every
 from faultline.records.record import Record
 
@@ -34,7 +42,7 @@ def with_tasks(records: Sequence[Record], cases: Sequence[str], *, sustained: bo
     return [one for one in there if one.metrics.sustained or not sustained]
 
 
-def queue_keeps_up(records: Sequence[Record]) -> Outcome:
+def queue_keeps_up(records: Sequence[Record]) -> ClaimResult:
     """With a slow store, whether the lag grows without the delayed queue and stays with it."""
     there = [one for one in faultless(records) if slowed(one) and one.metrics.sustained is not None]
     with_queue: list[bool] = []
@@ -50,10 +58,10 @@ def queue_keeps_up(records: Sequence[Record]) -> Outcome:
     )
     held, grew = every(with_queue), every([not stayed for stayed in without])
     wrong = held is False or grew is False
-    return Outcome(verdict(False if wrong else True if held and grew else None), said)
+    return ClaimResult(verdict(False if wrong else True if held and grew else None), said)
 
 
-def no_pause(records: Sequence[Record]) -> Outcome:
+def no_pause(records: Sequence[Record]) -> ClaimResult:
     """Whether replacements leave at most one batch without computation, and stop-and-start leaves more."""
     gaps: dict[str, list[float]] = {"replacement": [], "rebalance": []}
     batches: list[float] = []
@@ -70,20 +78,22 @@ def no_pause(records: Sequence[Record]) -> Outcome:
     said = f"longest pause {max(gaps['replacement']):.1f} s, longest batch {max(batches):.1f} s"
     if gaps["rebalance"]:
         said += f"; stopped and started: {min(gaps['rebalance']):.1f} to {max(gaps['rebalance']):.1f} s"
-    return Outcome(verdict(max(gaps["replacement"]) <= min(batches)), f"{said} (n = {sum(map(len, gaps.values()))})")
+    return ClaimResult(
+        verdict(max(gaps["replacement"]) <= min(batches)), f"{said} (n = {sum(map(len, gaps.values()))})"
+    )
 
 
 TOPOLOGY = (
-    Claim("Storm: all mechanisms together raise the throughput of the fast word count while tasks are few",
+    PaperClaim("Storm: all mechanisms together raise the throughput of the fast word count while tasks are few",
           "6.1, figure 13 (a) and (b): by 17 %",
           Moves(THROUGHPUT, BY, partial(with_tasks, cases=("1-1-1", "1-2-1")), NONE_AND_ALL)),
-    Claim("Storm: with enough tasks they leave the throughput as it is", "6.1, figure 13 (d)",
+    PaperClaim("Storm: with enough tasks they leave the throughput as it is", "6.1, figure 13 (d)",
           Stays(THROUGHPUT, BY, partial(with_tasks, cases=("1-4-6",)), NONE_AND_ALL)),
-    Claim("Storm: all together lower the latency of the word count over a book", "6.2, figure 15: 485 to 380 ms",
+    PaperClaim("Storm: all together lower the latency of the word count over a book", "6.2, figure 15: 485 to 380 ms",
           Moves(LATENCY, BY, partial(with_tasks, cases=("1-2-4-1",)), NONE_AND_ALL, rises=False)),
-    Claim("Storm: with a slow store latency stays flat with the delayed queue, and grows without it",
+    PaperClaim("Storm: with a slow store latency stays flat with the delayed queue, and grows without it",
           "6.3, figure 16", queue_keeps_up),
-    Claim("Storm: a stage is replaced without a pause", "6.4, figure 17: none, against 22 s of `rebalance`", no_pause),
-    Claim("Storm: where nothing is overloaded they cost no noticeable latency", "section 4.4, of the queue only",
+    PaperClaim("Storm: a stage is replaced without a pause", "6.4, figure 17: none, against 22 s of `rebalance`", no_pause),
+    PaperClaim("Storm: where nothing is overloaded they cost no noticeable latency", "section 4.4, of the queue only",
           Stays(LATENCY, BY, partial(with_tasks, cases=("1-1-1", "1-2-2", "1-2-4-1"), sustained=True), NONE_AND_ALL)),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from faultline.comparison.findings.finding import valid
+from faultline.comparison.findings.claims import valid
 from faultline.experiment.workloads.nexmark_events import DENSE_RATE, FIRST_RESULT_S
 from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.format import NONE

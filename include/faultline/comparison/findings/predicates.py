@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
-from faultline.comparison.cells import is_number
-from faultline.comparison.findings.finding import Measure, Outcome, Verdict, faultless, nothing, verdict
+from faultline.comparison.config_points import is_number
+from faultline.comparison.findings.claims import ClaimResult, ClaimVerdict, Measure, faultless, nothing, verdict
 from faultline.comparison.statistics.estimate import ALPHA, LEAST_FREEDOM, NEGLIGIBLE, p_text
 from faultline.experiment.config import Configuration
 from faultline.records.format import fault_of
@@ -207,16 +207,16 @@ class Along:
             ]
         return found
 
-    def __call__(self, records: Sequence[Record]) -> Outcome:
+    def __call__(self, records: Sequence[Record]) -> ClaimResult:
         series = self.series(records)
         found = self.judged(series) if series else self._nothing(records)
         return found._replace(evidence=found.evidence + self.remark(records))
 
-    def judged(self, series: Sequence[Series]) -> Outcome:
+    def judged(self, series: Sequence[Series]) -> ClaimResult:
         """What the series say, at least one."""
         raise NotImplementedError
 
-    def _nothing(self, records: Sequence[Record]) -> Outcome:
+    def _nothing(self, records: Sequence[Record]) -> ClaimResult:
         if self.repeated:
             return nothing(f"takes {_NUMBERS[self.repeated]} {self.by}s, each measured more than once")
         broken = self.runs is faultless and any(one.sound for one in records) and not faultless(records)
@@ -229,7 +229,7 @@ class Moves(Along):
 
     rises: bool = True
 
-    def judged(self, series: Sequence[Series]) -> Outcome:
+    def judged(self, series: Sequence[Series]) -> ClaimResult:
         """Not where it is shown to stay."""
         return direction(series, self.measure, rises=self.rises)
 
@@ -240,7 +240,7 @@ class Stays(Along):
 
     rises: bool = False
 
-    def judged(self, series: Sequence[Series]) -> Outcome:
+    def judged(self, series: Sequence[Series]) -> ClaimResult:
         """By more than what is negligible, or less."""
         still, found = hardly_changes(series), trend(series)
         holds = still
@@ -248,7 +248,9 @@ class Stays(Along):
             holds = None if still is None and found.moves >= 0 else still is False and found.moves > 0
         # Sameness rests on how close the runs are: it is one test more on the page, and none that chance could take
         # back.
-        return Outcome(verdict(holds), f"{told(series, self.measure)} ({found.text})", 1.0 if still else found.step.p)
+        return ClaimResult(
+            verdict(holds), f"{told(series, self.measure)} ({found.text})", 1.0 if still else found.step.p
+        )
 
 
 @dataclass(frozen=True)
@@ -260,15 +262,15 @@ class Lies:
     low: float = -math.inf
     high: float = math.inf
 
-    def __call__(self, records: Sequence[Record]) -> Outcome:
+    def __call__(self, records: Sequence[Record]) -> ClaimResult:
         values, said = self.sample(records)
         if not values:
             return nothing(said)
         holds, p = between(contrast([values], (1.0,)), self.low, self.high)
-        return Outcome(verdict(holds), f"{said} (n = {len(values)})", p)
+        return ClaimResult(verdict(holds), f"{said} (n = {len(values)})", p)
 
 
-def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> Outcome:
+def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> ClaimResult:
     """Whether the figure rises (or falls) along the series."""
     if not series:
         return nothing()
@@ -276,23 +278,23 @@ def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> Out
     said = f"{told(series, measure)} ({found.text})"
     if not found.moves:
         if hardly_changes(series):
-            return Outcome(Verdict.DISAGREES, f"{said}: it hardly changes", 1.0)
-        return Outcome(Verdict.CANNOT_TELL, said, found.step.p)
-    return Outcome(verdict((found.moves > 0) is rises), said, found.step.p)
+            return ClaimResult(ClaimVerdict.DISAGREES, f"{said}: it hardly changes", 1.0)
+        return ClaimResult(ClaimVerdict.CANNOT_TELL, said, found.step.p)
+    return ClaimResult(verdict((found.moves > 0) is rises), said, found.step.p)
 
 
-class Answer(NamedTuple):
+class PredicateResult(NamedTuple):
     """Whether something holds, None when nobody can tell, and the p that this rests on: an answer is at most 0.05."""
 
     holds: bool | None
     p: float
 
 
-def between(found: Contrast, low: float, high: float) -> Answer:
+def between(found: Contrast, low: float, high: float) -> PredicateResult:
     """Whether it lies in a range: both limits must be told from it, or the one that it is beyond."""
     outside = [limit for limit, beyond in ((low, found.value < low), (high, found.value > high)) if beyond]
     p = max(found.p_at(limit) for limit in outside or (low, high))
-    return Answer(not outside if p <= ALPHA else None, p)
+    return PredicateResult(not outside if p <= ALPHA else None, p)
 
 
 def series_of(

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from faultline.comparison.capacity import holds
-from faultline.comparison.findings.finding import (
+from faultline.comparison.findings.claims import (
     CPU,
     GC,
     MACHINE,
@@ -33,9 +33,9 @@ from faultline.comparison.findings.finding import (
     TASK_TIME,
     TASKS,
     THROUGHPUT,
-    Claim,
-    Outcome,
-    Verdict,
+    ClaimResult,
+    ClaimVerdict,
+    PaperClaim,
     faultless,
     not_testable,
     nothing,
@@ -68,13 +68,13 @@ PAPER_FACTOR, PAPER_SHARE = 8.0, 1 / 3
 NEARLY = 0.1
 
 
-def gc_along_the_cores(records: Sequence[Record]) -> Outcome:
+def gc_along_the_cores(records: Sequence[Record]) -> ClaimResult:
     """GC time along the cores, where each record has it from the JVMs' logs. What Spark tells cannot answer: it adds a
     pause to each task that is running, and more cores run more tasks at once."""
     found = Moves(GC, CORES, remark=oversubscribed)(records)
     if all(record.metrics.gc is not None for record in faultless(records)):
         return found
-    return Outcome(Verdict.CANNOT_TELL, f"{found.evidence}; {GC_BY_TASKS}")
+    return ClaimResult(ClaimVerdict.CANNOT_TELL, f"{found.evidence}; {GC_BY_TASKS}")
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Steepest(Along):
     """Whether the last step raises the figure more than all steps before it together. Not where the last step hardly
     changes it."""
 
-    def judged(self, series: Sequence[Series]) -> Outcome:
+    def judged(self, series: Sequence[Series]) -> ClaimResult:
         """Series that differ about it leave it open."""
         answers, said, ps = [], [], []
         for one in series:
@@ -100,7 +100,7 @@ class Steepest(Along):
                 f"{self.measure.name} {first} to {last}, then {then} (at {rates}; n = {runs}, p {p_text(p)})"
                 f"{': the last step hardly changes it' if flat else ''}"
             )
-        return Outcome(verdict(answers[0] if len(set(answers)) == 1 else None), "; ".join(said), max(ps))
+        return ClaimResult(verdict(answers[0] if len(set(answers)) == 1 else None), "; ".join(said), max(ps))
 
 
 def busy(records: Sequence[Record], by: str) -> tuple[list[float], str]:
@@ -115,7 +115,7 @@ def busy(records: Sequence[Record], by: str) -> tuple[list[float], str]:
     return known, f"at {greatest:,.10g} the machine is {used}"
 
 
-def threshold(records: Sequence[Record]) -> Outcome:
+def threshold(records: Sequence[Record]) -> ClaimResult:
     """Whether the lowest rates are sustained, and from some rate on none is; a single run tells nothing of its rate."""
     held = sustained_rates(records)
     if not held:
@@ -123,11 +123,11 @@ def threshold(records: Sequence[Record]) -> Outcome:
     said = ", ".join(f"{sum(answers)} of {len(answers)} held {rate:,.10g}/s" for rate, answers in held.items())
     clear = [answer for answers in held.values() if (answer := every(answers)) is not None]
     if True not in clear or False not in clear:
-        return Outcome(Verdict.CANNOT_TELL, said)
-    return Outcome(verdict(clear == sorted(clear, reverse=True)), said)
+        return ClaimResult(ClaimVerdict.CANNOT_TELL, said)
+    return ClaimResult(verdict(clear == sorted(clear, reverse=True)), said)
 
 
-def overload_is_survived(records: Sequence[Record]) -> Outcome:
+def overload_is_survived(records: Sequence[Record]) -> ClaimResult:
     """Whether executors outlived rates that were not sustained."""
     there = [record for record in records if record.config.get("fault") == "none" and holds(record) is False]
     lost = [record for record in records if any("executor" in why and "lost" in why for why in _control_losses(record))]
@@ -137,10 +137,10 @@ def overload_is_survived(records: Sequence[Record]) -> Outcome:
     most = max((size for size in memory if size is not None), default=None)
     said = f"{len(lost)} of {len(there) + len(lost)} runs at rates that were too high lost an executor"
     said += "" if most is None else f"; executors held {most:,.0f} MB at most"
-    return Outcome(verdict(False if lost else True if len(there) > 1 else None), said)
+    return ClaimResult(verdict(False if lost else True if len(there) > 1 else None), said)
 
 
-def a_third_of_the_latency(records: Sequence[Record]) -> Outcome:
+def a_third_of_the_latency(records: Sequence[Record]) -> ClaimResult:
     """Latency at the most cores as a share of that at the fewest; the paper's cores differ by a factor of eight."""
     series = [
         one
@@ -157,10 +157,10 @@ def a_third_of_the_latency(records: Sequence[Record]) -> Outcome:
     if factor < PAPER_FACTOR:
         return not_testable(f"takes {PAPER_FACTOR:g} times the cores, as the paper had; here {said}")
     if not all(one.ratio for one in series):
-        return Outcome(Verdict.CANNOT_TELL, said)
+        return ClaimResult(ClaimVerdict.CANNOT_TELL, said)
     share = mean_of([one.step(*levels, True) for one, levels in zip(series, ends, strict=True)])
     found, p = between(share, -math.inf, math.log(PAPER_SHARE + NEARLY))
-    return Outcome(verdict(found), said, p)
+    return ClaimResult(verdict(found), said, p)
 
 
 def sustained_rates(records: Sequence[Record]) -> dict[float, list[bool]]:
@@ -186,37 +186,37 @@ def oversubscribed(records: Sequence[Record]) -> str:
 
 
 INPUT_RATE = (
-    Claim("Spark Streaming: the higher the rate, the larger the latency", "3.3, test 1, finding 1, figure 3",
+    PaperClaim("Spark Streaming: the higher the rate, the larger the latency", "3.3, test 1, finding 1, figure 3",
           Moves(NON_COMPUTE, RATE, remark=oversubscribed)),
-    Claim("Spark Streaming: latency rises little while rates are low, and much at the highest (205 ms more)",
+    PaperClaim("Spark Streaming: latency rises little while rates are low, and much at the highest (205 ms more)",
           "3.3, test 1, findings 1 and 3, figure 3", Steepest(NON_COMPUTE, RATE, repeated=3)),
-    Claim("Spark Streaming: the higher the rate, the more GC time", "3.3, test 1, finding 2, figure 4",
+    PaperClaim("Spark Streaming: the higher the rate, the more GC time", "3.3, test 1, finding 2, figure 4",
           Moves(GC, RATE, remark=oversubscribed)),
-    Claim("Spark Streaming: the higher the rate, the more CPU", "3.3, test 1, finding 2",
+    PaperClaim("Spark Streaming: the higher the rate, the more CPU", "3.3, test 1, finding 2",
           Moves(CPU, RATE, remark=oversubscribed)),
-    Claim("Spark Streaming: at the highest rate the CPU is not fully used (28.71 % on average)",
+    PaperClaim("Spark Streaming: at the highest rate the CPU is not fully used (28.71 % on average)",
           "3.3, test 1, finding 2", Lies(partial(busy, by=RATE), high=FULLY_USED)),
-    Claim("Spark Streaming: performance is stable up to a threshold of the rate, and drops beyond it",
+    PaperClaim("Spark Streaming: performance is stable up to a threshold of the rate, and drops beyond it",
           "3.3, test 1, finding 3, table 3", threshold),
-    Claim("Spark Streaming: execution time grows little at first, and much at the highest rate (a minute more)",
+    PaperClaim("Spark Streaming: execution time grows little at first, and much at the highest rate (a minute more)",
           "3.3, test 1, finding 3, table 3", Steepest(TASK_TIME, RATE, repeated=3)),
-    Claim("Spark Streaming: tasks hardly change between the second and the last but one rate",
+    PaperClaim("Spark Streaming: tasks hardly change between the second and the last but one rate",
           "3.3, test 1, finding 3, figure 5", Stays(TASKS, RATE, repeated=4, part=(1, -1))),
-    Claim("Spark Streaming: tasks become fewer at the highest rate", "3.3, test 1, finding 3, figure 5",
+    PaperClaim("Spark Streaming: tasks become fewer at the highest rate", "3.3, test 1, finding 3, figure 5",
           Moves(TASKS, RATE, repeated=2, part=(-2, None), rises=False)),
-    Claim("Spark Streaming: a rate that is too high does not cost an executor, thanks to back pressure",
+    PaperClaim("Spark Streaming: a rate that is too high does not cost an executor, thanks to back pressure",
           "3.3, test 1, finding 3", overload_is_survived),
 )  # fmt: skip
 EXECUTOR_CORES = (
-    Claim("Spark Streaming: the number of cores hardly changes the throughput", "3.3, test 2, finding 1, figure 6",
+    PaperClaim("Spark Streaming: the number of cores hardly changes the throughput", "3.3, test 2, finding 1, figure 6",
           Stays(THROUGHPUT, CORES, remark=oversubscribed)),
-    Claim("Spark Streaming: the more cores, the smaller the latency", "3.3, test 2, finding 2, figure 7",
+    PaperClaim("Spark Streaming: the more cores, the smaller the latency", "3.3, test 2, finding 2, figure 7",
           Moves(NON_COMPUTE, CORES, remark=oversubscribed, rises=False)),
-    Claim("Spark Streaming: with 16 cores instead of 2 the latency is a third", "3.3, test 2, finding 2, figure 7",
+    PaperClaim("Spark Streaming: with 16 cores instead of 2 the latency is a third", "3.3, test 2, finding 2, figure 7",
           a_third_of_the_latency),
-    Claim("Spark Streaming: the more cores, the more GC time", "3.3, test 2, finding 3, figure 8", gc_along_the_cores),
-    Claim("Spark Streaming: the more cores, the more CPU", "3.3, test 2, finding 3",
+    PaperClaim("Spark Streaming: the more cores, the more GC time", "3.3, test 2, finding 3, figure 8", gc_along_the_cores),
+    PaperClaim("Spark Streaming: the more cores, the more CPU", "3.3, test 2, finding 3",
           Moves(CPU, CORES, remark=oversubscribed)),
-    Claim("Spark Streaming: with the most cores the CPU is not fully used (31.05 % on average)",
+    PaperClaim("Spark Streaming: with the most cores the CPU is not fully used (31.05 % on average)",
           "3.3, test 2, finding 3", Lies(partial(busy, by=CORES), high=FULLY_USED)),
 )  # fmt: skip

@@ -117,7 +117,7 @@ def centre(values: Values) -> Interval | None:
 
 
 @dataclass(frozen=True)
-class Row:
+class PairedRow:
     """Both sides of one configuration, each by number of repetition; none of them empty."""
 
     before: Mapping[int, Between]
@@ -128,7 +128,7 @@ class Row:
             raise ValueError("a row has repetitions on both sides")
 
     @classmethod
-    def apart(cls, before: Values, after: Values) -> Row:
+    def apart(cls, before: Values, after: Values) -> PairedRow:
         """Two samples without blocks."""
         return cls(dict(enumerate(before)), dict(enumerate(after, start=len(before))))
 
@@ -137,7 +137,7 @@ class Row:
         """Whether both sides have the same repetitions."""
         return self.before.keys() == self.after.keys()
 
-    def in_pairs(self) -> Row:
+    def in_pairs(self) -> PairedRow:
         """The repetitions that both sides have, where these are the better part of one side and two at least; else all.
 
         A repetition is measured as a block: what both sides of it have in common says more than what one has alone.
@@ -146,11 +146,11 @@ class Row:
         if len(common) < max(2, min(len(self.before), len(self.after)) / 2):
             return self
         sides = [{number: side[number] for number in sorted(common)} for side in (self.before, self.after)]
-        return Row(*sides)
+        return PairedRow(*sides)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class EffectEstimate:
     """By how much the side after exceeds the one before, on average over the rows.
 
     `change`: with its 95 % interval, whose ends may be infinite. `n`: pairs, or repetitions of the smaller side of
@@ -173,7 +173,7 @@ class Estimate:
     rows: tuple[float, ...]
 
 
-def estimate(rows: Sequence[Row]) -> Estimate:
+def estimate(rows: Sequence[PairedRow]) -> EffectEstimate:
     """The difference over all rows. Raises ValueError when there is none."""
     if not rows:
         raise ValueError("no rows")
@@ -187,7 +187,7 @@ def estimate(rows: Sequence[Row]) -> Estimate:
     blur = abs(ends[1].mean - ends[0].mean) / 2
     low, high = (min(one.interval[0] for one in ends), max(one.interval[1] for one in ends))
     tails = [max(one.tail(0.0, below=below) for one in ends) for below in (True, False)]
-    return Estimate(
+    return EffectEstimate(
         change=Interval(value, min(low, value), max(high, value)),
         n=sum(min(len(row.before), len(row.after)) for row in rows),
         paired=all(row.paired for row in rows),
@@ -202,7 +202,7 @@ def estimate(rows: Sequence[Row]) -> Estimate:
     )
 
 
-def p_beyond(rows: Sequence[Row], margin: float) -> float:
+def p_beyond(rows: Sequence[PairedRow], margin: float) -> float:
     """How likely differences as close to none as these are, if the true one were `margin` or more either way.
 
     Two one-sided tests (Schuirmann 1987), twice the larger one: at most 0.05 where the 95 % interval lies within. Two
@@ -213,7 +213,7 @@ def p_beyond(rows: Sequence[Row], margin: float) -> float:
     return min(1.0, 2 * max(above, *(one.tail(margin, below=False, unknown=0.0) for one in ends)))
 
 
-def needed_pairs(found: Estimate, margin: float, alpha: float) -> int | None:
+def needed_pairs(found: EffectEstimate, margin: float, alpha: float) -> int | None:
     """With how many pairs in all a study like this would tell four times in five, at level `alpha`, if what was found
     is true: that there is a difference, or that it is less than `margin`; whichever takes fewer.
 
@@ -275,7 +275,7 @@ def _reach(n: int, alpha: float) -> float:
     return visible(1.0, 1 / math.sqrt(n), n - 1, alpha)
 
 
-def _ends(rows: Sequence[Row]) -> list[_Sides]:
+def _ends(rows: Sequence[PairedRow]) -> list[_Sides]:
     return [_Sides.of(rows, pick) for pick in (_lowest, _high)]
 
 
@@ -307,7 +307,7 @@ class _Sides:
     ranked: bool
 
     @classmethod
-    def of(cls, rows: Sequence[Row], pick: Callable[[Between], float]) -> _Sides:
+    def of(cls, rows: Sequence[PairedRow], pick: Callable[[Between], float]) -> _Sides:
         found = [
             tuple(np.array([pick(side[number]) for number in sorted(side)]) for side in (row.before, row.after))
             for row in rows

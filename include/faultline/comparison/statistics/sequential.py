@@ -50,7 +50,7 @@ class Method(StrEnum):
     RANKS = "signed ranks"
 
 
-class Outcome(StrEnum):
+class SequentialDecision(StrEnum):
     """What became of a comparison."""
 
     DIFFERS = "differs by at least"
@@ -60,12 +60,12 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Judged:
+class SequentialResult:
     """All looks together. `low`, `high`: every value of the difference that none of them excludes. `value`: the
     difference itself, NaN of no pairs. `looked`: pairs at the look that decided it, or None. `half`: half the width of
     the last look's own interval."""
 
-    outcome: Outcome
+    outcome: SequentialDecision
     value: float
     low: float
     high: float
@@ -144,14 +144,14 @@ def _bound(reached: Floats, may: int) -> float | None:
     return float(above.min()) if len(above) else None
 
 
-def judge(pairs: Sequence[Pair], limits: Bounds, method: Method, margin: Pair) -> Judged:
+def judge(pairs: Sequence[Pair], limits: Bounds, method: Method, margin: Pair) -> SequentialResult:
     """What the pairs say, in the order in which they were completed.
 
     `limits`: from `bounds`. `margin`: from where to where a difference is none that matters. Where a pair is an
     interval, what is said holds for each value in it: low bounds come from low ends, high ones from high ends.
     """
     low, high, half = -math.inf, math.inf, math.inf
-    outcome, looked = Outcome.OPEN, None
+    outcome, looked = SequentialDecision.OPEN, None
     for number in range(1, min(len(pairs), len(limits)) + 1):
         limit = limits[number - 1]
         if limit is None:
@@ -161,9 +161,9 @@ def judge(pairs: Sequence[Pair], limits: Bounds, method: Method, margin: Pair) -
         if max(low, lowest) <= min(high, highest):  # else one look contradicts another: what was known stays
             low, high = max(low, lowest), min(high, highest)
         if looked is None and (low > 0 or high < 0 or (margin[0] < low and high < margin[1])):
-            outcome = Outcome.WITHIN if margin[0] < low and high < margin[1] else Outcome.DIFFERS
+            outcome = SequentialDecision.WITHIN if margin[0] < low and high < margin[1] else SequentialDecision.DIFFERS
             looked = number
-    return Judged(outcome, middle(pairs, method), low, high, looked, half)
+    return SequentialResult(outcome, middle(pairs, method), low, high, looked, half)
 
 
 def interval(pairs: Sequence[Pair], limit: float, method: Method) -> Pair:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from faultline.engines.base import Commit
+from faultline.engines.protocol import Commit
 from faultline.system.errors import InfrastructureError
 
 # Of state stores. The in-memory one has names of its own for both.

@@ -11,7 +11,7 @@ from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.gc_log import EXECUTOR_FILE
 from faultline.engines.spark.hdfs import copy_logs, copy_state
-from faultline.engines.spark.shared import (
+from faultline.engines.spark.shared_storage import (
     CHECKPOINT,
     executor_logs,
     find_hdfs,
@@ -22,7 +22,7 @@ from faultline.engines.spark.shared import (
     remove_throwaway,
 )
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import AttemptPlan
+from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.run import Run
 from faultline.system.files import read_document
 from faultline.system.journal import events, read_journal

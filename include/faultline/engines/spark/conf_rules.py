@@ -18,9 +18,9 @@ from pathlib import Path
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import JVM_OPTIONS
 from faultline.system.errors import ConfigError
-from faultline.system.marks import RUN_MARK
+from faultline.system.process_tags import RUN_MARK
 from faultline.system.text import suggest
-from generators.login import LOGIN
+from generators.kafka_credentials import LOGIN
 
 KNOWN = Path(__file__).with_name("known_settings.json")
 SPARK_CONF = "spark_conf"

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from faultline.experiment.attempt import write_json
-from faultline.experiment.common import INSTALLED
+from faultline.experiment.common_parameters import INSTALLED
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.hashes import list_hash

@@ -8,22 +8,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
-from faultline.engines.running import Guardian, Program, Runtime, Sampler, Submission
+from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
+from faultline.engines.runtime import Program, Runtime, Sampler, StateGuardian, Submission
 from faultline.engines.spark import collect, standalone
-from faultline.engines.spark.compilers import to_usual
-from faultline.engines.spark.lineages import LineageKeeper
+from faultline.engines.spark.jit_priority import to_usual
 from faultline.engines.spark.live import LiveTraces
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.rest import DriverSampler
-from faultline.engines.spark.shared import CHECKPOINT, PROGRAMS, find_hdfs
+from faultline.engines.spark.shared_storage import CHECKPOINT, PROGRAMS, find_hdfs
+from faultline.engines.spark.state_epochs import StateEpochManager
 from faultline.engines.spark.traces import DETECTORS, detect, is_evidence, read_traces, without_effect
 from faultline.experiment.run import Run
 from faultline.system.endpoints import EMBEDDED, Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.files import read_document
 from faultline.system.settings import Settings, free_port, workers_of
-from faultline.system.target import endpoints_at
+from faultline.system.target_registry import endpoints_at
 
 if TYPE_CHECKING:
     from faultline.experiment.build import BuildSpec
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Spark:
-    """See `faultline.engines.base.Engine`. What reads a configuration is imported where it is asked for: the recorder
+    """See `faultline.engines.protocol.Engine`. What reads a configuration is imported where it is asked for: the recorder
     and the workload supervisor ask for an engine, too, and shall stay light."""
 
     name = "spark"
@@ -146,10 +146,10 @@ class Spark:
         return generator_job(run, runtime, tuple(arguments))
 
     def starting(self, run: Run) -> Callable[[], None]:
-        from faultline.engines.spark.compilers import HeldBack
+        from faultline.engines.spark.jit_priority import JitPriority
         from faultline.engines.spark.program_check import ProgramCheck
 
-        held_back = HeldBack(run.attempt).look
+        held_back = JitPriority(run.attempt).look
         if read_document(run.attempt.folder / "workload.json")["ends_itself"]:
             return held_back
         # A program that knows nothing of Faultline.
@@ -162,16 +162,16 @@ class Spark:
         return look
 
     def begun(self, run: Run, runtime: Runtime) -> None:
-        from faultline.engines.spark.compilers import HeldBack
+        from faultline.engines.spark.jit_priority import JitPriority
 
-        HeldBack(run.attempt).let_go()
+        JitPriority(run.attempt).let_go()
         to_usual(run.attempt, runtime)
 
     def sampler(self, run: Run) -> Sampler:
         return DriverSampler(run.attempt.id, _driver_ui(run))
 
-    def guardian(self, run: Run) -> Guardian | None:
-        return LineageKeeper(run.attempt, _driver_ui(run)) if run.plan.commit_mode == "none" else None
+    def guardian(self, run: Run) -> StateGuardian | None:
+        return StateEpochManager(run.attempt, _driver_ui(run)) if run.plan.commit_mode == "none" else None
 
     def progress(self, run: Run) -> Progress:
         there = find_hdfs(run.attempt)
@@ -207,10 +207,10 @@ class Spark:
     def is_evidence(self, log: str, line: str) -> bool:
         return is_evidence(log, line)
 
-    def detect(self, hit: Hit, traces: Traces) -> Seen | None:
+    def detect(self, hit: VictimGroup, traces: Traces) -> EngineEvent | None:
         return detect(hit, traces)
 
-    def without_effect(self, hit: Hit, traces: Traces) -> str | None:
+    def without_effect(self, hit: VictimGroup, traces: Traces) -> str | None:
         return without_effect(hit, traces)
 
 

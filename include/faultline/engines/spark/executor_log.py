@@ -55,7 +55,7 @@ class StateLoad:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class LogSnapshot:
     """A snapshot of one store reached the checkpoint."""
 
     wall_ns: int
@@ -70,7 +70,7 @@ class ExecutorEvents:
 
     launches: tuple[TaskLaunch, ...] = ()
     loads: tuple[StateLoad, ...] = ()
-    snapshots: tuple[Snapshot, ...] = ()
+    snapshots: tuple[LogSnapshot, ...] = ()
 
 
 @dataclass
@@ -80,7 +80,7 @@ class ExecutorLogReader:
     executor: str
     launches: list[TaskLaunch] = field(default_factory=list)
     loads: list[StateLoad] = field(default_factory=list)
-    snapshots: list[Snapshot] = field(default_factory=list)
+    snapshots: list[LogSnapshot] = field(default_factory=list)
     under_way: dict[str, bool] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
 
@@ -110,7 +110,7 @@ class ExecutorLogReader:
         elif saved := _SAVED.match(message):
             _, partition = _store(f"{logger} {message}", thread)
             version = int(saved.group(1))
-            self.snapshots.append(Snapshot(spark_instant_ns(instant), self.executor, partition, version))
+            self.snapshots.append(LogSnapshot(spark_instant_ns(instant), self.executor, partition, version))
         elif thread in self.under_way and _READS_STATE.match(message):
             self.under_way[thread] = True
 

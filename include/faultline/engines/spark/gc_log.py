@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from faultline.engines.base import Collections, Pause
+from faultline.engines.protocol import Collections, Pause
 
 EXECUTOR_FILE = "gc.log"
 # In the attempt's folder; `%p` becomes the process's id, since a restarted driver is another process.

@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from faultline.engines.base import Commit, Traces
+from faultline.engines.protocol import Commit, Traces
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.collect import application_folders, input_topic
 from faultline.engines.spark.driver_log import DriverEvents, parse_driver_log
 from faultline.engines.spark.executor_log import ExecutorLogReader, merge_events
-from faultline.engines.spark.shared import executor_logs, find_hdfs, find_shared
+from faultline.engines.spark.shared_storage import executor_logs, find_hdfs, find_shared
 from faultline.engines.spark.traces import drivers_logged, executors_logged, sampled
-from faultline.engines.supervised import epochs_of, lives_of
+from faultline.engines.supervisor_journal import epochs_of, lives_of
 from faultline.experiment.run import Run
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import JournalReader, Line

@@ -17,7 +17,7 @@ from faultline.engines.spark.rest import fetch_list
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
-from faultline.system.sockets import fetch
+from faultline.system.socket_owner import fetch
 
 # How Spark describes each job of a micro-batch.
 OF_A_BATCH = re.compile(r"\bbatch = \d+")

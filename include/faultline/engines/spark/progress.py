@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.engines.base import Commit, Offsets
+from faultline.engines.protocol import Commit, Offsets
 from faultline.engines.spark import checkpoint as on_disk
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
 from faultline.system.journal import events, read_journal
@@ -19,7 +19,7 @@ THERE_POLL_S = 0.02
 
 @dataclass(frozen=True)
 class CheckpointProgress:
-    """Of the query with this checkpoint and this journal of its listener; see `faultline.engines.base.Progress`.
+    """Of the query with this checkpoint and this journal of its listener; see `faultline.engines.protocol.Progress`.
 
     `there`: what `checkpoint` is a copy of, brought up to date before each look. `topic`: that of the input.
     """

@@ -7,10 +7,10 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from fault.sampling import RoleRule
+from fault.process_sampler import RoleRule
 from faultline.system.journal import Line
-from faultline.system.marks import load_option, run_option
-from faultline.system.sockets import fetch
+from faultline.system.process_tags import load_option, run_option
+from faultline.system.socket_owner import fetch
 
 
 def fetch_list(url: str) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 from faultline.engines.spark.conf_rules import OWNED, changed, megabytes, options_of
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
-from faultline.engines.spark.shared import PROGRAMS, SCRATCH, executor_options
+from faultline.engines.spark.shared_storage import PROGRAMS, SCRATCH, executor_options
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.topology_rules import (
@@ -21,10 +21,10 @@ from faultline.experiment.workloads.topology_rules import (
     first_executors,
     mechanisms_of,
 )
-from faultline.system.marks import run_option
+from faultline.system.process_tags import run_option
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
 from faultline.system.settings import HOST, Settings, is_open, load_settings
-from generators.login import LOGIN
+from generators.kafka_credentials import LOGIN
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 ROCKSDB = f"{_STATE}.RocksDBStateStoreProvider"

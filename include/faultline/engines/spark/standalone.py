@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
-from faultline.system.sockets import fetch_json
+from faultline.system.socket_owner import fetch_json
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import generators
-from faultline.engines.running import Program, Runtime, Submission, Supervised, write_program_configuration
+from faultline.engines.runtime import Program, Runtime, Submission, Supervised, write_program_configuration
 from faultline.engines.spark.collect import APPLICATION, WARM_UP_CHECKPOINT
-from faultline.engines.spark.compilers import to_spark
 from faultline.engines.spark.conf_rules import own_settings
 from faultline.engines.spark.distributions import distribution
-from faultline.engines.spark.lineages import lineage_files
+from faultline.engines.spark.jit_priority import to_spark
 from faultline.engines.spark.settings import (
     driver_settings,
     logging_option,
@@ -24,16 +23,17 @@ from faultline.engines.spark.settings import (
     workload_program,
     workload_settings,
 )
-from faultline.engines.spark.shared import CHECKPOINT, make_on_disk, make_shared, make_throwaway, place_of
+from faultline.engines.spark.shared_storage import CHECKPOINT, make_on_disk, make_shared, make_throwaway, place_of
 from faultline.engines.spark.standalone import GENERATOR_MEMORY_MB
+from faultline.engines.spark.state_epochs import lineage_files
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.common import MAX_RESTARTS
+from faultline.experiment.common_parameters import MAX_RESTARTS
 from faultline.experiment.config import Configuration
 from faultline.experiment.run import Run
 from faultline.system.kafka import kafka_options
-from faultline.system.marks import RUN_MARK, load_option, run_token
+from faultline.system.process_tags import RUN_MARK, load_option, run_token
 from faultline.system.secrets import HARNESS, login_file
-from generators.login import LOGIN
+from generators.kafka_credentials import LOGIN
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ def spark_submit_command(program: SparkProgram, master: str) -> list[str]:
 
 
 def submit(run: Run, runtime: Runtime) -> Submission:
-    """Writes what the program reads. See `faultline.engines.base.Engine`."""
+    """Writes what the program reads. See `faultline.engines.protocol.Engine`."""
     attempt, plan, config, settings = run.attempt, run.plan, run.config, run.there
     shared = make_shared(attempt, plan.endpoints) if plan.endpoints.elsewhere else None
-    by_spark = {**told_by_spark(run), "kafka_options": kafka_options(settings)}
+    by_spark = {**reported_by_spark(run), "kafka_options": kafka_options(settings)}
     told = write_program_configuration(run, by_spark)
     programs, ui_port = Path(plan.engine.programs), plan.engine.addresses["ui_port"]
     build = distribution(settings, config.spark_build)
@@ -112,7 +112,7 @@ def job_jars(attempt: Attempt, config: Configuration) -> dict[str, str]:
     return {"spark.jars": jars} if jars else {}
 
 
-def told_by_spark(run: Run) -> dict[str, Any]:
+def reported_by_spark(run: Run) -> dict[str, Any]:
     """What every program on Spark is told beside what the plan says."""
     attempt, plan, of_user = run.attempt, run.plan, run.config.kind.of_the_user
     throw_away, disk = plan.commit_mode == "none", plan.places.checkpoint_disk

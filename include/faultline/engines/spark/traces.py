@@ -12,19 +12,19 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from faultline.engines.base import Batch, Hit, Seen, Totals, Traces
 from faultline.engines.batches import read_batches
+from faultline.engines.protocol import Batch, EngineEvent, Totals, Traces, VictimGroup
 from faultline.engines.spark import driver_log, executor_log
 from faultline.engines.spark.collect import running_settings
 from faultline.engines.spark.driver_log import DriverEvents, LogLine, read_driver_logs
 from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_logs
 from faultline.engines.spark.gc_log import read_gc_logs
 from faultline.engines.spark.rest import spark_instant_ns
-from faultline.engines.supervised import FILE, driver_exited, epochs_of, lives_of
+from faultline.engines.supervisor_journal import FILE, driver_exited, epochs_of, lives_of
 from faultline.system.files import read_document
 from faultline.system.journal import Line, events, read_ended
-from faultline.system.processes import option_of
-from faultline.system.window import CLOCK_RESOLUTION_NS
+from faultline.system.measured_window import CLOCK_RESOLUTION_NS
+from faultline.system.process_ledger import option_of
 
 # How the interface names the driver among its executors.
 DRIVER = "driver"
@@ -65,26 +65,28 @@ def is_evidence(log: str, line: str) -> bool:
     return driver_log.is_driver_event(line) if log.startswith("driver-") else True
 
 
-def sampled(lines: Iterable[Line]) -> list[Seen]:
+def sampled(lines: Iterable[Line]) -> list[EngineEvent]:
     """Applications and executors that came, and executors that went, by the samples of the recorder.
 
     Of an executor that was given another `addTime` or `removeTime` later the last sample decides.
     """
-    applications: list[Seen] = []
-    added: dict[str, Seen] = {}
-    removed: dict[str, Seen] = {}
+    applications: list[EngineEvent] = []
+    added: dict[str, EngineEvent] = {}
+    removed: dict[str, EngineEvent] = {}
     for line, executor in _executors(lines):
         application, name = str(line.get("app_id")), str(executor["id"])
         if not applications or applications[-1].process != application:
             at = int(line["wall_ns"])
-            applications.append(Seen("answered", DRIVER, application, at, _REST, f"application {application} (REST)"))
+            applications.append(
+                EngineEvent("answered", DRIVER, application, at, _REST, f"application {application} (REST)")
+            )
         if name == DRIVER:
             continue
         for kind, known, field in (("registered", added, "addTime"), ("lost", removed, "removeTime")):
             if instant := executor.get(field):
                 text = f"{field} of executor {name} (REST)"
                 process = f"{application}/{name}"
-                known[process] = Seen(kind, "executor", process, spark_instant_ns(instant), _REST, text)
+                known[process] = EngineEvent(kind, "executor", process, spark_instant_ns(instant), _REST, text)
     return [*applications, *sorted(added.values(), key=_WHEN), *sorted(removed.values(), key=_WHEN)]
 
 
@@ -103,10 +105,10 @@ def totals_of(lines: Iterable[Line]) -> tuple[Totals, ...]:
     )
 
 
-def executors_logged(log: ExecutorEvents) -> list[Seen]:
+def executors_logged(log: ExecutorEvents) -> list[EngineEvent]:
     """Tasks that began, state that was read, and snapshots that were kept, by the executors' logs."""
     launches = [
-        Seen(
+        EngineEvent(
             "task_started",
             "executor",
             task.executor,
@@ -118,7 +120,7 @@ def executors_logged(log: ExecutorEvents) -> list[Seen]:
         for task in log.launches
     ]
     loads = [
-        Seen(
+        EngineEvent(
             "state_loaded",
             "executor",
             load.executor,
@@ -132,7 +134,7 @@ def executors_logged(log: ExecutorEvents) -> list[Seen]:
         if load.real
     ]
     snapshots = [
-        Seen(
+        EngineEvent(
             "snapshot",
             "executor",
             one.executor,
@@ -145,14 +147,14 @@ def executors_logged(log: ExecutorEvents) -> list[Seen]:
     return [*launches, *loads, *snapshots]
 
 
-def drivers_logged(log: DriverEvents) -> list[Seen]:
+def drivers_logged(log: DriverEvents) -> list[EngineEvent]:
     """Tasks that were lost, and connections that broke, by the drivers' logs."""
     kinds: tuple[tuple[str, Sequence[LogLine]], ...] = (
         ("task_lost", log.lost_tasks),
         ("disconnected", log.disconnects),
     )
     return [
-        Seen(kind, DRIVER, line.file.removesuffix(".log"), line.wall_ns, line.file, line.text)
+        EngineEvent(kind, DRIVER, line.file.removesuffix(".log"), line.wall_ns, line.file, line.text)
         for kind, lines in kinds
         for line in lines
     ]
@@ -210,12 +212,12 @@ _WHEN = attrgetter("wall_ns")
 # When Spark, or who watches over it, noticed a fault; by the role of what was hit.
 
 
-Detector = Callable[[Hit, Traces], Seen | None]
+Detector = Callable[[VictimGroup, Traces], EngineEvent | None]
 # Application, or None where nothing names it, and executor.
 Identity = tuple[str | None, str]
 
 
-def executor_removed(hit: Hit, traces: Traces) -> Seen | None:
+def executor_removed(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """`removeTime` in Spark's REST interface; of several victims the last one's.
 
     A victim is known by `--executor-id` and `--app-id` in its command line: a restarted driver is another
@@ -225,18 +227,18 @@ def executor_removed(hit: Hit, traces: Traces) -> Seen | None:
     return _removal(hit, traces, identities) or _epoch_given_up(hit, traces)
 
 
-def executors_of_worker_removed(hit: Hit, traces: Traces) -> Seen | None:
+def executors_of_worker_removed(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """`removeTime` of the executors that the worker hosted; the last one's."""
     hosted: list[Identity] = [(None, str(name)) for victim in hit.victims for name in victim.get("executors") or ()]
     return _removal(hit, traces, hosted) or _epoch_given_up(hit, traces)
 
 
-def task_lost(hit: Hit, traces: Traces) -> Seen | None:
+def task_lost(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """The first lost task in the driver's log."""
     return _first(hit, traces, "task_lost")
 
 
-def broker_disconnected(hit: Hit, traces: Traces) -> Seen | None:
+def broker_disconnected(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """The first line of the driver's log about a broken connection to the broker."""
     return _first(hit, traces, "disconnected")
 
@@ -251,13 +253,13 @@ DETECTORS: dict[str, Detector] = {
 }
 
 
-def detect(hit: Hit, traces: Traces) -> Seen | None:
+def detect(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """What tells of the loss; None when nothing does, or all of it came at another time."""
     detector = DETECTORS.get(hit.role)
     return None if detector is None else detector(hit, traces)
 
 
-def without_effect(hit: Hit, traces: Traces) -> str | None:
+def without_effect(hit: VictimGroup, traces: Traces) -> str | None:
     """Why a loss changed nothing: the worker was idle, or there was none of the run's on it."""
     if hit.role == "python_worker" and task_lost(hit, traces) is None:
         return "no task was lost"
@@ -273,7 +275,7 @@ def identity_of(victim: Mapping[str, Any]) -> Identity | None:
     return None if name is None else (option_of(command, "--app-id"), name)
 
 
-def _removal(hit: Hit, traces: Traces, identities: Sequence[Identity]) -> Seen | None:
+def _removal(hit: VictimGroup, traces: Traces, identities: Sequence[Identity]) -> EngineEvent | None:
     """The last removal of these executors; without any identity the first removal after t0."""
     removed = {one.process: one for one in traces.of("lost") if hit.span.holds(one.wall_ns)}
     if not removed:
@@ -290,20 +292,20 @@ def _removal(hit: Hit, traces: Traces, identities: Sequence[Identity]) -> Seen |
     return replace(max(known, key=lambda one: one.wall_ns), text=f"removeTime of executor {names} (REST)")
 
 
-def _application_at(hit: Hit, traces: Traces) -> str | None:
+def _application_at(hit: VictimGroup, traces: Traces) -> str | None:
     """The application that ran when the fault came: the last one that had answered by t0, else the first."""
     answered = traces.of("answered")
     before = [one for one in answered if one.wall_ns <= hit.span.t0_ns + CLOCK_RESOLUTION_NS]
     return next((one.process for one in [*before[::-1], *answered]), None)
 
 
-def _epoch_given_up(hit: Hit, traces: Traces) -> Seen | None:
+def _epoch_given_up(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """In commit mode `none` the supervisor ends the query on a loss, at times before the recorder's next sample."""
     for epoch in traces.epochs:
         if hit.span.holds(epoch.began_ns):
-            return Seen("lost", "executor", "", epoch.began_ns, FILE, f"lineage {epoch.number}: {epoch.reason}")
+            return EngineEvent("lost", "executor", "", epoch.began_ns, FILE, f"lineage {epoch.number}: {epoch.reason}")
     return None
 
 
-def _first(hit: Hit, traces: Traces, kind: str) -> Seen | None:
+def _first(hit: VictimGroup, traces: Traces, kind: str) -> EngineEvent | None:
     return next((one for one in traces.of(kind) if hit.span.holds(one.wall_ns)), None)

@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import Field
 
 from fault.plan import PlannedFault
-from faultline.experiment.common import Common
-from faultline.experiment.preparations import Prepared
-from faultline.experiment.workloads.base import Parameters, Workload
+from faultline.experiment.common_parameters import Common
+from faultline.experiment.prerequisites import Prepared
 from faultline.experiment.workloads.known_truth_script import parse_script, require_fit
+from faultline.experiment.workloads.protocol import Parameters, Workload
 
 
 class TruthParameters(Parameters):
@@ -20,7 +20,7 @@ class TruthParameters(Parameters):
     truth: dict[str, Any] | None = Field(None, description="Script of `known_truth`: the values it plants.")
 
 
-class KnownTruth(Workload[TruthParameters]):
+class GroundTruthWorkload(Workload[TruthParameters]):
     """Answer each record by a script (`truth`), without Spark, to check the measuring chain."""
 
     name = "known_truth"
@@ -71,4 +71,4 @@ class KnownTruth(Workload[TruthParameters]):
         }
 
 
-WORKLOADS = (KnownTruth(),)
+WORKLOADS = (GroundTruthWorkload(),)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from faultline.experiment.common import HIGHEST_RATE, Common
-from faultline.experiment.preparations import Filling, Prepared
-from faultline.experiment.workloads.base import MAX_RATE, Workload
+from faultline.experiment.common_parameters import HIGHEST_RATE, Common
+from faultline.experiment.prerequisites import PreloadGoal, Prepared
 from faultline.experiment.workloads.nexmark_events import (
     AWAITING_TIME,
     ENGINE_DEFAULTS,
@@ -24,6 +23,7 @@ from faultline.experiment.workloads.nexmark_events import (
     rules,
     take_events,
 )
+from faultline.experiment.workloads.protocol import MAX_RATE, Workload
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
 
@@ -100,10 +100,10 @@ class Nexmark(Workload[NexmarkParameters]):
         """What comes last closes windows, and the batch that has taken it in shows the next one where time stands."""
         return 2 if own.query in AWAITING_TIME else 1
 
-    def filling(self, own: NexmarkParameters, common: Common) -> Filling | None:
+    def filling(self, own: NexmarkParameters, common: Common) -> PreloadGoal | None:
         if own.source == "kafka":
             return None
-        return Filling(
+        return PreloadGoal(
             offsets={"0": preload_batches(own) * batch_events(own) + 1},
             runs=2 if own.preload_events else 1,
             what=f"{own.preload_events} events of preload_events" if own.preload_events else "the first batch",

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from faultline.experiment.common import HIGHEST_RATE, Common
-from faultline.experiment.workloads.base import EventTime
+from faultline.experiment.common_parameters import HIGHEST_RATE, Common
+from faultline.experiment.workloads.protocol import EventTime
 from generators.curve import NANOSECONDS, Piece, parse_curve
-from generators.journal import InputError
+from generators.send_progress import InputError
 
 QUERIES = tuple(f"q{number}" for number in range(24))
 # Events per second of event time.

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
-from faultline.experiment.common import Common
-from faultline.experiment.workloads.base import PRIMER_LINES, WARM_UP_BATCHES, Parameters, Workload
+from faultline.experiment.common_parameters import Common
+from faultline.experiment.workloads.protocol import PRIMER_LINES, WARM_UP_BATCHES, Parameters, Workload
 
 # Terms of the series that the primer asks for at most; it is worked through twice, some seconds of one core.
 PRIMER_TERMS = 10_000_000

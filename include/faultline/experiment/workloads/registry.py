@@ -15,8 +15,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 import faultline.experiment.workloads as package
-from faultline.experiment.common import Common
-from faultline.experiment.workloads.base import CAPABILITIES, Parameters, Workload
+from faultline.experiment.common_parameters import Common
+from faultline.experiment.workloads.protocol import CAPABILITIES, Parameters, Workload
 
 Found = tuple[str, Workload[Any]]
 

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from fault.plan import PlannedFault
-from faultline.experiment.common import Common, same_path_everywhere
-from faultline.experiment.preparations import Prepared
-from faultline.experiment.workloads.base import EventTime, Workload
+from faultline.experiment.common_parameters import Common, same_path_everywhere
+from faultline.experiment.prerequisites import Prepared
+from faultline.experiment.workloads.protocol import EventTime, Workload
 
 BUILT_IN_PRICES = "five-companies"
 # Windows that hold one record; each costs a row of state.

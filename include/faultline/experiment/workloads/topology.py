@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fault.registry import ACTIONS
-from faultline.experiment.common import Common
-from faultline.experiment.preparations import Companion, Prepared
-from faultline.experiment.workloads.base import Workload, primer_records
+from faultline.experiment.common_parameters import Common
+from faultline.experiment.prerequisites import Companion, Prepared
+from faultline.experiment.workloads.protocol import Workload, primer_records
 from faultline.experiment.workloads.topology_rules import (
     CONTROL,
     DEFAULTS,

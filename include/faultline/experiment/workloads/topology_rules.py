@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from faultline.experiment.common import FINDINGS, REPEATED, SHORT
-from faultline.experiment.workloads.base import Parameters
+from faultline.experiment.common_parameters import FINDINGS, REPEATED, SHORT
+from faultline.experiment.workloads.protocol import Parameters
 from faultline.system.text import nearest
 
 STAGES = ("source", "split", "count", "persist")
@@ -58,7 +58,7 @@ class TopologyParameters(Parameters):
     )
 
 
-class Rules(BaseModel):
+class TopologyRules(BaseModel):
     """What differs from these values may be given in `topology`. Queues in tuples, times in seconds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -96,23 +96,25 @@ def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:
     Raises ValueError with one line that names the key and the remedy.
     """
     for key in value:
-        if key not in Rules.model_fields:
-            near = nearest(str(key), Rules.model_fields)
-            raise ValueError(f"topology.{key}: unknown; use {near or ', '.join(Rules.model_fields)}")
+        if key not in TopologyRules.model_fields:
+            near = nearest(str(key), TopologyRules.model_fields)
+            raise ValueError(f"topology.{key}: unknown; use {near or ', '.join(TopologyRules.model_fields)}")
     try:
-        rules = Rules.model_validate(dict(value))
+        rules = TopologyRules.model_validate(dict(value))
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
-        default = Rules.model_fields[key].default
+        default = TopologyRules.model_fields[key].default
         told = first["msg"].removeprefix("Input should be ")
         raise ValueError(f"topology.{key}: {value[key]!r} is refused; give {told}, such as {default}") from None
-    return {key: got for key, got in rules.model_dump().items() if got != Rules.model_fields[key].default} or None
+    return {
+        key: got for key, got in rules.model_dump().items() if got != TopologyRules.model_fields[key].default
+    } or None
 
 
-def rules_of(own: TopologyParameters) -> Rules:
+def rules_of(own: TopologyParameters) -> TopologyRules:
     """The rules of a configuration, complete."""
-    return Rules.model_validate(own.topology or {})
+    return TopologyRules.model_validate(own.topology or {})
 
 
 def parallelism(text: str) -> dict[str, int]:

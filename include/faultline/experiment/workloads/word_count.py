@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.experiment.common import Common
-from faultline.experiment.preparations import Prepared
-from faultline.experiment.workloads.base import Parameters, Workload
+from faultline.experiment.common_parameters import Common
+from faultline.experiment.prerequisites import Prepared
+from faultline.experiment.workloads.protocol import Parameters, Workload
 
 
 class WordCount(Workload[Parameters]):

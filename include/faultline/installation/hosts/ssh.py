@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fault.shipping import boot_command
+from fault.remote_bootstrap import boot_command
 from faultline.installation.hosts.layout import disk_of, folder_of
 from faultline.system.endpoints import Host
 from faultline.system.files import write_json, write_private

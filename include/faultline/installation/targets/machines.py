@@ -27,7 +27,7 @@ PROBE = f"{PREFIX}probe-"
 
 
 @dataclass(frozen=True)
-class Clock:
+class ClockOffsetBound:
     """Against this machine's, in ms: it is so far ahead, give or take."""
 
     ahead_ms: float
@@ -41,19 +41,19 @@ class Clock:
         return abs(self.ahead_ms) - self.uncertain_ms > by_ms
 
 
-def clock_of(looks: Iterable[tuple[float, float, float]], coarse_ms: float) -> Clock:
+def clock_of(looks: Iterable[tuple[float, float, float]], coarse_ms: float) -> ClockOffsetBound:
     """From the look that took the shortest time. `looks`: this machine's time before and after, and the time that was
     given meanwhile, in ms; `coarse_ms`: how coarse that one is, being the last tick before."""
     before, after, given = min(looks, key=lambda one: one[1] - one[0])
-    return Clock(given + coarse_ms / 2 - (before + after) / 2, (after - before) / 2 + coarse_ms / 2)
+    return ClockOffsetBound(given + coarse_ms / 2 - (before + after) / 2, (after - before) / 2 + coarse_ms / 2)
 
 
-def clock_of_all(clocks: Iterable[Clock]) -> Clock:
+def clock_of_all(clocks: Iterable[ClockOffsetBound]) -> ClockOffsetBound:
     """Of servers each of which gives the time for a part: whatever any of their clocks may be is within it."""
     known = list(clocks)
     least = min(one.ahead_ms - one.uncertain_ms for one in known)
     most = max(one.ahead_ms + one.uncertain_ms for one in known)
-    return Clock((least + most) / 2, (most - least) / 2)
+    return ClockOffsetBound((least + most) / 2, (most - least) / 2)
 
 
 # ---- Hosts, over SSH ----
@@ -65,8 +65,8 @@ def greeted(host: Mapping[str, Any], connection: str) -> str:
     Raises ConfigError for a login or a host key that is refused, InfrastructureError for a host that is away, or where
     the agent does not start.
     """
-    from fault.connection import SshChannel  # the SSH library takes its time
     from fault.injector import clock_offset
+    from fault.ssh_connection import SshChannel  # the SSH library takes its time
 
     (there,) = remote_hosts({connection: host}).values()
     try:
@@ -74,7 +74,7 @@ def greeted(host: Mapping[str, Any], connection: str) -> str:
             found = clock_offset(asked)
     except FaultError as error:
         raise _refused(error, host, connection) from None
-    clock = Clock(found.offset_s * 1000, found.round_trip_s * 1000 / 2)
+    clock = ClockOffsetBound(found.offset_s * 1000, found.round_trip_s * 1000 / 2)
     return f"{there.user}@{there.host}:{there.port} lets the agent in, {clock}"
 
 
@@ -136,7 +136,7 @@ def require_folder(folder: Path, connection: str) -> None:
         )
 
 
-def _clock(make: Callable[[], object], changed_ms: Callable[[], float], coarse_ms: float) -> Clock:
+def _clock(make: Callable[[], object], changed_ms: Callable[[], float], coarse_ms: float) -> ClockOffsetBound:
     """Of what `make` makes. `changed_ms`: when that was, by the storage's clock."""
 
     def look() -> tuple[float, float, float]:
@@ -147,7 +147,7 @@ def _clock(make: Callable[[], object], changed_ms: Callable[[], float], coarse_m
     return clock_of([look() for _ in range(LOOKS)], coarse_ms)
 
 
-def _of_folder(folder: Path) -> Clock:
+def _of_folder(folder: Path) -> ClockOffsetBound:
     file = folder / f"{PROBE}{secrets.token_hex(6)}"
     try:
         return _clock(lambda: file.write_bytes(b"?"), lambda: file.stat().st_mtime_ns / 1e6, TICK_MS)
@@ -155,7 +155,7 @@ def _of_folder(folder: Path) -> Clock:
         file.unlink(missing_ok=True)
 
 
-def _of_hdfs(folder: HdfsFolder) -> Clock:
+def _of_hdfs(folder: HdfsFolder) -> ClockOffsetBound:
     """Of folders, which the name node makes by itself: a file would also wait for where it lies."""
     if folder.changed_ms() is None:
         raise ConfigError(f"storage: {folder.url}: is not there; make it (hdfs dfs -mkdir)")

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fault.identity import KAFKA_HOST
-from faultline.installation.targets.kafka import Broker, worked
+from faultline.installation.targets.kafka_preflight import TargetBroker, worked
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import FaultlineError
 from faultline.system.journal import Line
 
 
-def broker_of(endpoints: Endpoints) -> Broker:
+def broker_of(endpoints: Endpoints) -> TargetBroker:
     """The target's, as an attempt logs in there."""
-    return Broker(endpoints.kafka, Path(endpoints.logins), f"of {endpoints.target}")
+    return TargetBroker(endpoints.kafka, Path(endpoints.logins), f"of {endpoints.target}")
 
 
 def ask(endpoints: Endpoints, note: Callable[[Line], object]) -> None:

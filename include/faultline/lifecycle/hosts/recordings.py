@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fault.connection import RemoteHost, SshChannel
 from fault.errors import FaultError
-from fault.host_acts import name_of, neighbour_mark
+from fault.host_faults import name_of, neighbour_mark
 from fault.identity import KAFKA, WORKER
 from fault.injector import clock_offset
-from fault.sampling import RoleRule
+from fault.process_sampler import RoleRule
+from fault.ssh_connection import RemoteHost, SshChannel
 from faultline.experiment.run import Run
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import make_folder, write_whole
 from faultline.system.journal import Line, read_ended
-from faultline.system.marks import NEIGHBOURS, ROLES, SERVICES, instance_option
+from faultline.system.process_tags import NEIGHBOURS, ROLES, SERVICES, instance_option
 from faultline.system.ssh_hosts import remote_hosts
 
 # Beyond the experiment, for its start and its drain; then a recording whose end nobody told ends by itself.

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from fault.plan import PlannedFault
-from faultline.engines.base import Offsets, offsets_by_partition
+from faultline.engines.protocol import Offsets, offsets_by_partition
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.common import SECONDS_AFTER_FAULT, baseline_commits
-from faultline.experiment.plan import Aim
-from faultline.lifecycle.assignment import Assignment
+from faultline.experiment.attempt_plan import FaultPhase
+from faultline.experiment.common_parameters import SECONDS_AFTER_FAULT, baseline_commits
+from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.lifecycle.window.signals import Load, SignalReader, Trouble, limits_before, normal_since, steady
 from faultline.records.judge.steady import Limits
 from faultline.system.errors import InfrastructureError
@@ -60,7 +60,7 @@ class MeasuredWindow:
     """The window of one run, from its gate on. `reader`: None where no commits are looked at while it lasts."""
 
     def __init__(
-        self, attempt: Attempt, journal: Journal, t0: Instant, assignment: Assignment, reader: SignalReader | None
+        self, attempt: Attempt, journal: Journal, t0: Instant, assignment: SchedulerInput, reader: SignalReader | None
     ) -> None:
         self._attempt, self._journal, self._rules, self._reader = attempt, journal, assignment, reader
         self._commits = baseline_commits(assignment.checkpoint_interval_s)
@@ -134,7 +134,7 @@ class MeasuredWindow:
         earliest_s = max(planned.earliest_s, ready_s) if planned.index == 0 else ready_s
         return replace(planned, earliest_s=earliest_s)
 
-    def aim(self, index: int, ready: Instant | None) -> Aim | None:
+    def aim(self, index: int, ready: Instant | None) -> FaultPhase | None:
         """When injection `index` comes in its cycle; commits are counted only where they were not waited for before."""
         aim = self._rules.aim
         if aim is None:
@@ -228,7 +228,7 @@ class MeasuredWindow:
         return end
 
 
-def load_of(attempt: Attempt, assignment: Assignment) -> Load | None:
+def load_of(attempt: Attempt, assignment: SchedulerInput) -> Load | None:
     """What the generator sends, where the window depends on how it is processed; None where it does not.
 
     Raises InfrastructureError when the generator did not prime the topic.

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from faultline.engines.base import Offsets, covers
+from faultline.engines.protocol import Offsets, covers
 from faultline.records.judge.steady import HELD_SHARE, Drift, Limits, limits_from, steady_stretch
 from faultline.system.journal import Instant
 
 if TYPE_CHECKING:
-    from faultline.engines.base import Progress
+    from faultline.engines.protocol import Progress
 
 NS = 1_000_000_000
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from faultline.engines.running import Program
+from faultline.engines.runtime import Program
 from faultline.engines.spark.submission import SparkProgram, spark_submit_command
-from faultline.installation.targets.said import Said
+from faultline.installation.targets.connection_specs import ConnectionSpec
 from faultline.lifecycle.hooks import PlainHooks
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
 from faultline.system.ssh_hosts import check_ssh_host, ssh_hosts
-from faultline.system.target import Target
+from faultline.system.target_registry import Target
 
 
 class ExternalHooks(PlainHooks):
@@ -25,7 +25,7 @@ class ExternalHooks(PlainHooks):
         super().__init__(settings)
         self._request, self._cancel = request, cancel
 
-    def _connection(self, conn_id: str) -> Said:
+    def _connection(self, conn_id: str) -> ConnectionSpec:
         text = self._request["connections"].get(conn_id)
         name = f"{self._request['prefix']}{conn_id}"
         if text is None:
@@ -34,7 +34,7 @@ class ExternalHooks(PlainHooks):
         extra = found.get("extra") or {}
         known = {key: found.get(key) for key in ("host", "port", "login", "password")}
         extra = json.loads(extra) if isinstance(extra, str) else extra
-        return Said(name, found.get("conn_type") or "", **known, extra=extra)
+        return ConnectionSpec(name, found.get("conn_type") or "", **known, extra=extra)
 
     def kafka_admin(self) -> Any:
         from confluent_kafka.admin import AdminClient

@@ -27,13 +27,13 @@ import psutil
 
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.cell import EXPERIMENT
-from faultline.installation.users import owner_of, steps_may_begin, take_environment
-from faultline.system.environment import clean_environment
+from faultline.installation.service_users import owner_of, steps_may_begin, take_environment
+from faultline.system.child_environment import clean_environment
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.files import write_whole
-from faultline.system.locks import FileLock, Hold
-from faultline.system.marks import INSTANCE_MARK
-from faultline.system.processes import end_processes, process_of, read_ledger
+from faultline.system.locks import FileLock, LockHold
+from faultline.system.process_ledger import end_processes, process_of, read_ledger
+from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import Settings, instance
 
 
@@ -49,7 +49,7 @@ class FailedError(FaultlineError):
     """The task has failed, and another try would fail the same way."""
 
 
-PROGRAM = "faultline.orchestration.external.work"
+PROGRAM = "faultline.orchestration.external.task_execution"
 Request = Mapping[str, Any]
 # Takes a word for the task: {"log": line}, {"wait": path}, or at last {"outcome": …}.
 Tell = Callable[[dict[str, Any]], None]
@@ -129,12 +129,12 @@ class Work:
             if not self.is_running():
                 self.begun.unlink(missing_ok=True)
 
-    def turn(self) -> contextlib.AbstractContextManager[Hold]:
+    def turn(self) -> contextlib.AbstractContextManager[LockHold]:
         """Whoever decides whether to begin the work does so alone."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / f"{self.name}.turn").held()
 
-    def hold(self, *, shared: bool = False, limit_s: float = 0.0) -> contextlib.AbstractContextManager[Hold]:
+    def hold(self, *, shared: bool = False, limit_s: float = 0.0) -> contextlib.AbstractContextManager[LockHold]:
         """The work's lock, which a process that inherits its descriptor holds as long as it lives."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / f"{self.name}.lock").held(shared=shared, limit_s=limit_s)

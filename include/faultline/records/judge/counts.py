@@ -23,8 +23,8 @@ from faultline.records.judge.signals import Signals
 from faultline.records.record import AuditPart, KeysPart, LatePart, StagesPart, StateBytes
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Events, Line
-from faultline.system.window import Window
-from generators.state import WORD_CHARACTERS
+from faultline.system.measured_window import Window
+from generators.state_preload import WORD_CHARACTERS
 from generators.zipf import estimate_exponent, words_of
 
 # A counter is a 64-bit integer, and so is each of the two sums that a row of the state may have beside it.

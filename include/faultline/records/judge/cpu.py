@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from faultline.records.judge.samples import OtherHost
-from faultline.records.record import CpuBesides, CpuPerMillion
-from faultline.system.marks import ENGINE, ROLES, SERVICES, WORKERS
-from faultline.system.window import NS
+from faultline.records.record import BackgroundCpuPart, CpuPerMillion
+from faultline.system.measured_window import NS
+from faultline.system.process_tags import ENGINE, ROLES, SERVICES, WORKERS
 
 # A process is taken as alive this long after a sample: samples come each second, and may be late.
 ALIVE_NS = 1_500_000_000
@@ -59,7 +59,7 @@ def seconds_per_million(used: Mapping[str, float | None], throughput_rps: float 
     return CpuPerMillion(engine=engine, workers=workers)
 
 
-def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> CpuBesides:
+def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> BackgroundCpuPart:
     """Mean cores in [start, end] that the experiment did not get: used by `others`, and `stolen` by the machine's host.
 
     `others` is what all processes of the machine used without those of the experiment, its own recorder and conductor
@@ -71,7 +71,7 @@ def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_n
     own = {role: float(values[1] - values[0]) for role, values in used.items()}
     services = own.pop(SERVICES, None)
     total = {name: grown(machine, name, window) for name in ("busy_s", "stolen_s")}
-    return CpuBesides(
+    return BackgroundCpuPart(
         others=None if total["busy_s"] is None else max(0.0, (total["busy_s"] - sum(own.values())) / seconds),
         services=None if services is None else services / seconds,
         recorder=own["recorder"] / seconds if "recorder" in own else None,
@@ -80,14 +80,14 @@ def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_n
 
 
 @dataclass(frozen=True)
-class Taken:
+class BackgroundLoad:
     """Cores that others of the machine and its host took together: on average, and in the worst `WORST_S` seconds."""
 
     mean: float
     worst: float
 
 
-def taken(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> Taken | None:
+def taken(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> BackgroundLoad | None:
     """What the experiment did not get in [start, end], by the machine's counters and those of its own processes.
 
     None where the machine was not sampled. What the system does not count as stolen is taken as none.
@@ -101,7 +101,7 @@ def taken(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns:
     course = busy - own + (0.0 if stolen is None else stolen)
     span = min(WORST_S, len(instants) - 1)
     mean = float(course[-1] - course[0]) / (len(instants) - 1)
-    return Taken(max(0.0, mean), max(0.0, float((course[span:] - course[:-span]).max()) / span))
+    return BackgroundLoad(max(0.0, mean), max(0.0, float((course[span:] - course[:-span]).max()) / span))
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def _by_process(processes: pd.DataFrame, roles: Sequence[str]) -> Iterator[tuple
 
 def taken_anywhere(
     machine: pd.DataFrame, processes: pd.DataFrame, hosts: Sequence[OtherHost], start_ns: int, end_ns: int
-) -> Taken | None:
+) -> BackgroundLoad | None:
     """What others took of the machine that they took most of, among those that do not tell what was lost to them.
     `machine`: this one's samples; `processes`: of all."""
     known = [
@@ -256,7 +256,7 @@ def taken_anywhere(
         for samples, own in _machines(machine, processes, hosts)
         if lost(samples, own, start_ns, end_ns) is None and (found := taken(samples, own, start_ns, end_ns)) is not None
     ]
-    return None if not known else Taken(max(one.mean for one in known), max(one.worst for one in known))
+    return None if not known else BackgroundLoad(max(one.mean for one in known), max(one.worst for one in known))
 
 
 def lost_anywhere(

@@ -21,7 +21,7 @@ from faultline.records.judge.signals import Signals
 from faultline.records.judge.steady import HELD_SHARE, Limits, limits_from
 from faultline.records.judge.tuples import MS, NEVER, due_spacing_s, nearest_rank
 from faultline.records.record import RecoveryPart
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
 
 Ints = npt.NDArray[np.int64]
 
@@ -125,7 +125,7 @@ def limits_of(
 
 
 @dataclass(frozen=True)
-class End:
+class RecoveryEnd:
     """How a recovery ended. `t6_ns`, `t7_ns`: None where they were not seen. `out_ns`: the last instant before the end
     at which something was out of its bound, the signal's itself when nothing was seen. `out`: what it was."""
 
@@ -145,7 +145,7 @@ def end_of(
     produced_until_ns: int,
     watched_until_ns: int,
     until_ns: int | None = None,
-) -> End:
+) -> RecoveryEnd:
     """The end of the recovery from a fault at `t0_ns`.
 
     `bins`: start_ns, end_ns, lag, sorted. `produced_until_ns`: where what is produced stops to tell (the load's end, or
@@ -155,7 +155,7 @@ def end_of(
     watched = bins[bins["end_ns"] <= watched_until_ns]
     if t5_ns is None:
         out_ns = max(t0_ns, _before(watched["end_ns"], t0_ns, until_ns), _before(cells.late_ns, t0_ns, until_ns))
-        return End(None, None, out_ns, "no commit covered what was there at the fault")
+        return RecoveryEnd(None, None, out_ns, "no commit covered what was there at the fault")
     t6_ns = lag_back_ns(watched, limits, t5_ns, watched_until_ns)
     if limits.latency_ms is None:
         return _end_by_lag(watched, limits, t0_ns=t0_ns, t5_ns=t5_ns, t6_ns=t6_ns, until_ns=until_ns)
@@ -169,16 +169,16 @@ def end_of(
     end_ns = until_ns if t7_ns is None else t7_ns
     lates = _before(cells.late_ns[judged], t0_ns, end_ns)
     out_ns, out = max((lates, "tuples later than L*"), *_lags_out(watched, limits, t0_ns, t5_ns, end_ns, t7_ns))
-    return End(t6_ns, t7_ns, max(out_ns, t0_ns), out if out_ns > t0_ns else "nothing")
+    return RecoveryEnd(t6_ns, t7_ns, max(out_ns, t0_ns), out if out_ns > t0_ns else "nothing")
 
 
 def _end_by_lag(
     watched: pd.DataFrame, limits: Limits, *, t0_ns: int, t5_ns: int, t6_ns: int | None, until_ns: int | None
-) -> End:
+) -> RecoveryEnd:
     """Where no output tells what it is of: it is over once lag is back."""
     end_ns = until_ns if t6_ns is None else t6_ns
     out_ns, out = max(_lags_out(watched, limits, t0_ns, t5_ns, end_ns, t6_ns))
-    return End(t6_ns, t6_ns, max(out_ns, t0_ns), out if out_ns > t0_ns else "nothing")
+    return RecoveryEnd(t6_ns, t6_ns, max(out_ns, t0_ns), out if out_ns > t0_ns else "nothing")
 
 
 def _lags_out(

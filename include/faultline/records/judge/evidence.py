@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fault.plan import PlannedFault
-from faultline.engines.base import Engine, Traces
+from faultline.engines.protocol import Engine, Traces
 from faultline.engines.registry import engine_at
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.attempt_plan import AttemptPlan, read_plan
 from faultline.experiment.cell import SweepId
 from faultline.experiment.config import Configuration
-from faultline.experiment.plan import AttemptPlan, read_plan
 from faultline.records.judge.journals import ConductorLog, GeneratorLog, read_conductor, read_generator
 from faultline.records.judge.samples import (
-    Clock,
+    HostClock,
     OtherHost,
     all_processes,
     clocks_of,
@@ -36,7 +36,7 @@ from faultline.records.judge.samples import (
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.journal import Events, Line, read_files
-from faultline.system.window import jump_ms
+from faultline.system.measured_window import jump_ms
 
 DOCUMENTS = ("gate.json", "attempt.json")
 OPTIONAL = ("harvest/notes.json", "harvest_config.json", "stored.json")
@@ -69,7 +69,7 @@ class AttemptFile(BaseModel):
 
 
 @dataclass(frozen=True)
-class Gate:
+class BarrierOpening:
     """T0 on both clocks of the host, in nanoseconds."""
 
     t0_wall_ns: int
@@ -88,13 +88,13 @@ class Evidence:
     `stored`: what was read back from its store; None where nothing was. `recorder_death`: why samples are missing; None
     where none are. `processes`: of all hosts; this one's own are those of the host "". `broker_ahead_ms`: by how much
     the broker's clock was ahead, which latencies end by; None where the engine's own ends them. `clock_jump_ms`: see
-    `faultline.system.window`. `not_measured`: figures that could not be told of a job, or where it ran, and why.
+    `faultline.system.measured_window`. `not_measured`: figures that could not be told of a job, or where it ran, and why.
     """
 
     folder: Path
     attempt: AttemptFile
     planned: tuple[PlannedFault, ...]
-    gate: Gate
+    gate: BarrierOpening
     engine: Engine
     traces: Traces
     generator: GeneratorLog
@@ -106,7 +106,7 @@ class Evidence:
     processes: pd.DataFrame
     machine: pd.DataFrame
     hosts: tuple[OtherHost, ...]
-    clocks: Mapping[str, Clock]
+    clocks: Mapping[str, HostClock]
     records: pd.DataFrame
     broker_ahead_ms: int | None
     clock_jump_ms: float | None
@@ -148,7 +148,7 @@ def read_evidence(folder: Path, within: float | None = None) -> Evidence:
     plan = read_plan(Attempt(folder))
     attempt = _attempt(folder / "attempt.json", files["attempt.json"], plan, within)
     records = _records(folder / "harvest" / "records.parquet")
-    gate = Gate(int(files["gate.json"]["t0_wall_ns"]), int(files["gate.json"]["t0_mono_ns"]))
+    gate = BarrierOpening(int(files["gate.json"]["t0_wall_ns"]), int(files["gate.json"]["t0_mono_ns"]))
     config, engine = attempt.config, engine_at(plan)
     traces = engine.traces(folder)
     not_measured = _not_measured(attempt, traces, files["harvest/notes.json"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.engines.base import offsets_by_partition
+from faultline.engines.protocol import offsets_by_partition
 from faultline.records.record import EndedEarlyPart, InjectionsPart, ScheduleLagMs, TriggerPart, WarmupPart
 from faultline.system.journal import Events, Line
 
@@ -14,7 +14,7 @@ LEFT_OUT = "left-out"
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledFault:
     """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it.
 
     LEFT_OUT: a later injection of a run of which no recovery could be measured, which says nothing against the others.
@@ -25,7 +25,7 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Injected:
+class InjectedFault:
     """One planned fault. `t0_ns`: the first delivery, None when nothing was delivered.
 
     `victims`: the lines of those that were hit. `end_offsets`: the broker's, read before the signal; None when they
@@ -38,7 +38,7 @@ class Injected:
     victims: tuple[Line, ...]
     end_offsets: Mapping[str, int] | None
     undone: tuple[Line, ...]
-    settled: Settled
+    settled: SettledFault
     trigger: TriggerPart | None = None
 
     def name(self, event: str) -> str:
@@ -73,7 +73,7 @@ class ConductorLog:
     fixed length. `clocks`: readings of other hosts' clocks. `signalled`: whom a signal was delivered to.
     """
 
-    injected: tuple[Injected, ...]
+    injected: tuple[InjectedFault, ...]
     death: str | None
     bounds: tuple[Line, ...]
     begin_source: str
@@ -149,7 +149,7 @@ def _death(events: Events) -> str | None:
     return None if events["done"] else "it never reported `done`"
 
 
-def _injected(events: Events, index: int) -> Injected:
+def _injected(events: Events, index: int) -> InjectedFault:
     def own(name: str) -> list[Line]:
         return [line for line in events[name] if line.get("fault", 0) == index]
 
@@ -159,13 +159,13 @@ def _injected(events: Events, index: int) -> Injected:
     triggers = [line for line in events["injection"] if line.get("fault") == index]
     reason = {name: triggers[-1].get(name) for name in TriggerPart.model_fields} if triggers else None
     outcome = settled[-1] if settled else {"outcome": None}
-    return Injected(
+    return InjectedFault(
         index=index,
         t0_ns=min((int(line["wall_ns"]) for line in delivered), default=None),
         victims=_victims(events["victims"], index, delivered),
         end_offsets=offsets_by_partition(offsets[0]["offsets"]) if offsets else None,
         undone=tuple(own("undone")),
-        settled=Settled(outcome["outcome"], str(outcome.get("detail") or "")),
+        settled=SettledFault(outcome["outcome"], str(outcome.get("detail") or "")),
         trigger=None if reason is None else TriggerPart.model_validate(reason),
     )
 

@@ -8,19 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from faultline.records.environment import Environment
+from faultline.records.environment import RecordEnvironment
 from faultline.records.judge.counts import Counts, counts_of
 from faultline.records.judge.evidence import AttemptFile, Evidence, read_evidence
 from faultline.records.judge.latency import LatencyFigures, latency_of
 from faultline.records.judge.recoveries import Recoveries, recoveries_of
 from faultline.records.judge.resources import Resources, resources_of
 from faultline.records.judge.signals import Signals, signals_of
-from faultline.records.judge.timeline import Event
+from faultline.records.judge.timeline import EvidenceEvent
 from faultline.records.judge.validity import findings_of, reasons, status_of
 from faultline.records.judge.work import WorkFigures, work_of
 from faultline.records.judge.write import artifacts, series, write_findings
 from faultline.records.record import SCHEMA, Metrics, Record, Status, TimelineEvent
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ def judge(folder: Path) -> Record:
     return found.record.model_copy(update={"artifacts": artifacts(folder)})
 
 
-def named_events(evidence: Evidence, signals: Signals, recoveries: Recoveries) -> list[Event]:
+def named_events(evidence: Evidence, signals: Signals, recoveries: Recoveries) -> list[EvidenceEvent]:
     """The gate, the window, and the events of each fault, in order of time."""
     window, conductor = signals.window, evidence.conductor
     frame = [
-        Event("gate", window.t0_ns, "gate.json: T0"),
-        Event("measured_from", window.start_ns, conductor.begin_source),
-        Event("measured_until", window.end_ns, conductor.end_source),
+        EvidenceEvent("gate", window.t0_ns, "gate.json: T0"),
+        EvidenceEvent("measured_from", window.start_ns, conductor.begin_source),
+        EvidenceEvent("measured_until", window.end_ns, conductor.end_source),
     ]
     faults = (event for one in recoveries.faults for event in one.events)
     return sorted([*frame, *faults], key=lambda event: event.wall_ns)
 
 
 def record_of(
-    evidence: Evidence, recoveries: Recoveries, parts: Parts, events: Sequence[Event], why: list[str]
+    evidence: Evidence, recoveries: Recoveries, parts: Parts, events: Sequence[EvidenceEvent], why: list[str]
 ) -> Record:
     """The record of an attempt that was measured to its end."""
     attempt, gate, conductor = evidence.attempt, evidence.gate, evidence.conductor
@@ -147,7 +147,7 @@ def _record(
     settings: Mapping[str, str] | None = None,
     job_settings: str = "",
 ) -> Record:
-    environment = {name: attempt.environment.get(name) for name in Environment.model_fields} | dict(around or {})
+    environment = {name: attempt.environment.get(name) for name in RecordEnvironment.model_fields} | dict(around or {})
     if settings is not None:
         # Those that were asked for as they ran, and what a job or program has set for itself beside them.
         asked = environment["spark_conf"] or {}
@@ -171,7 +171,7 @@ def _record(
         attempt=attempt.attempt,
         status=status,
         reasons=reasons,
-        environment=Environment.model_validate(environment),
+        environment=RecordEnvironment.model_validate(environment),
         timeline=timeline,
         metrics=metrics,
         artifacts=artifacts,

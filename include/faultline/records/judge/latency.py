@@ -12,7 +12,7 @@ import pandas as pd
 
 from faultline.records.judge.evidence import Evidence
 from faultline.records.judge.journals import LEFT_OUT
-from faultline.records.judge.recoveries import Recovered, Recoveries
+from faultline.records.judge.recoveries import FaultRecovery, Recoveries
 from faultline.records.judge.signals import Signals
 from faultline.records.judge.tuples import NEVER, PERMILLES, Tuples, hit_from_ns, nearest_rank
 from faultline.records.record import LatencyMs
@@ -79,7 +79,7 @@ def summarise(tuples: Tuples, method: str, batches: int | None, spans: Iterable[
     )
 
 
-def spans_of(evidence: Evidence, signals: Signals, faults: Sequence[Recovered]) -> list[Span]:
+def spans_of(evidence: Evidence, signals: Signals, faults: Sequence[FaultRecovery]) -> list[Span]:
     """From when to when what is produced is late because of a fault, as instants in ns, in order and apart."""
     window, found = signals.window, list[Span]()
     struck = [(fault.t0_ns, one) for fault, one in zip(evidence.conductor.injected, faults, strict=True) if fault.t0_ns]

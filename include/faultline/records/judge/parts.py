@@ -15,7 +15,7 @@ import pandas as pd
 from faultline.records.judge.steady import LEAST, level_begins
 from faultline.records.judge.timeline import CHAIN, Timeline
 from faultline.records.record import RecoveryPart
-from faultline.system.window import CLOCK_RESOLUTION_NS, NS
+from faultline.system.measured_window import CLOCK_RESOLUTION_NS, NS
 
 PARTS = {
     "detection_s": ("t0", "t2"),

@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from faultline.experiment.common import baseline_bins
+from faultline.experiment.common_parameters import baseline_bins
 from faultline.records.judge.end import choices, limits_between, placebo_of
 from faultline.records.judge.evidence import Evidence
-from faultline.records.judge.journals import LEFT_OUT, Injected, Settled
+from faultline.records.judge.journals import LEFT_OUT, InjectedFault, SettledFault
 from faultline.records.judge.parts import (
     dip_depth,
     lag_area_of_bins,
@@ -27,7 +27,7 @@ from faultline.records.judge.parts import (
 from faultline.records.judge.signals import Signals, between, columns, offered
 from faultline.records.judge.steady import Limits, drifts_of, unsteady
 from faultline.records.judge.timeline import (
-    Event,
+    EvidenceEvent,
     FaultEvidence,
     companions,
     longest_silence,
@@ -36,7 +36,7 @@ from faultline.records.judge.timeline import (
 )
 from faultline.records.record import RecoveryPart
 from faultline.records.recoveries import run_value
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
 
 # The generator's schedule lag in a recovery: it is told by tuples, none of which may be much later than the engine can
 # make them.
@@ -44,16 +44,16 @@ LATENESS_MS = 250.0
 
 
 @dataclass(frozen=True)
-class Recovered:
+class FaultRecovery:
     """What became of one planned fault; without a timeline when it had no effect.
 
     `problems`: what makes the whole record unsound. What speaks against one later injection of a run alone is the
     `note` of its recovery, which has no figures then, or only a baseline that tells little.
     """
 
-    settled: Settled
+    settled: SettledFault
     recovery: RecoveryPart
-    events: tuple[Event, ...] = ()
+    events: tuple[EvidenceEvent, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -66,13 +66,13 @@ class Recovered:
 class Recoveries:
     """Those from all planned faults, in order; of a control the placebo. `recovery`: the value of the run."""
 
-    faults: tuple[Recovered, ...]
+    faults: tuple[FaultRecovery, ...]
     recovery: RecoveryPart
     placebo: RecoveryPart | None
 
 
 @dataclass(frozen=True)
-class Baseline:
+class BaselineWindow:
     """What one fault is judged against: the bins before it, and up to where the engine counts as recovered.
 
     `note`: why they tell little; None for the first baseline, of which the rules of the record ask the same.
@@ -89,13 +89,13 @@ def recoveries_of(evidence: Evidence, signals: Signals) -> Recoveries:
     Injections of one fault are judged each against its own baseline, which begins where the one before was over; the
     faults of a plan all against what was before the first.
     """
-    injected, repeated, found = evidence.conductor.injected, evidence.is_repeated, list[Recovered]()
+    injected, repeated, found = evidence.conductor.injected, evidence.is_repeated, list[FaultRecovery]()
     placebo = placebo_of(evidence, signals)
     if any(signals.deaths.values()):  # what was cut short or not watched is no recovery
-        found = [Recovered(fault.settled, RecoveryPart.empty()) for fault in injected]
+        found = [FaultRecovery(fault.settled, RecoveryPart.empty()) for fault in injected]
     elif injected:
         begun_ns = min((one.t0_ns for one in injected if one.t0_ns is not None), default=0)
-        first = Baseline(signals.reference, limits_between(evidence, signals, signals.window.start_ns, begun_ns))
+        first = BaselineWindow(signals.reference, limits_between(evidence, signals, signals.window.start_ns, begun_ns))
         for fault in injected:
             own = _own_baseline(evidence, signals, fault, found[-1], first) if fault.index and repeated else first
             one = _of_fault(evidence, signals, fault, own, first)
@@ -104,7 +104,9 @@ def recoveries_of(evidence: Evidence, signals: Signals) -> Recoveries:
     return Recoveries(tuple(found), run_value(parts if repeated else parts[:1]), placebo)
 
 
-def _of_fault(evidence: Evidence, signals: Signals, fault: Injected, own: Baseline, first: Baseline) -> Recovered:
+def _of_fault(
+    evidence: Evidence, signals: Signals, fault: InjectedFault, own: BaselineWindow, first: BaselineWindow
+) -> FaultRecovery:
     """The recovery from one fault, whatever speaks against it."""
     injected, window = evidence.conductor.injected, signals.window
     empty, place = RecoveryPart.empty(), dict[str, Any]()
@@ -113,9 +115,9 @@ def _of_fault(evidence: Evidence, signals: Signals, fault: Injected, own: Baseli
         place = {"injection": fault.index + 1, "at_s": at_s, "trigger": fault.trigger, "note": own.note}
         empty = RecoveryPart.model_validate({**dict(empty), **place})
     if fault.settled.outcome != "effective":
-        return Recovered(fault.settled, empty)
+        return FaultRecovery(fault.settled, empty)
     if fault.t0_ns is None:
-        return Recovered(fault.settled, empty, problems=("missing: t0, no delivery was journalled",))
+        return FaultRecovery(fault.settled, empty, problems=("missing: t0, no delivery was journalled",))
     watched = FaultEvidence(
         engine=evidence.engine,
         traces=evidence.traces,
@@ -133,9 +135,9 @@ def _of_fault(evidence: Evidence, signals: Signals, fault: Injected, own: Baseli
         until_ns=min((one.t0_ns for one in injected[fault.index + 1 :] if one.t0_ns is not None), default=None),
     )
     if why := without_effect(watched):
-        return Recovered(Settled("no-effect", why), empty)
+        return FaultRecovery(SettledFault("no-effect", why), empty)
     if signals.reference.empty:  # invalid for its baseline
-        return Recovered(fault.settled, empty)
+        return FaultRecovery(fault.settled, empty)
     timeline = read_timeline(watched)
     recovery, problems = measure(timeline)
     if fault.end_offsets is None:
@@ -150,12 +152,12 @@ def _of_fault(evidence: Evidence, signals: Signals, fault: Injected, own: Baseli
     impact = _impact(evidence, signals, watched, timeline, own.bins)
     events = (replace(one, name=fault.name(one.name)) for one in (*timeline.values(), *companions(watched)))
     whole = RecoveryPart.model_validate({**dict(recovery), **impact, **place, "drift_since_first_s": drift_s})
-    return Recovered(fault.settled, whole, tuple(events), problems)
+    return FaultRecovery(fault.settled, whole, tuple(events), problems)
 
 
 def _own_baseline(
-    evidence: Evidence, signals: Signals, fault: Injected, before: Recovered, first: Baseline
-) -> Baseline:
+    evidence: Evidence, signals: Signals, fault: InjectedFault, before: FaultRecovery, first: BaselineWindow
+) -> BaselineWindow:
     """What was between the end of the recovery before and this fault; the first baseline where that tells nothing.
 
     That recovery was over at its t7, else when the conductor found the engine back to normal.
@@ -170,13 +172,15 @@ def _own_baseline(
     if limits is None:
         return replace(first, note="baseline-too-short: nothing was put out since, the first one stands in")
     if len(bins) < needed:
-        return Baseline(bins, limits, f"baseline-too-short: {len(bins)} bins since the last recovery, {needed} needed")
+        return BaselineWindow(
+            bins, limits, f"baseline-too-short: {len(bins)} bins since the last recovery, {needed} needed"
+        )
     course, offered_rps = columns(bins, signals.window), offered(signals.schedule, bins)
     moved = unsteady(drifts_of(*course, checkpoint_interval_s=interval_s, offered_rps=offered_rps))
-    return Baseline(bins, limits, None if moved is None else f"not-steady: {moved}")
+    return BaselineWindow(bins, limits, None if moved is None else f"not-steady: {moved}")
 
 
-def _left_out(one: Recovered) -> Recovered:
+def _left_out(one: FaultRecovery) -> FaultRecovery:
     """A later injection that went wrong says nothing against the others: its recovery has no figures, and says why.
 
     But whether a fault took effect must be known, since it may reach into what comes next.
@@ -193,14 +197,14 @@ def _left_out(one: Recovered) -> Recovered:
         return one
     kept = {name: getattr(one.recovery, name) for name in ("injection", "at_s", "trigger")}
     empty = RecoveryPart.model_validate({**dict(RecoveryPart.empty()), **kept, "note": why})
-    return Recovered(Settled(LEFT_OUT, why), empty, one.events)
+    return FaultRecovery(SettledFault(LEFT_OUT, why), empty, one.events)
 
 
 def _impact(
     evidence: Evidence,
     signals: Signals,
     watched: FaultEvidence,
-    timeline: Mapping[str, Event],
+    timeline: Mapping[str, EvidenceEvent],
     baseline: pd.DataFrame,
 ) -> dict[str, Any]:
     """How hard a fault hit, and what was taken for recovered."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fault.identity import KAFKA_HOST
-from faultline.records.environment import ClockOffset, HostPart, LatencyClock
+from faultline.records.environment import ClockOffsetPart, HostPart, LatencyClock
 from faultline.records.judge import cpu
 from faultline.records.judge.evidence import Evidence
 from faultline.records.judge.samples import OtherHost
 from faultline.records.judge.signals import Signals
-from faultline.records.record import ByRole, CpuBesides, CpuPerMillion, WaitedPart
+from faultline.records.record import BackgroundCpuPart, ByRole, CpuPerMillion, WaitedPart
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.journal import Line
 
@@ -30,13 +30,13 @@ class Resources:
     rps_per_core: float | None
     cpu_s_per_million: CpuPerMillion | None
     cpu_nodes: dict[str, float] | None
-    cpu_besides: CpuBesides
+    cpu_besides: BackgroundCpuPart
     waited: WaitedPart | None
-    clock_offsets: dict[str, ClockOffset] | None
+    clock_offsets: dict[str, ClockOffsetPart] | None
     hosts: dict[str, HostPart] | None
     latency_clock: LatencyClock | None
     lost: cpu.Lost | None
-    taken: cpu.Taken | None
+    taken: cpu.BackgroundLoad | None
 
 
 def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | None) -> Resources:
@@ -80,11 +80,11 @@ def _by_role(values: Cores) -> ByRole:
 # Other hosts, and the clocks of all.
 
 
-def _clock_offsets(readings: Sequence[Line]) -> dict[str, ClockOffset] | None:
+def _clock_offsets(readings: Sequence[Line]) -> dict[str, ClockOffsetPart] | None:
     """By remote host, as the conductor measured them; of several readings the one with the shortest round trip."""
-    found: dict[str, ClockOffset] = {}
+    found: dict[str, ClockOffsetPart] = {}
     for line in readings:
-        reading = ClockOffset(offset_s=float(line["offset_s"]), round_trip_s=float(line["round_trip_s"]))
+        reading = ClockOffsetPart(offset_s=float(line["offset_s"]), round_trip_s=float(line["round_trip_s"]))
         before = found.get(str(line["host"]))
         if before is None or reading.round_trip_s < before.round_trip_s:
             found[str(line["host"])] = reading

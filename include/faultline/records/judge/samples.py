@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from faultline.system.journal import Line
-from faultline.system.marks import RESTARTED, SERVICES
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
+from faultline.system.process_tags import RESTARTED, SERVICES
 
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
 
@@ -23,7 +23,7 @@ GROUP_COLUMNS = ["wall_ns", "cpu_s", "recording_s"]
 
 
 @dataclass(frozen=True)
-class Clock:
+class HostClock:
     """A host's clock against this one's: how far it was ahead at the start and at the end, and half the longer of the
     round trips over which that was asked, in seconds; `end_s` is None where it could not be asked any more."""
 
@@ -56,7 +56,7 @@ class OtherHost:
 
     name: str
     same_machine: bool
-    clock: Clock | None
+    clock: HostClock | None
     processes: pd.DataFrame
     machine: pd.DataFrame
     group: pd.DataFrame
@@ -73,16 +73,16 @@ def _start_of(journal: Sequence[Line]) -> Line:
     return next((line for line in journal if line.get("kind") == "start"), Line())
 
 
-def clocks_of(recorder: Sequence[Line]) -> dict[str, Clock]:
+def clocks_of(recorder: Sequence[Line]) -> dict[str, HostClock]:
     """By host, as the recorder asked them at its start and end."""
-    found: dict[str, Clock] = {}
+    found: dict[str, HostClock] = {}
     for line in (one for one in recorder if one.get("kind") == "clock"):
         name, offset, half = str(line["host"]), float(line["offset_s"]), float(line["round_trip_s"]) / 2
         before = found.get(name)
         if before is None:
-            found[name] = Clock(offset, None, half)
+            found[name] = HostClock(offset, None, half)
         else:
-            found[name] = Clock(before.start_s, offset, max(before.half_round_trip_s, half))
+            found[name] = HostClock(before.start_s, offset, max(before.half_round_trip_s, half))
     return found
 
 
@@ -110,7 +110,7 @@ def _numbers(lines: Sequence[Line], kind: str, columns: Sequence[str]) -> pd.Dat
     return pd.DataFrame(rows, columns=list(columns), dtype=object).astype({"wall_ns": "int64", **figures})
 
 
-def _read(name: str, lines: Sequence[Line], clock: Clock | None, here: Line) -> OtherHost:
+def _read(name: str, lines: Sequence[Line], clock: HostClock | None, here: Line) -> OtherHost:
     start = _start_of(lines)
     ahead_ns = 0 if clock is None else round(clock.ahead_s * NS)
     processes, machine, group = processes_of(lines, name), machine_of(lines), _numbers(lines, "group", GROUP_COLUMNS)

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.engines.base import ROW, Commit, behind
-from faultline.experiment.common import baseline_commits
+from faultline.engines.protocol import ROW, Commit, behind
+from faultline.experiment.common_parameters import baseline_commits
 from faultline.records.judge.evidence import RECORD_COLUMNS, Evidence
 from faultline.records.judge.steady import Drift, Floats, drifts_of, slope_interval, steady_stretch
 from faultline.records.judge.tuples import Tuples, fold_tuples
-from faultline.system.window import NS, Window
+from faultline.system.measured_window import NS, Window
 
 Ints = npt.NDArray[np.int64]
 BIN_COLUMNS = ["lineage", "batch", "start_ns", "end_ns", "span_s", "records", "throughput_rps", "latency_ms", "lag"]
@@ -40,7 +40,7 @@ class Signals:
     """
 
     window: Window
-    schedule: Schedule
+    schedule: TopicSchedule
     tuples: Tuples
     bins: pd.DataFrame
     reference: pd.DataFrame
@@ -61,7 +61,7 @@ def signals_of(evidence: Evidence) -> Signals:
     )
     by_rank = traces.method == "rank"
     tuples = fold_tuples(evidence.tuples_path, window)
-    schedule = Schedule(evidence.records) if config.paced else Numbering(traces.commits)
+    schedule = TopicSchedule(evidence.records) if config.paced else Numbering(traces.commits)
     bins = bins_of_seconds(tuples, window) if by_rank else bins_of_batches(traces.commits, schedule, tuples, window)
     until = min([window.end_ns, *(fault.t0_ns for fault in conductor.injected if fault.t0_ns is not None)])
     reference = between(bins, window.start_ns, until)
@@ -99,7 +99,7 @@ def signals_of(evidence: Evidence) -> Signals:
     )
 
 
-def offered(schedule: Schedule, bins: pd.DataFrame) -> float:
+def offered(schedule: TopicSchedule, bins: pd.DataFrame) -> float:
     """What the source put out over these bins, per second, by its schedule."""
     if bins.empty:
         return 0.0
@@ -113,7 +113,7 @@ def columns(bins: pd.DataFrame, window: Window) -> tuple[Floats, Floats, Floats]
     return (bins["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS, latency_ms, lag
 
 
-class Schedule:
+class TopicSchedule:
     """The generator's schedule as it lies in the input topic, without the primer.
 
     Built from the columns partition, offset, timestamp_ms (intended time) and primer.
@@ -170,7 +170,7 @@ class Schedule:
         return behind({} if commit is None else commit.ends, self._primer_ends)
 
 
-class Numbering(Schedule):
+class Numbering(TopicSchedule):
     """The place of events in time, from the commits: batch by batch, where a schedule would know each record."""
 
     def __init__(self, commits: Sequence[Commit]) -> None:
@@ -188,7 +188,7 @@ class Numbering(Schedule):
         return ends.get(ROW, 0)
 
 
-def bins_of_batches(commits: Sequence[Commit], schedule: Schedule, tuples: Tuples, window: Window) -> pd.DataFrame:
+def bins_of_batches(commits: Sequence[Commit], schedule: TopicSchedule, tuples: Tuples, window: Window) -> pd.DataFrame:
     """One row of BIN_COLUMNS per batch committed after T0, in order of time.
 
     A batch begins where the commit before it ended, the first one of a new lineage at its start offsets: what

@@ -15,17 +15,26 @@ import numpy.typing as npt
 import pandas as pd
 
 from fault.identity import KAFKA
-from faultline.engines.base import Commit, Epoch, Hit, Life, Seen, Span, Traces, Witness
+from faultline.engines.protocol import (
+    Commit,
+    EngineEvent,
+    EvidenceReader,
+    FaultInterval,
+    ProcessRun,
+    StateEpoch,
+    Traces,
+    VictimGroup,
+)
 from faultline.records.judge.end import cells_of, end_of
 from faultline.records.judge.steady import Limits
 from faultline.system.journal import Line
-from faultline.system.window import CLOCK_RESOLUTION_NS, Window
+from faultline.system.measured_window import CLOCK_RESOLUTION_NS, Window
 
 CHAIN = ("t0", "t2", "t3", "t4", "t5", "t6", "t7")
 
 
 @dataclass(frozen=True)
-class Event:
+class EvidenceEvent:
     """A named instant and where it was read."""
 
     name: str
@@ -44,7 +53,7 @@ class FaultEvidence:
     fault; none for an act that has no end. `until_ns`: the next fault's t0; this fault is watched no longer.
     """
 
-    engine: Witness
+    engine: EvidenceReader
     traces: Traces
     t0_ns: int
     victim: str
@@ -60,9 +69,9 @@ class FaultEvidence:
     until_ns: int | None = None
 
     @property
-    def span(self) -> Span:
+    def span(self) -> FaultInterval:
         """The time that belongs to this fault."""
-        return Span(self.t0_ns, self.until_ns)
+        return FaultInterval(self.t0_ns, self.until_ns)
 
     @property
     def watched_until_ns(self) -> int:
@@ -78,7 +87,7 @@ class FaultEvidence:
             return end
         return min(end, self.until_ns - round(self.limits.latency_ms * 1_000_000))
 
-    def seen(self, kind: str) -> list[Seen]:
+    def seen(self, kind: str) -> list[EngineEvent]:
         """What the engine was seen to do in the time of this fault."""
         return [one for one in self.traces.of(kind) if self.span.holds(one.wall_ns)]
 
@@ -86,11 +95,11 @@ class FaultEvidence:
         """The lines on services that were started in the time of this fault."""
         return [line for line in self.services if self.span.holds(int(line["wall_ns"]))]
 
-    def new_lives(self) -> list[Life]:
+    def new_lives(self) -> list[ProcessRun]:
         """Lives that the workload supervisor began in the time of this fault."""
         return [life for life in self.traces.lives if self.span.holds(life.began_ns)]
 
-    def new_epochs(self) -> list[Epoch]:
+    def new_epochs(self) -> list[StateEpoch]:
         """State lineages that were begun after the fault (commit mode `none`)."""
         return [epoch for epoch in self.traces.epochs if self.span.holds(epoch.began_ns)]
 
@@ -102,12 +111,12 @@ class FaultEvidence:
                 yield commit
 
 
-Timeline = Mapping[str, Event]
+Timeline = Mapping[str, EvidenceEvent]
 
 
-def read_timeline(evidence: FaultEvidence) -> dict[str, Event]:
+def read_timeline(evidence: FaultEvidence) -> dict[str, EvidenceEvent]:
     """The events that can be found, by name; a name that is missing was not seen."""
-    found: dict[str, Event] = {"t0": Event("t0", evidence.t0_ns, "conductor.jsonl: signal delivered")}
+    found: dict[str, EvidenceEvent] = {"t0": EvidenceEvent("t0", evidence.t0_ns, "conductor.jsonl: signal delivered")}
     t2 = detect(evidence)
     _add(found, t2)
     # An act that lasts may leave the engine committing all the while; what was not yet over is not caught up.
@@ -124,49 +133,52 @@ def read_timeline(evidence: FaultEvidence) -> dict[str, Event]:
     return found
 
 
-def companions(evidence: FaultEvidence) -> list[Event]:
+def companions(evidence: FaultEvidence) -> list[EvidenceEvent]:
     """What else happened while this fault was watched, in order of time; a name may come more than once.
 
     `driver_restarted`, `lineage`, `service_up` and `undone`.
     """
     found = [
-        Event("driver_restarted", life.began_ns, f"supervisor.jsonl: start of incarnation {life.incarnation}")
+        EvidenceEvent("driver_restarted", life.began_ns, f"supervisor.jsonl: start of incarnation {life.incarnation}")
         for life in evidence.new_lives()
         if life.began_ns is not None
     ]
     found += [
-        Event("lineage", epoch.began_ns, f"supervisor.jsonl: lineage {epoch.number}: {epoch.reason}")
+        EvidenceEvent("lineage", epoch.began_ns, f"supervisor.jsonl: lineage {epoch.number}: {epoch.reason}")
         for epoch in evidence.new_epochs()
     ]
     found += [
-        Event("service_up", int(line["wall_ns"]), f"services.jsonl: {line['service']} started (pid {line.get('pid')})")
+        EvidenceEvent(
+            "service_up", int(line["wall_ns"]), f"services.jsonl: {line['service']} started (pid {line.get('pid')})"
+        )
         for line in evidence.services_started()
     ]
     found = [event for event in found if event.wall_ns <= evidence.watched_until_ns]
     found += [
-        Event("undone", int(line["wall_ns"]), f"conductor.jsonl: {line.get('undo')} undone") for line in evidence.undone
+        EvidenceEvent("undone", int(line["wall_ns"]), f"conductor.jsonl: {line.get('undo')} undone")
+        for line in evidence.undone
     ]
     return sorted(found, key=lambda event: event.wall_ns)
 
 
-def reloads(loads: Sequence[Seen], after_ns: int, until_ns: int | None) -> list[Seen]:
+def reloads(loads: Sequence[EngineEvent], after_ns: int, until_ns: int | None) -> list[EngineEvent]:
     """The first load of each store in [after, until]: the partitions reopened by the fault.
 
     Later loads of the same store are moves between executors, not recovery.
     """
-    first: dict[str | None, Seen] = {}
+    first: dict[str | None, EngineEvent] = {}
     for load in loads:
         if load.wall_ns >= after_ns and (until_ns is None or load.wall_ns <= until_ns):
             first.setdefault(load.store, load)
     return list(first.values())
 
 
-def _add(found: dict[str, Event], event: Event | None) -> None:
+def _add(found: dict[str, EvidenceEvent], event: EvidenceEvent | None) -> None:
     if event is not None:
         found[event.name] = event
 
 
-def _caught_up(evidence: FaultEvidence, from_ns: int) -> Event | None:
+def _caught_up(evidence: FaultEvidence, from_ns: int) -> EvidenceEvent | None:
     """t5: first commit from then on that covers what the broker held when the signal was sent.
 
     A new state lineage begins behind those records, so its first commit is the one.
@@ -178,11 +190,11 @@ def _caught_up(evidence: FaultEvidence, from_ns: int) -> Event | None:
             continue
         if epochs or commit.covers(evidence.end_offsets):
             where = f" of lineage {commit.epoch}" if epochs else ""
-            return Event("t5", commit.committed_ns, f"batches.json: commit of batch {commit.number}{where}")
+            return EvidenceEvent("t5", commit.committed_ns, f"batches.json: commit of batch {commit.number}{where}")
     return None
 
 
-def _redeployed(evidence: FaultEvidence, t2: Event, t5: Event | None) -> list[Event]:
+def _redeployed(evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceEvent | None) -> list[EvidenceEvent]:
     """t3 and t4: the last of the reloads and the launch of its task; without any, the first launch.
 
     Both are looked for from the last new start before t5 on: what an incarnation of the driver or a state
@@ -197,20 +209,23 @@ def _redeployed(evidence: FaultEvidence, t2: Event, t5: Event | None) -> list[Ev
     if not loads:
         if not anew and begun_ns == t2.wall_ns and _is_undo(evidence, t2):
             source = f"{t2.source}; no state was loaded again"
-            return [Event("t3", t2.wall_ns, source), Event("t4", t2.wall_ns, source)]
+            return [EvidenceEvent("t3", t2.wall_ns, source), EvidenceEvent("t4", t2.wall_ns, source)]
         launched = next((task for task in started if task.wall_ns >= begun_ns), None)
         waited = begun_ns == t2.wall_ns and _only_the_broker(evidence)
         if waited and t5 is not None and (launched is None or launched.wall_ns > t5.wall_ns + CLOCK_RESOLUTION_NS):
             source = f"{t5.source}; what ran at the fault went on, and no task was launched before"
-            return [Event("t3", t5.wall_ns, source), Event("t4", t5.wall_ns, source)]
+            return [EvidenceEvent("t3", t5.wall_ns, source), EvidenceEvent("t4", t5.wall_ns, source)]
         if launched is None or not evidence.span.holds(launched.wall_ns):
             return []
         after = "t2" if begun_ns == t2.wall_ns else "the new start"
         source = f"{launched.file}: first task after {after} ({launched.task}), no state to load"
-        return [Event("t3", launched.wall_ns, source), Event("t4", launched.wall_ns, source)]
+        return [EvidenceEvent("t3", launched.wall_ns, source), EvidenceEvent("t4", launched.wall_ns, source)]
     last = max(loads, key=lambda load: load.wall_ns)
     own = [task for task in started if (task.process, task.task) == (last.process, last.task)]
-    return [Event("t4", last.wall_ns, last.source), *(Event("t3", task.wall_ns, task.source) for task in own)]
+    return [
+        EvidenceEvent("t4", last.wall_ns, last.source),
+        *(EvidenceEvent("t3", task.wall_ns, task.source) for task in own),
+    ]
 
 
 def _only_the_broker(evidence: FaultEvidence) -> bool:
@@ -224,12 +239,12 @@ def _begun(evidence: FaultEvidence, t2_ns: int, latest_ns: int | None) -> int:
     return max([t2_ns, *(at for at in begun if at is not None and (latest_ns is None or at <= latest_ns))])
 
 
-def _is_undo(evidence: FaultEvidence, t2: Event) -> bool:
+def _is_undo(evidence: FaultEvidence, t2: EvidenceEvent) -> bool:
     undone = undo_of(evidence)
     return undone is not None and undone.wall_ns == t2.wall_ns
 
 
-def _ended(evidence: FaultEvidence, t5: Event | None) -> list[Event]:
+def _ended(evidence: FaultEvidence, t5: EvidenceEvent | None) -> list[EvidenceEvent]:
     """t6 and t7, as far as they were seen, and the last thing that was out of its bound before the end."""
     limits = evidence.limits
     if limits is None:
@@ -256,32 +271,34 @@ def _ended(evidence: FaultEvidence, t5: Event | None) -> list[Event]:
         ("t7", end.t7_ns, tuples),
         ("last_out", end.out_ns, end.out),
     ]
-    return [Event(name, wall_ns, source) for name, wall_ns, source in events if wall_ns is not None]
+    return [EvidenceEvent(name, wall_ns, source) for name, wall_ns, source in events if wall_ns is not None]
 
 
-def _silence(evidence: FaultEvidence, t6: Event | None) -> Event | None:
+def _silence(evidence: FaultEvidence, t6: EvidenceEvent | None) -> EvidenceEvent | None:
     """t1: last output before the longest silence that overlaps [t0, t6]; informative only."""
     silence = longest_silence(
         evidence.emissions_ms, evidence.t0_ns, evidence.watched_until_ns if t6 is None else t6.wall_ns
     )
     return (
-        None if silence is None else Event("t1", silence[0], "harvest/tuples.parquet: last output before the silence")
+        None
+        if silence is None
+        else EvidenceEvent("t1", silence[0], "harvest/tuples.parquet: last output before the silence")
     )
 
 
-def _replacement(evidence: FaultEvidence) -> Event | None:
+def _replacement(evidence: FaultEvidence) -> EvidenceEvent | None:
     """Registration of the first process that was added after t0."""
     added = [one for one in evidence.seen("registered") if one.wall_ns > evidence.t0_ns]
-    return Event("replacement_up", added[0].wall_ns, added[0].source) if added else None
+    return EvidenceEvent("replacement_up", added[0].wall_ns, added[0].source) if added else None
 
 
-def _snapshot(evidence: FaultEvidence) -> Event | None:
+def _snapshot(evidence: FaultEvidence) -> EvidenceEvent | None:
     """The last snapshot that reached the checkpoint before the signal: its age explains the replay."""
     before = [one for one in evidence.traces.of("snapshot") if one.wall_ns <= evidence.t0_ns]
     if not before:
         return None
     last = max(before, key=lambda one: one.wall_ns)
-    return Event("snapshot", last.wall_ns, last.source)
+    return EvidenceEvent("snapshot", last.wall_ns, last.source)
 
 
 def longest_silence(emissions_ms: npt.NDArray[np.int64], t0_ns: int, until_ns: int) -> tuple[int, int] | None:
@@ -300,20 +317,20 @@ def longest_silence(emissions_ms: npt.NDArray[np.int64], t0_ns: int, until_ns: i
     return int(begins[index]), int(ends[index])
 
 
-def detect(evidence: FaultEvidence) -> Event | None:
+def detect(evidence: FaultEvidence) -> EvidenceEvent | None:
     """t2. Of victims of several roles the last one's; None when nothing was noticed."""
     noticed, undone = _noticed(evidence), undo_of(evidence)
     if undone is None or (noticed is not None and noticed.wall_ns <= undone.wall_ns):
         return noticed
-    return Event("t2", undone.wall_ns, f"{undone.source}; nothing was noticed before")
+    return EvidenceEvent("t2", undone.wall_ns, f"{undone.source}; nothing was noticed before")
 
 
-def undo_of(evidence: FaultEvidence) -> Event | None:
+def undo_of(evidence: FaultEvidence) -> EvidenceEvent | None:
     """The end of an act that is undone; of several victims the last one's."""
     if not evidence.undone:
         return None
     last = max(evidence.undone, key=lambda line: int(line["wall_ns"]))
-    return Event("undone", int(last["wall_ns"]), f"conductor.jsonl: {last.get('undo')} undone")
+    return EvidenceEvent("undone", int(last["wall_ns"]), f"conductor.jsonl: {last.get('undo')} undone")
 
 
 def without_effect(evidence: FaultEvidence) -> str | None:
@@ -324,19 +341,19 @@ def without_effect(evidence: FaultEvidence) -> str | None:
     return evidence.engine.without_effect(found[0], evidence.traces) if len(found) == 1 and found[0].victims else None
 
 
-def _noticed(evidence: FaultEvidence) -> Event | None:
+def _noticed(evidence: FaultEvidence) -> EvidenceEvent | None:
     found = [evidence.engine.detect(hit, evidence.traces) for hit in hits(evidence)]
     seen = [one for one in found if one is not None]
     if len(seen) < len(found):
         return None
     last = max(seen, key=lambda one: one.wall_ns)
-    return Event("t2", last.wall_ns, last.source)
+    return EvidenceEvent("t2", last.wall_ns, last.source)
 
 
-def hits(evidence: FaultEvidence) -> list[Hit]:
+def hits(evidence: FaultEvidence) -> list[VictimGroup]:
     """The victims by role, by the actual one that a line names; what was asked for may have been `any`."""
     by_role: dict[str, list[Line]] = {}
     for victim in evidence.victims:
         role = str(victim.get("role"))
         by_role.setdefault(role if role in evidence.engine.roles else evidence.victim, []).append(victim)
-    return [Hit(role, victims, evidence.span) for role, victims in (by_role or {evidence.victim: []}).items()]
+    return [VictimGroup(role, victims, evidence.span) for role, victims in (by_role or {evidence.victim: []}).items()]

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from faultline.system.errors import InfrastructureError
-from faultline.system.window import NS, Window
+from faultline.system.measured_window import NS, Window
 
 Ints = npt.NDArray[np.int64]
 TUPLE_COLUMNS = ["lineage", "batch", "produced_ms", "emitted_ms", "primer", "n"]

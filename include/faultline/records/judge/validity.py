@@ -16,20 +16,20 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from faultline.experiment.common import baseline_bins
+from faultline.experiment.common_parameters import baseline_bins
 from faultline.experiment.config import Configuration
 from faultline.records.judge.counts import Counts
-from faultline.records.judge.cpu import WORST_S, Lost, Taken
+from faultline.records.judge.cpu import WORST_S, BackgroundLoad, Lost
 from faultline.records.judge.evidence import Evidence
-from faultline.records.judge.journals import LEFT_OUT, Settled
+from faultline.records.judge.journals import LEFT_OUT, SettledFault
 from faultline.records.judge.recoveries import LATENESS_MS, Recoveries
 from faultline.records.judge.resources import Resources
-from faultline.records.judge.samples import Clock
+from faultline.records.judge.samples import HostClock
 from faultline.records.judge.signals import Signals
 from faultline.records.judge.steady import SUSTAINED_SHARE, Drift, sustained, unsteady
-from faultline.records.record import CpuBesides
-from faultline.system.window import Window
-from generators.lateness import LATE_MS
+from faultline.records.record import BackgroundCpuPart
+from faultline.system.measured_window import Window
+from generators.schedule_lag import LATE_MS
 
 SCHEDULE_LAG_MS = LATE_MS
 # An interval is held when it is usually kept, and rarely missed by much.
@@ -50,7 +50,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Findings:
+class RuleInputs:
     """What the rules look at. A `…_died` text is None while all is well.
 
     `recovery_lateness_ms`: the generator's largest lateness during any recovery; None when there was none.
@@ -75,7 +75,7 @@ class Findings:
     offered_rps: float
     t0_backlog: int
     spans_s: Floats
-    outcomes: Sequence[Settled]
+    outcomes: Sequence[SettledFault]
     losses: Sequence[str]
     undrained: int
     chain_problems: Sequence[str]
@@ -83,10 +83,10 @@ class Findings:
     store_not_read: bool = False
     last_batch_lost: bool = False
     # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
-    besides: CpuBesides | None = None
+    besides: BackgroundCpuPart | None = None
     # What was lost to others; what they took, of machines that do not tell that.
     lost: Lost | None = None
-    taken: Taken | None = None
+    taken: BackgroundLoad | None = None
     # The host whose instants are the least sure on this host's clock, and by how many ms.
     clock_uncertain: tuple[str, float] | None = None
 
@@ -103,11 +103,11 @@ class Findings:
 
 def findings_of(
     evidence: Evidence, signals: Signals, recoveries: Recoveries, counts: Counts, resources: Resources
-) -> Findings:
+) -> RuleInputs:
     """What the rules look at, of all that was found."""
     window, commits, faults = signals.window, evidence.traces.commits, recoveries.faults
     latenesses = [one.recovery.lateness_ms for one in faults if one.recovery.lateness_ms is not None]
-    return Findings(
+    return RuleInputs(
         configuration=evidence.config,
         schedule_lag_p99_ms=evidence.generator.schedule_lag.p99,
         recovery_lateness_ms=max(latenesses, default=None),
@@ -138,7 +138,7 @@ def findings_of(
     )
 
 
-def uncertain_ms(clocks: Mapping[str, Clock]) -> tuple[str, float] | None:
+def uncertain_ms(clocks: Mapping[str, HostClock]) -> tuple[str, float] | None:
     """The host whose instants are the least sure, and by how many ms; None without other hosts."""
     return max(((name, clock.uncertain_ms) for name, clock in clocks.items()), key=lambda one: one[1], default=None)
 
@@ -158,12 +158,12 @@ def _losses(evidence: Evidence, window: Window) -> list[str]:
     ]
 
 
-def reasons(findings: Findings) -> list[str]:
+def reasons(findings: RuleInputs) -> list[str]:
     """Which rules the record breaks and how, in the order of RULES; empty for a valid one."""
     return [f"{code}: {detail}" for code, rule in RULES.items() if (detail := rule(findings)) is not None]
 
 
-def schedule_lag(findings: Findings) -> str | None:
+def schedule_lag(findings: RuleInputs) -> str | None:
     """p99 of the schedule lag > SCHEDULE_LAG_MS ms, or > LATENESS_MS ms at any time during a recovery."""
     lag, largest = findings.schedule_lag_p99_ms, findings.recovery_lateness_ms
     late = []
@@ -180,7 +180,7 @@ def schedule_lag(findings: Findings) -> str | None:
     return "; ".join([*late, *taken])
 
 
-def clock_jumped(findings: Findings) -> str | None:
+def clock_jumped(findings: RuleInputs) -> str | None:
     """The wall clock moved by more than CLOCK_JUMP_MS ms against the monotonic clock during the run."""
     moved = findings.clock_jump_ms
     if moved is None or abs(moved) <= CLOCK_JUMP_MS:
@@ -188,7 +188,7 @@ def clock_jumped(findings: Findings) -> str | None:
     return f"the wall clock moved by {moved:+,.0f} ms during the run; keep it from being set, and measure again"
 
 
-def clocks_apart(findings: Findings) -> str | None:
+def clocks_apart(findings: RuleInputs) -> str | None:
     """The clock offset of another host is known to worse than CLOCKS_APART_MS ms, or was not measured at the end."""
     if findings.clock_uncertain is None or findings.clock_uncertain[1] <= CLOCKS_APART_MS:
         return None
@@ -198,7 +198,7 @@ def clocks_apart(findings: Findings) -> str | None:
     return f"the clock of {host} is known to {uncertain_ms:.1f} ms > {CLOCKS_APART_MS:g} ms; let it be kept by NTP"
 
 
-def disturbed(findings: Findings) -> str | None:
+def disturbed(findings: RuleInputs) -> str | None:
     """The measured processes lost > LOST_CORES cores on average, or > LOST_BRIEFLY over any WORST_S s, to other work.
 
     Without run-delay data, the background CPU itself must not exceed these limits.
@@ -215,22 +215,22 @@ def disturbed(findings: Findings) -> str | None:
     return f"others and the host took {found.worst:.2f} cores > {DISTURBED_BRIEFLY:g} for {WORST_S} s"
 
 
-def generator_died(findings: Findings) -> str | None:
+def generator_died(findings: RuleInputs) -> str | None:
     """The generator failed or did not report its end."""
     return findings.generator_died
 
 
-def recorder_died(findings: Findings) -> str | None:
+def recorder_died(findings: RuleInputs) -> str | None:
     """The recorder ended without its stop line, so samples are missing."""
     return findings.recorder_died
 
 
-def conductor_died(findings: Findings) -> str | None:
+def conductor_died(findings: RuleInputs) -> str | None:
     """The fault scheduler failed or did not report its end."""
     return findings.conductor_died
 
 
-def baseline_too_short(findings: Findings) -> str | None:
+def baseline_too_short(findings: RuleInputs) -> str | None:
     """Fewer than 10 time bins before the fault (4 at intervals ≥ 5 s), although the interval was held."""
     if interval_not_held(findings):
         return None
@@ -239,7 +239,7 @@ def baseline_too_short(findings: Findings) -> str | None:
     return f"{bins} bins before the fault, {needed} needed" if not findings.control and bins < needed else None
 
 
-def not_steady(findings: Findings) -> str | None:
+def not_steady(findings: RuleInputs) -> str | None:
     """Latency or consumer lag is not shown to drift by less than 25 % over the baseline window; faulted runs only."""
     # An engine that is too slow has no steady baseline; that it is too slow is what there is to say, and a result.
     if findings.control or overloaded(findings) or interval_not_held(findings):
@@ -247,7 +247,7 @@ def not_steady(findings: Findings) -> str | None:
     return unsteady(findings.drifts)
 
 
-def overloaded(findings: Findings) -> str | None:
+def overloaded(findings: RuleInputs) -> str | None:
     """Consumer lag grew (95 %) by more than 1 % of the rate; controls with `accept_overload` are exempt."""
     growth, rate = findings.growth, findings.offered_rps
     if growth is None or findings.overload_asked_for or sustained(growth, rate) is not False:
@@ -256,12 +256,12 @@ def overloaded(findings: Findings) -> str | None:
     return f"lag grew by {low:,.0f} to {high:,.0f} of {rate:,.0f} records/s > {SUSTAINED_SHARE:.0%}"
 
 
-def backlog_at_t0(findings: Findings) -> str | None:
+def backlog_at_t0(findings: RuleInputs) -> str | None:
     """Part of the preload was not committed at T0."""
     return f"{findings.t0_backlog} offsets of the primer not committed at T0" if findings.t0_backlog else None
 
 
-def interval_not_held(findings: Findings) -> str | None:
+def interval_not_held(findings: RuleInputs) -> str | None:
     """Time between commits: median > MEDIAN_INTERVAL_EXCESS × or p90 > INTERVAL_EXCESS × the interval, or no commit.
 
     Controls with `accept_overload` and workloads without a send schedule are exempt from both limits.
@@ -281,28 +281,28 @@ def interval_not_held(findings: Findings) -> str | None:
     return None
 
 
-def no_effect(findings: Findings) -> str | None:
+def no_effect(findings: RuleInputs) -> str | None:
     """A fault changed nothing for its victim or for the run."""
     return _of_faults(findings, {"no-effect"}, "changed nothing")
 
 
-def missed_window(findings: Findings) -> str | None:
+def missed_window(findings: RuleInputs) -> str | None:
     """A fault was not injected at its planned time."""
     return _of_faults(findings, {"missed-window"}, "was not delivered at its time")
 
 
-def fault_unknown(findings: Findings) -> str | None:
+def fault_unknown(findings: RuleInputs) -> str | None:
     """It is unknown whether a fault took effect."""
     others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window", LEFT_OUT}
     return _of_faults(findings, others, "was not settled: nobody can say whether it took effect")
 
 
-def fault_in_control(findings: Findings) -> str | None:
+def fault_in_control(findings: RuleInputs) -> str | None:
     """A control run received a signal, or lost an executor or the driver, before the end of the window."""
     return "; ".join(findings.losses) if findings.control and findings.losses else None
 
 
-def drain_incomplete(findings: Findings) -> str | None:
+def drain_incomplete(findings: RuleInputs) -> str | None:
     """Input remained uncommitted when the drain limit passed.
 
     For events created by the engine: the last batch of the window was not committed.
@@ -312,17 +312,17 @@ def drain_incomplete(findings: Findings) -> str | None:
     return f"{findings.undrained} offsets not committed after the drain" if findings.undrained else None
 
 
-def store_unread(findings: Findings) -> str | None:
+def store_unread(findings: RuleInputs) -> str | None:
     """A topology with `persist` ended before its store was written and read back."""
     return "the chain ended before its store was read back" if findings.store_not_read else None
 
 
-def timeline_broken(findings: Findings) -> str | None:
+def timeline_broken(findings: RuleInputs) -> str | None:
     """A part of the recovery is negative, or missing without censoring; or the recovery threshold is unknown."""
     return "; ".join(findings.chain_problems) or None
 
 
-RULES: dict[str, Callable[[Findings], str | None]] = {
+RULES: dict[str, Callable[[RuleInputs], str | None]] = {
     "schedule-lag": schedule_lag,
     "clock-jumped": clock_jumped,
     "clocks-apart": clocks_apart,
@@ -355,7 +355,7 @@ def status_of(why: Sequence[str]) -> Literal["valid", "unmet", "unsound"]:
     return "unmet" if {reason.partition(":")[0] for reason in why} <= UNMET else "unsound"
 
 
-def _of_faults(findings: Findings, outcomes: Collection[str | None], text: str) -> str | None:
+def _of_faults(findings: RuleInputs, outcomes: Collection[str | None], text: str) -> str | None:
     """The text of each planned fault with such an outcome; a fault has a number where there are several."""
     several = len(findings.outcomes) > 1
     said = [

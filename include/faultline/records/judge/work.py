@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.engines.base import Collections, Pause, Totals, Traces
+from faultline.engines.protocol import Collections, Pause, Totals, Traces
 from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.records.judge.evidence import Evidence
-from faultline.records.judge.signals import SHORTEST_SPAN_NS, Schedule, Signals, median_span_s
+from faultline.records.judge.signals import SHORTEST_SPAN_NS, Signals, TopicSchedule, median_span_s
 from faultline.records.judge.steady import sustained
 from faultline.records.judge.tuples import Tuples
 from faultline.records.record import GarbagePart, ScheduleLagMs, WorkPart
 from faultline.system.journal import Events
-from faultline.system.window import NS, Window
+from faultline.system.measured_window import NS, Window
 
 DRIVER, EXECUTORS = "driver", "executors"
 
@@ -157,7 +157,7 @@ def non_compute_ms(tuples: Tuples, traces: Traces, window: Window) -> float | No
     return float(np.average(waiting, weights=rows["n"]))
 
 
-def source_rps(schedule: Schedule, window: Window) -> float:
+def source_rps(schedule: TopicSchedule, window: Window) -> float:
     """Records that the source put out per second of the window, by their intended times."""
     return (schedule.due(window.end_ns - 1) - schedule.due(window.start_ns - 1)) / window.duration_s
 

@@ -14,14 +14,14 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogWriter
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import is_added
+from faultline.experiment.attempt_plan import is_added
 from faultline.records.judge.counts import Counts
 from faultline.records.judge.cpu import cores_by_second
 from faultline.records.judge.signals import Signals
-from faultline.records.judge.timeline import Event
+from faultline.records.judge.timeline import EvidenceEvent
 from faultline.records.judge.tuples import Tuples
 from faultline.system.files import write_whole
-from faultline.system.window import NS, Window
+from faultline.system.measured_window import NS, Window
 
 Point = dict[str, Any]
 ARTIFACTS = {
@@ -87,7 +87,7 @@ def histogram(tuples: Tuples, window: Window) -> str:
     return log.getvalue()
 
 
-def series(signals: Signals, processes: pd.DataFrame, events: Iterable[Event]) -> dict[str, Any]:
+def series(signals: Signals, processes: pd.DataFrame, events: Iterable[EvidenceEvent]) -> dict[str, Any]:
     """The course of an attempt over time, each curve a list of points in order of time; `t_s` = seconds after T0.
 
     `events` are those of the record's timeline; of the second fault on their names end in `#2`, `#3`, ….

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from faultline.records.format import LABELS, signed, split_name
 from faultline.reports.figures.style import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS, STRONG_COLOUR, finish
-from faultline.reports.views.series import Bounds, lag_out, latency_out
+from faultline.reports.views.series import RecoveryBounds, lag_out, latency_out
 
 Series = Mapping[str, Any]
 Points = Sequence[Mapping[str, Any]]
@@ -53,7 +53,7 @@ def time_figure(
     *,
     rate: float | None = None,
     machine_cores: int | None = None,
-    bounds: Sequence[Bounds] = (),
+    bounds: Sequence[RecoveryBounds] = (),
 ) -> go.Figure:
     """Latency, throughput, lag and CPU of one attempt over one time axis, seconds after T0.
 
@@ -224,7 +224,7 @@ def _shades(figure: go.Figure, warmup_s: float, duration_s: float, end: float) -
         )
 
 
-def _bounds(figure: go.Figure, series: Series, bounds: Sequence[Bounds], end: float) -> None:
+def _bounds(figure: go.Figure, series: Series, bounds: Sequence[RecoveryBounds], end: float) -> None:
     """Where an engine counts as recovered: L* and lag* from each fault to the next one, and what was out until it was
     over."""
     for number, one in enumerate(bounds):

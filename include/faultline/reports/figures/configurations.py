@@ -7,10 +7,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.comparison.cells import Axis, Figure, Point, apart, is_number, label, seen_value
+from faultline.comparison.config_points import Axis, Figure, Point, apart, is_number, label, seen_value
 from faultline.records.catalogue import MACRO
 from faultline.records.columns import Metric
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 from faultline.reports.figures.style import (
     FAINT_COLOUR,
     LIMIT_COLOUR,
@@ -237,7 +237,7 @@ def _runs(figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, n
             )
 
 
-def _values(entry: Entry, metric: Metric) -> list[tuple[str, float, bool]]:
+def _values(entry: IndexEntry, metric: Metric) -> list[tuple[str, float, bool]]:
     """What a run is drawn as: which of its recoveries, the value, and whether it is a lower bound."""
     if metric.key == MACRO and entry.recoveries:
         return [
@@ -277,7 +277,7 @@ def _unsound(
     )
 
 
-def reason_of(entry: Entry) -> str:
+def reason_of(entry: IndexEntry) -> str:
     """Why a run does not count: `unsound: disturbed: …`."""
     return f"{entry.status}: {next(iter(entry.reasons), 'no reason is known')}"
 

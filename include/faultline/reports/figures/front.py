@@ -8,14 +8,14 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.comparison.answer import Answer, Unsound
-from faultline.comparison.candidates import Place
+from faultline.comparison.candidates import ParetoEntry
+from faultline.comparison.sweep_summary import SweepSummary, Unsound
 from faultline.records.catalogue import BY_KEY, value_of
 from faultline.records.format import title_of
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 from faultline.reports.figures.style import FAINT_COLOUR, SERIES_COLOURS, UNSOUND, finish, legend_above
 from faultline.reports.views.allocation import allocation_lines
-from faultline.reports.views.answer import (
+from faultline.reports.views.sweep_summary import (
     NOISE,
     advice_text,
     capital,
@@ -38,7 +38,9 @@ NEAR = 0.15
 _PARTS = ("trade", "advice", "steps", "undecided", "heads", "axis", "front", "plot", "scatter", "placebo")
 
 
-def answer_view(answer: Answer | None, unsound: Unsound | None, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
+def answer_view(
+    answer: SweepSummary | None, unsound: Unsound | None, figures: dict[str, go.Figure]
+) -> dict[str, Any] | None:
     """What the template needs; adds the front to `figures` where there is one. None without a judged record.
 
     `unsound`: what the unsound runs would add. Without an answer it is all that there is.
@@ -68,7 +70,7 @@ def answer_view(answer: Answer | None, unsound: Unsound | None, figures: dict[st
     }
 
 
-def front_figure(answer: Answer, unsound: Unsound | None = None) -> go.Figure | None:
+def front_figure(answer: SweepSummary, unsound: Unsound | None = None) -> go.Figure | None:
     """The candidates by CPU and recovery, or latency where nothing was broken: those on the front filled, others open.
 
     A triangle is a recovery that was not seen to end: it lies above. None for fewer than two of them, or of figures.
@@ -105,7 +107,9 @@ def front_figure(answer: Answer, unsound: Unsound | None = None) -> go.Figure | 
     return figure
 
 
-def _mark(figure: go.Figure, answer: Answer, places: list[Place], name: str, colour: str, symbol: str) -> None:
+def _mark(
+    figure: go.Figure, answer: SweepSummary, places: list[ParetoEntry], name: str, colour: str, symbol: str
+) -> None:
     named = len(answer.front.places) <= MOST_NAMED
     rows = {row[0]: row for row in front_rows(answer)}
     heads = front_heads(answer)
@@ -136,7 +140,7 @@ def _mark(figure: go.Figure, answer: Answer, places: list[Place], name: str, col
     )
 
 
-def _runs(figure: go.Figure, answer: Answer, unsound: Unsound | None) -> None:
+def _runs(figure: go.Figure, answer: SweepSummary, unsound: Unsound | None) -> None:
     """The runs behind the medians, as small points; hollow where they are unsound, with the reason."""
     x, y = answer.front.keys[:2]
     usable = [entry for place in answer.front.places for point in place.candidate.points for entry in point.valid]
@@ -162,7 +166,7 @@ def _runs(figure: go.Figure, answer: Answer, unsound: Unsound | None) -> None:
         )
 
 
-def _run_words(entry: Entry) -> str:
+def _run_words(entry: IndexEntry) -> str:
     """A run, and why it does not count if it does not."""
     told = f"{title_of(entry.config)}, run {entry.repetition + 1}"
     return told if entry.sound else f"{told} ({entry.status}: {next(iter(entry.reasons), 'no reason is known')})"

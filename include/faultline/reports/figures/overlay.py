@@ -20,7 +20,7 @@ _SHAPES = ("linear", "vh", "linear", "linear")
 
 
 @dataclass(frozen=True)
-class Course:
+class AttemptCurves:
     """One of both: its name in the legend, the content of its series.json, and when it had recovered, in s after t0."""
 
     name: str
@@ -34,7 +34,7 @@ class Course:
         return float(at[0]) if at and at[0] is not None and math.isfinite(at[0]) else None
 
 
-def overlay_figure(courses: Sequence[Course]) -> go.Figure:
+def overlay_figure(courses: Sequence[AttemptCurves]) -> go.Figure:
     """Both over seconds after their fault; over seconds after T0 unless each has one.
 
     Raises KeyError, TypeError, ValueError, AttributeError or OverflowError on a series that holds something else.
@@ -77,7 +77,7 @@ def overlay_figure(courses: Sequence[Course]) -> go.Figure:
     return figure
 
 
-def _course(figure: go.Figure, course: Course, colour: str, zero_s: float) -> None:
+def _course(figure: go.Figure, course: AttemptCurves, colour: str, zero_s: float) -> None:
     rows = (
         [(point["t_s"], point["p99_ms"]) for point in course.series["latency"]],
         [(point["t_s"], point["rps"]) for point in course.series["throughput"]],

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import JUDGED, Record
 from faultline.reports.figures.style import CLEAR, FAINT_COLOUR, finish
+from faultline.reports.views.experiment_report import PARTS, number_of, part_lengths, parts_of, repeated_parts
 from faultline.reports.views.runs import ordered, plain_rows
-from faultline.reports.views.story import PARTS, number_of, part_lengths, parts_of, repeated_parts
 
 # More bars than this take too much of a page: then a run has one bar, of its medians.
 MOST_BARS = 40

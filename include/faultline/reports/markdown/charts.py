@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from faultline.comparison.cells import FAULT, Axis, Point, in_order, label, seen_value
+from faultline.comparison.config_points import FAULT, Axis, Point, in_order, label, seen_value
 from faultline.records.catalogue import BY_KEY
-from faultline.reports.markdown.svg import Line, Mark, Panel, draw
+from faultline.reports.markdown.svg import ChartLine, EventMarker, Panel, draw
 
 # More plots than this are not looked at; more lines cannot be told apart.
 MOST_CHARTS, MOST_LINES = 2, 8
@@ -74,7 +74,7 @@ def _panel(key: str, lines: Sequence[tuple[str, Sequence[Point]]], x: Axis, tick
     return Panel(
         BY_KEY[key].title,
         tuple(
-            Line(
+            ChartLine(
                 name,
                 tuple(_marks(key, points, x, ticks)),
                 joined=x.numeric,
@@ -94,10 +94,10 @@ def _unsound(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -
                 yield list(ticks).index(x.label(point)), seen[0], why
 
 
-def _marks(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> Iterator[Mark]:
+def _marks(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> Iterator[EventMarker]:
     """In order of the axis; a point without a place on it, or without a figure, has none."""
     for place, tick in enumerate(ticks):
         for point in points:
             one = point.figure(key)
             if x.label(point) == tick and one.median is not None and one.low is not None and one.high is not None:
-                yield Mark(place, one.median, one.low, one.high, one.bound, one.n)
+                yield EventMarker(place, one.median, one.low, one.high, one.bound, one.n)

@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from faultline.comparison.answer import answer_of, unsound_of
-from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of, in_order, is_number, label, points_of
+from faultline.comparison.config_points import FAULT, Axis, Point, apart, axes_of, in_order, is_number, label, points_of
 from faultline.comparison.findings.catalogue import PAPERS, findings
-from faultline.comparison.findings.finding import ANSWERED, Verdict
+from faultline.comparison.findings.claims import ANSWERED, ClaimVerdict
 from faultline.comparison.findings.nexmark import table_of
 from faultline.comparison.findings.shi import sustained_rates
+from faultline.comparison.sweep_summary import answer_of, unsound_of
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.bundle import sha256
 from faultline.records.format import CONTROL, NONE, fault_of
+from faultline.records.index_entry import IndexEntry, counting
 from faultline.records.record import Record
-from faultline.records.summary import Entry, counting
 from faultline.reports.markdown.charts import charts
 from faultline.reports.markdown.tables import grid_lines, sections, table, words
-from faultline.reports.views.answer import answer_lines, front_heads, front_rows, unsound_text
+from faultline.reports.views.sweep_summary import answer_lines, front_heads, front_rows, unsound_text
 from faultline.system.errors import ConfigError
 from faultline.system.text import natural, suggest
 
@@ -52,8 +52,8 @@ NOTES: Mapping[str, str] = {
 }
 # What has no verdict, told apart from what has one.
 APART = (
-    (Verdict.NOT_ASKED, "Not asked by these runs, and by others of the matrix perhaps:", "why, or what it takes"),
-    (Verdict.NOT_TESTABLE, "Not testable here:", "what it would take"),
+    (ClaimVerdict.NOT_ASKED, "Not asked by these runs, and by others of the matrix perhaps:", "why, or what it takes"),
+    (ClaimVerdict.NOT_TESTABLE, "Not testable here:", "what it would take"),
 )
 IMAGES = "images"
 EVENTS_A_SECOND = (
@@ -164,7 +164,7 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
 
 def _answer(records: Sequence[Record]) -> list[str]:
     """What the records tell: effects, advice, the front, and how far recoveries can be relied on."""
-    entries = [Entry.of(record) for record in records]
+    entries = [IndexEntry.of(record) for record in records]
     answer, unsound = answer_of(entries), unsound_of(entries)
     told = answer_lines(answer) if answer is not None and answer.tells else []
     told += [unsound_text(unsound)] if unsound is not None and unsound.effects else []
@@ -300,7 +300,7 @@ def _rate(rate: float | None) -> str:
 
 def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], list[Axis]]:
     """The points in order, and the axes in which they differ, those that are `named` first; at least one of these."""
-    points = points_of([Entry.of(record) for record in records])
+    points = points_of([IndexEntry.of(record) for record in records])
     breaking, controls = apart(points)
     # Where both are there, each group may differ in something that the other does not.
     found: dict[str, Axis] = {}

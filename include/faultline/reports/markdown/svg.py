@@ -45,7 +45,7 @@ text { fill: #d6dde4 }
 
 
 @dataclass(frozen=True)
-class Mark:
+class EventMarker:
     """A median with least and greatest at the place `x` (0, 1, 2, …). `bound`: the true value is not smaller.
 
     `n`: of how many repetitions; no line joins a single one.
@@ -60,14 +60,14 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """Marks of one series. `joined`: its places are numbers, so a line may lie between them.
 
     `unsound`: place, value and reason of each run that does not count.
     """
 
     name: str
-    marks: tuple[Mark, ...]
+    marks: tuple[EventMarker, ...]
     joined: bool = True
     unsound: tuple[tuple[int, float, str], ...] = ()
 
@@ -77,7 +77,7 @@ class Panel:
     """One figure along the places; every panel of a picture has the same lines."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _axes(frame: _Frame, title: str, places: Sequence[str], tilted: bool) -> lis
     return parts
 
 
-def _series(frame: _Frame, line: Line, order: int, shift: float) -> list[str]:
+def _series(frame: _Frame, line: ChartLine, order: int, shift: float) -> list[str]:
     order %= len(_LIGHT)
     parts, ends = [], []
     for mark in line.marks:

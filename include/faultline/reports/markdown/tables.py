@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from faultline.comparison.cells import Axis, Point
+from faultline.comparison.config_points import Axis, Point
 from faultline.records.catalogue import BY_KEY, metrics_in, metrics_of
 from faultline.records.columns import Metric, Over, Sheet
 from faultline.records.format import NONE, cores
@@ -16,17 +16,19 @@ _MARKUP = re.compile(r"([\\`*<|\[\]~$&]|(?<!\w)_|_(?!\w))")
 
 
 @dataclass(frozen=True)
-class Column:
+class MarkdownColumn:
     """A heading, and the text of a point under it; `—` where nothing is known."""
 
     heading: str
     text: Callable[[Point], str]
 
 
-def column_of(metric: Metric, table: Sheet | None = None) -> Column:
+def column_of(metric: Metric, table: Sheet | None = None) -> MarkdownColumn:
     """The repetitions of a figure in one cell; `table`: whose heading it has."""
     text = {Over.MEDIAN: _median, Over.TOTAL: _total, Over.HELD: _held}[metric.over]
-    return Column(heading(metric, metric.head(table) if table else metric.name), lambda point: text(metric, point))
+    return MarkdownColumn(
+        heading(metric, metric.head(table) if table else metric.name), lambda point: text(metric, point)
+    )
 
 
 def heading(metric: Metric, name: str) -> str:
@@ -62,14 +64,14 @@ def _oversubscribed(point: Point) -> str:
     return "yes" if any(one.cores and asked > one.cores for one in point.entries) else NONE
 
 
-N = Column("n", lambda point: f"{len(point.valid)} of {len(point.entries)}")
+N = MarkdownColumn("n", lambda point: f"{len(point.valid)} of {len(point.entries)}")
 SECTIONS = (Sheet.RECOVERY, Sheet.LATENCY, Sheet.STAGES, Sheet.KEYS, Sheet.RESOURCES, Sheet.AUDIT)
 # Columns of these keys are shown apart, or are not figures of one point.
 _ELSEWHERE = ("cpu_nodes.", "rss_mb.", "schedule_lag_ms.")
 _USELESS = {NONE, cores(0)}
 
 
-def sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list[Column]]]:
+def sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list[MarkdownColumn]]]:
     """The tables of a matrix by heading, without columns in which nothing is known of any point.
 
     What a record has and no table names, such as a figure of a later version, stands among the resources.
@@ -82,7 +84,7 @@ def sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list[Colum
         if section is Sheet.RESOURCES:
             others = [metric for metric in metrics_of(entries) if metric.key not in BY_KEY]
             more = [column_of(metric) for metric in others if not metric.key.startswith(_ELSEWHERE)]
-            columns = [Column("oversubscribed", _oversubscribed), *columns, *more]
+            columns = [MarkdownColumn("oversubscribed", _oversubscribed), *columns, *more]
         # Of events that the engine makes itself nothing is kept, so nothing is audited.
         left_out = section is Sheet.KEYS and matrix != "skew_x_alignment_mode"
         left_out |= section is Sheet.AUDIT and not any("audit.expected" in entry.metrics for entry in entries)
@@ -92,7 +94,7 @@ def sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list[Colum
     return found
 
 
-def table(points: Sequence[Point], axes: Sequence[Axis], columns: Sequence[Column]) -> list[str]:
+def table(points: Sequence[Point], axes: Sequence[Axis], columns: Sequence[MarkdownColumn]) -> list[str]:
     """Lines of a Markdown table: the axes, the columns, and how many of the measured are valid."""
     heads = [*(words(axis.name) for axis in axes), *(column.heading for column in columns), N.heading]
     cells = [

@@ -10,16 +10,16 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 from faultline.reports.html import asset
-from faultline.reports.pages.compare import Pair, compare_page
+from faultline.reports.pages.compare import ComparePageQuery, compare_page
 from faultline.reports.pages.experiment import experiment_page, overlay_page
 from faultline.reports.pages.overview import now_page, overview_page
 from faultline.reports.pages.runs import address_of_dag, address_of_run
-from faultline.reports.pages.site import Site, Unknown, not_found_page
+from faultline.reports.pages.site import PageNotFound, ResultsSite, not_found_page
 from faultline.reports.pages.sweep import matrix_page, sweep_page
 from faultline.reports.tables import as_csv, as_parquet
-from faultline.reports.views.sweep import ASKS, Choice
+from faultline.reports.views.sweep import ASKS, MetricChoice
 
 # Nothing but this app's own files may run or be loaded; styles stand in attributes where plotly draws.
 HEADERS = {
@@ -31,13 +31,13 @@ HEADERS = {
 }
 # The address of an asset changes with its content.
 FOREVER = {**HEADERS, "Cache-Control": "private, max-age=31536000, immutable"}
-_DOWNLOADS: dict[str, tuple[str, Callable[[list[Entry]], bytes]]] = {
+_DOWNLOADS: dict[str, tuple[str, Callable[[list[IndexEntry]], bytes]]] = {
     "csv": ("text/csv; charset=utf-8", lambda entries: as_csv(entries)),
     "parquet": ("application/vnd.apache.parquet", lambda entries: as_parquet(entries)),
 }
 
 
-def build_app(site_of: Callable[[Request], Site], guard: Callable[..., Any]) -> FastAPI:
+def build_app(site_of: Callable[[Request], ResultsSite], guard: Callable[..., Any]) -> FastAPI:
     """The app. `site_of` gives the store for a request; `guard` raises HTTPException 401 unless one is logged in."""
     app = FastAPI(
         title="Faultline results", dependencies=[Depends(guard)], openapi_url=None, docs_url=None, redoc_url=None
@@ -50,7 +50,7 @@ def build_app(site_of: Callable[[Request], Site], guard: Callable[..., Any]) -> 
         assert isinstance(error, StarletteHTTPException)
         return HTMLResponse(_plain_page(str(error.detail)), error.status_code, {**HEADERS, **(error.headers or {})})
 
-    app.add_exception_handler(Unknown, unknown)
+    app.add_exception_handler(PageNotFound, unknown)
     app.add_exception_handler(StarletteHTTPException, refused)
     _add_pages(app, site_of)
     _add_comparisons(app, site_of)
@@ -60,19 +60,19 @@ def build_app(site_of: Callable[[Request], Site], guard: Callable[..., Any]) -> 
     def static(name: str) -> Response:
         found = asset(name)
         if found is None:
-            raise Unknown(f"No file {name}.")
+            raise PageNotFound(f"No file {name}.")
         if found.path is not None:
             return FileResponse(found.path, media_type=found.media_type, headers=FOREVER)
         return Response(found.text, media_type=found.media_type, headers=FOREVER)
 
     @app.get("/{rest:path}")
     def nothing(rest: str) -> Response:
-        raise Unknown(f"Nothing is at {rest or '/'}.")
+        raise PageNotFound(f"Nothing is at {rest or '/'}.")
 
     return app
 
 
-def _add_pages(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
+def _add_pages(app: FastAPI, site_of: Callable[[Request], ResultsSite]) -> None:
     @app.get("/")
     def overview(request: Request, page: str = "") -> Response:
         return _page(overview_page(site_of(request), _number(page)))
@@ -105,16 +105,16 @@ def _add_pages(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
         return _page(experiment_page(site_of(request), name))
 
 
-def _add_comparisons(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
+def _add_comparisons(app: FastAPI, site_of: Callable[[Request], ResultsSite]) -> None:
     @app.get("/nights")
     def nights(
         request: Request, metric: str = "", cell: str = "", page: str = "", of: str = "", by: str = ""
     ) -> Response:
         # Statistics take a second to import, and Airflow's API server seldom needs them.
-        from faultline.reports.pages.sweep import nights_page
-        from faultline.reports.views.nights import Chosen
+        from faultline.reports.pages.sweep import nightly_page
+        from faultline.reports.views.nightly import ChosenMetric
 
-        return _page(nights_page(site_of(request), Chosen(metric, cell, _number(page), of, by)))
+        return _page(nightly_page(site_of(request), ChosenMetric(metric, cell, _number(page), of, by)))
 
     @app.get("/metrics")
     def metrics(request: Request) -> Response:
@@ -132,7 +132,7 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
         metric: str = "",
         page: str = "",
     ) -> Response:
-        return _page(compare_page(site_of(request), Pair(a, b, build_a, build_b, metric, _number(page))))
+        return _page(compare_page(site_of(request), ComparePageQuery(a, b, build_a, build_b, metric, _number(page))))
 
     @app.get("/overlay")
     def overlay(request: Request, a: str = "", b: str = "") -> Response:
@@ -141,19 +141,19 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
     @app.get("/experiments.{form}")
     def download(request: Request, form: str, sweep: str = "", matrix: str = "") -> Response:
         if form not in _DOWNLOADS:
-            raise Unknown(f"No table is called experiments.{form}.")
+            raise PageNotFound(f"No table is called experiments.{form}.")
         index = site_of(request).index
         index.refresh()
         entries = index.of_sweep(sweep) if sweep else index.of_matrix(matrix) if matrix else index.all()
         if not entries:
-            raise Unknown(f"No record belongs to {sweep or matrix or 'this store'}.")
+            raise PageNotFound(f"No record belongs to {sweep or matrix or 'this store'}.")
         media_type, made = _DOWNLOADS[form]
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", sweep or matrix or "all")[:100]
         headers = {**HEADERS, "Content-Disposition": f'attachment; filename="faultline-{name}.{form}"'}
         return Response(made(entries), media_type=media_type, headers=headers)
 
 
-def _add_ways_in(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
+def _add_ways_in(app: FastAPI, site_of: Callable[[Request], ResultsSite]) -> None:
     """Addresses that Airflow's UI can make; they lead to the page that is meant."""
 
     @app.get("/dags/{dag_id}")
@@ -170,10 +170,10 @@ def _page(html: str) -> HTMLResponse:
     return HTMLResponse(html.encode("utf-8", "replace"), headers=HEADERS)
 
 
-def _choice(request: Request) -> Choice:
+def _choice(request: Request) -> MetricChoice:
     """What a reader chose on a sweep's page; of a name that stands twice in the address the last counts."""
     asked = request.query_params
-    return Choice(
+    return MetricChoice(
         metric=asked.get("metric", ""),
         group=asked.get("build", ""),
         x=asked.get("x", ""),

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.comparison.cells import FAULT, Figure, Point, axes_of, in_order, points_of
 from faultline.comparison.compare import compare_sides, texts
-from faultline.comparison.selection import Side, shared_records
+from faultline.comparison.config_points import FAULT, Figure, Point, axes_of, in_order, points_of
+from faultline.comparison.selection import RecordGroup, shared_records
 from faultline.records.catalogue import by_group, metrics_of
 from faultline.records.columns import Metric
 from faultline.records.format import NONE
-from faultline.records.summary import Entry
-from faultline.reports.pages.site import PAGE_ROWS, Site, Unknown, attempts, paged, render
+from faultline.records.index_entry import IndexEntry
+from faultline.reports.pages.site import PAGE_ROWS, PageNotFound, ResultsSite, attempts, paged, render
 from faultline.reports.views.run import minute
 from faultline.reports.views.sweep import chosen_group, chosen_metric
 
@@ -23,7 +23,7 @@ MOST_VERDICTS = 80
 
 
 @dataclass(frozen=True)
-class Pair:
+class ComparePageQuery:
     """What a reader chose: two sweeps, of each a group, and a metric; empty: the default."""
 
     a: str = ""
@@ -34,7 +34,7 @@ class Pair:
     page: int = 1
 
 
-def compare_page(site: Site, pair: Pair) -> str:
+def compare_page(site: ResultsSite, pair: ComparePageQuery) -> str:
     """The page; a form while a sweep is missing. Raises Unknown for a sweep, group or metric that is not there."""
     site.index.refresh()
     suggested = _suggested(site, pair)
@@ -83,7 +83,7 @@ def compare_page(site: Site, pair: Pair) -> str:
     )
 
 
-def _suggested(site: Site, pair: Pair) -> list[tuple[str, list[tuple[str, str]]]]:
+def _suggested(site: ResultsSite, pair: ComparePageQuery) -> list[tuple[str, list[tuple[str, str]]]]:
     """Sweeps to choose from under their matrices, the newest first: id and what a list shows of it."""
     groups: dict[str, dict[str, str]] = {}
     for tally in site.index.sweeps(SUGGESTED):
@@ -97,10 +97,10 @@ def _suggested(site: Site, pair: Pair) -> list[tuple[str, list[tuple[str, str]]]
     return [(matrix, list(members.items())) for matrix, members in groups.items()]
 
 
-def _side(site: Site, sweep_id: str, group: str) -> dict[str, Any]:
-    entries: list[Entry] = site.index.of_sweep(sweep_id)
+def _side(site: ResultsSite, sweep_id: str, group: str) -> dict[str, Any]:
+    entries: list[IndexEntry] = site.index.of_sweep(sweep_id)
     if not entries:
-        raise Unknown(f"No sweep {sweep_id} has a record.")
+        raise PageNotFound(f"No sweep {sweep_id} has a record.")
     group, groups = chosen_group(entries, group)
     members = [entry for entry in entries if entry.group == group]
     return {
@@ -117,13 +117,17 @@ def _side(site: Site, sweep_id: str, group: str) -> dict[str, Any]:
 def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, dict[str, str]]:
     """What `./faultline compare` says of each configuration that both sides have, as texts; nothing of a figure of
     which neither less nor more is better, nor of sides that share a record."""
-    before, after = (Side(side["sweep"], tuple(entry for entry in side["members"] if entry.sound)) for side in sides)
+    before, after = (
+        RecordGroup(side["sweep"], tuple(entry for entry in side["members"] if entry.sound)) for side in sides
+    )
     if metric is None or metric.better is None or shared_records(before, after):
         return {}
     return {row.point.config_id: texts(row, ()) for row in compare_sides(before, after, [metric]).rows}
 
 
-def _matched(site: Site, points: list[dict[str, Point]], config_id: str, metric: Metric | None) -> dict[str, Any]:
+def _matched(
+    site: ResultsSite, points: list[dict[str, Point]], config_id: str, metric: Metric | None
+) -> dict[str, Any]:
     """Both figures of one configuration, and the second as a multiple of the first. A side without a usable run has the
     figure of its unsound ones in brackets, of which there is no multiple."""
     found = [side.get(config_id) for side in points]
@@ -152,5 +156,5 @@ def _figure_text(point: Point | None, usable: Figure, metric: Metric | None) -> 
     return usable.text(metric)
 
 
-def _query(pair: Pair) -> Mapping[str, str | int]:
+def _query(pair: ComparePageQuery) -> Mapping[str, str | int]:
     return {"a": pair.a, "b": pair.b, "build_a": pair.group_a, "build_b": pair.group_b, "metric": pair.metric}

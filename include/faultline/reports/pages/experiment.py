@@ -9,28 +9,30 @@ from typing import Any
 import plotly.graph_objects as go
 from pydantic import ValidationError
 
-from faultline.comparison.cells import FAULT, axes_of, label, points_of
+from faultline.comparison.config_points import FAULT, axes_of, label, points_of
 from faultline.records.catalogue import KNOWN, MACRO, by_group, value_of
 from faultline.records.columns import Metric
 from faultline.records.format import NONE
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
-from faultline.reports.figures.overlay import Course, overlay_figure
+from faultline.reports.figures.overlay import AttemptCurves, overlay_figure
 from faultline.reports.pages.runs import runs_of_entry
-from faultline.reports.pages.site import Site, Unknown, attempts, render
+from faultline.reports.pages.site import PageNotFound, ResultsSite, attempts, render
 from faultline.reports.views.run import BROKEN, run_view
 from faultline.reports.views.runs import again, load_of
 from faultline.reports.views.series import curves_of
 from faultline.system.errors import FaultlineError
 
 
-def experiment_page(site: Site, attempt: str) -> str:
+def experiment_page(site: ResultsSite, attempt: str) -> str:
     """The page of one attempt. Raises Unknown when there is no such record, or it cannot be read."""
     site.index.refresh()
     entry = site.index.of_attempt(attempt)
     if entry is None:
         problem = site.index.problem_of(attempt)
-        raise Unknown(f"The record of {attempt} cannot be read: {problem}" if problem else f"No attempt {attempt}.")
+        raise PageNotFound(
+            f"The record of {attempt} cannot be read: {problem}" if problem else f"No attempt {attempt}."
+        )
     record = _read(site.index.directory / entry.path)
     view = run_view(record, site.results)
     siblings = [
@@ -57,7 +59,7 @@ def _read(path: Path) -> Record:
     try:
         return Record.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
-        raise Unknown(f"The record {path.name} has just been moved or changed; load the page again.") from None
+        raise PageNotFound(f"The record {path.name} has just been moved or changed; load the page again.") from None
 
 
 def _again(record: Record) -> str:
@@ -75,7 +77,7 @@ SUGGESTED = 200
 _HEADINGS = ("Latency", "Throughput", "Recovery", "CPU", "Memory and state", "Audit")
 
 
-def overlay_page(site: Site, a: str, b: str) -> str:
+def overlay_page(site: ResultsSite, a: str, b: str) -> str:
     """The page; a form while one of both is missing. Raises Unknown for an experiment that is not there."""
     site.index.refresh()
     chosen = [_entry(site, attempt) for attempt in (a, b) if attempt]
@@ -95,12 +97,12 @@ def overlay_page(site: Site, a: str, b: str) -> str:
     )
 
 
-def name_of(entry: Entry) -> str:
+def name_of(entry: IndexEntry) -> str:
     """What an experiment was, and which repetition, as a list shows it."""
     return f"{', '.join([*load_of(entry.config), label(entry.fault)])} · r{entry.repetition} · {entry.attempt}"
 
 
-def options_beside(site: Site, entry: Entry) -> list[tuple[str, str]]:
+def options_beside(site: ResultsSite, entry: IndexEntry) -> list[tuple[str, str]]:
     """Other experiments of its sweep that have figures, its own configuration first: attempt and name."""
     others = [
         other
@@ -111,21 +113,21 @@ def options_beside(site: Site, entry: Entry) -> list[tuple[str, str]]:
     return [(other.attempt, name_of(other)) for other in ordered[:SUGGESTED]]
 
 
-def _entry(site: Site, attempt: str) -> Entry:
+def _entry(site: ResultsSite, attempt: str) -> IndexEntry:
     found = site.index.of_attempt(attempt)
     if found is None:
-        raise Unknown(f"No attempt {attempt} has a record.")
+        raise PageNotFound(f"No attempt {attempt} has a record.")
     return found
 
 
-def _options(site: Site, chosen: Sequence[Entry]) -> list[tuple[str, str]]:
+def _options(site: ResultsSite, chosen: Sequence[IndexEntry]) -> list[tuple[str, str]]:
     """What can be chosen: the sweeps of those that are chosen, else the newest ones."""
     sweeps = list(dict.fromkeys(entry.sweep_id for entry in chosen)) or [one.name for one in site.index.sweeps(5)]
     entries = [*chosen, *(one for sweep in sweeps for one in reversed(site.index.of_sweep(sweep)) if one.metrics)]
     return [(one.attempt, name_of(one)) for one in {one.attempt: one for one in entries}.values()][:SUGGESTED]
 
 
-def _side(site: Site, entry: Entry) -> dict[str, Any]:
+def _side(site: ResultsSite, entry: IndexEntry) -> dict[str, Any]:
     return {
         "href": site.link("experiments", entry.attempt),
         "name": ", ".join([*load_of(entry.config), label(entry.fault)]),
@@ -135,14 +137,14 @@ def _side(site: Site, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _figure(site: Site, chosen: Sequence[Entry]) -> tuple[dict[str, go.Figure], list[str]]:
+def _figure(site: ResultsSite, chosen: Sequence[IndexEntry]) -> tuple[dict[str, go.Figure], list[str]]:
     """The curves of both, or why there are none."""
     courses, troubles = [], []
     for letter, entry in zip("AB", chosen, strict=True):
         try:
             series = curves_of(site.results / "attempts" / entry.attempt)
             recovered = value_of(entry, MACRO)
-            courses.append(Course(f"{letter}: {entry.attempt}", series, recovered))
+            courses.append(AttemptCurves(f"{letter}: {entry.attempt}", series, recovered))
         except (FaultlineError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             troubles.append(f"attempts/{entry.attempt}/series.json cannot be read ({type(error).__name__}).")
     if troubles:
@@ -153,7 +155,7 @@ def _figure(site: Site, chosen: Sequence[Entry]) -> tuple[dict[str, go.Figure], 
         return {}, [f"A series.json does not hold what is expected ({type(error).__name__}: {error})."]
 
 
-def _differing(chosen: Sequence[Entry]) -> list[tuple[str, str, str]]:
+def _differing(chosen: Sequence[IndexEntry]) -> list[tuple[str, str, str]]:
     """The parameters in which both differ, and what else of them does."""
     points = [points_of([entry])[0] for entry in chosen]
     parameters = ((axis.name, [axis.label(point) for point in points]) for axis in axes_of(points) if axis.key != FAULT)
@@ -166,7 +168,7 @@ def _differing(chosen: Sequence[Entry]) -> list[tuple[str, str, str]]:
     return [(name, first, second) for name, (first, second) in (*parameters, *others) if first != second]
 
 
-def _figures_of(chosen: Sequence[Entry]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+def _figures_of(chosen: Sequence[IndexEntry]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
     """The figures that at least one of both has, under their headings: name, both texts, and the ratio."""
     known = [(metric, [value_of(entry, metric.key) for entry in chosen]) for metric in KNOWN]
     wanted = {metric: values for metric, values in known if any(value is not None for value in values)}

@@ -15,12 +15,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import read_plan
+from faultline.experiment.attempt_plan import read_plan
 from faultline.lifecycle.progress import phase_of
 from faultline.records.format import title_of
 from faultline.records.judge.cpu import cores_by_second
 from faultline.records.judge.samples import processes_of
-from faultline.records.manifest import Manifests
+from faultline.records.sweep_plan import SweepPlans
 from faultline.reports.figures.style import (
     FAINT_COLOUR,
     FAULT_COLOUR,
@@ -30,10 +30,10 @@ from faultline.reports.figures.style import (
     legend_above,
 )
 from faultline.reports.pages.overview import progress
-from faultline.reports.pages.site import Site, Unknown, render
+from faultline.reports.pages.site import PageNotFound, ResultsSite, render
 from faultline.system.errors import FaultlineError
-from faultline.system.marks import ENGINE
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
+from faultline.system.process_tags import ENGINE
 
 # What is shown of a run, and what is read of a journal for it: a recorder writes some 5 kB a second.
 SHOWN_S = 300
@@ -46,7 +46,7 @@ Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Course:
+class LiveSeries:
     """What is known of a run: instants in s after T0 (or after its first sample), and the values at them."""
 
     began_ns: int
@@ -57,19 +57,19 @@ class Course:
     faults: tuple[tuple[float, str], ...]
 
 
-def live_page(site: Site, attempt_id: str) -> str:
+def live_page(site: ResultsSite, attempt_id: str) -> str:
     """The page of an attempt that is in work; of one that is over a way to its record. Raises Unknown for another."""
     folder = site.results / "attempts" / attempt_id
     if "/" in attempt_id or attempt_id.startswith(".") or not (folder / "attempt.json").is_file():
-        raise Unknown(f"No attempt {attempt_id}.")
+        raise PageNotFound(f"No attempt {attempt_id}.")
     attempt = Attempt(folder)
     try:
         order, phase = read_plan(attempt).order, phase_of(attempt)
         course = course_of(attempt)
     except (FaultlineError, OSError, KeyError, ValueError) as error:
-        raise Unknown(f"The files of {attempt_id} cannot be read now ({error}); load the page again.") from None
+        raise PageNotFound(f"The files of {attempt_id} cannot be read now ({error}); load the page again.") from None
     sweep = order.sweep_id
-    plan = Manifests(site.results).read(sweep) if sweep else None
+    plan = SweepPlans(site.results).read(sweep) if sweep else None
     site.index.refresh()
     over = attempt.over is not None
     figure, title = course_figure(course) if course else None, title_of(order.config)
@@ -90,7 +90,7 @@ def live_page(site: Site, attempt_id: str) -> str:
     )
 
 
-def course_of(attempt: Attempt) -> Course | None:
+def course_of(attempt: Attempt) -> LiveSeries | None:
     """What the journals tell; None before the first sample."""
     recorder = _tail(attempt.recorder_journal)
     samples = [line for line in recorder if line.get("kind") == "offsets" and line.get("topic") == "input"]
@@ -111,7 +111,7 @@ def course_of(attempt: Attempt) -> Course | None:
     ]
     first_s = (from_ns - began_ns) / NS
     cores = cores_by_second(processes_of(tuple(recorder)), from_ns, newest_ns) if newest_ns > from_ns else []
-    return Course(
+    return LiveSeries(
         began_ns,
         gate is not None,
         tuple(one for one in produced if one[0] >= first_s - 1),
@@ -125,7 +125,7 @@ def course_of(attempt: Attempt) -> Course | None:
     )
 
 
-def lag_of(course: Course) -> list[tuple[float, float]]:
+def lag_of(course: LiveSeries) -> list[tuple[float, float]]:
     """Records that were produced and not committed, at each sample of the input, once anything was committed."""
     if not course.committed or not course.produced:
         return []
@@ -147,7 +147,7 @@ def rates(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     ]
 
 
-def facts_of(course: Course) -> list[tuple[str, str]]:
+def facts_of(course: LiveSeries) -> list[tuple[str, str]]:
     """The newest figures, by name."""
     produced, lag = rates(course.produced), lag_of(course)
     since = course.produced[-1][0] if course.produced else 0.0
@@ -160,7 +160,7 @@ def facts_of(course: Course) -> list[tuple[str, str]]:
     return found
 
 
-def course_figure(course: Course) -> go.Figure:
+def course_figure(course: LiveSeries) -> go.Figure:
     """Throughput, lag and CPU over one time axis."""
     figure = go.Figure()
     for name, colour, points, axis, shape in (

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from faultline.comparison.cells import label
+from faultline.comparison.config_points import label
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.cell import Cell
-from faultline.experiment.plan import read_plan
 from faultline.lifecycle.progress import is_waiting, phase_of
 from faultline.records.format import NONE, title_of
-from faultline.records.index import Tally
-from faultline.records.manifest import Manifest, Manifests
-from faultline.reports.pages.site import STATUSES, Site, paged, render
+from faultline.records.index import StatusCounts
+from faultline.records.sweep_plan import SweepPlan, SweepPlans
+from faultline.reports.pages.site import STATUSES, ResultsSite, paged, render
 from faultline.reports.views.run import explained, minute, period
 from faultline.reports.views.runs import load_of
 from faultline.system.errors import FaultlineError
@@ -26,12 +26,12 @@ MOST_FAILED = 5
 MAX_PROBLEMS = 100
 
 
-def overview_page(site: Site, page: int = 1) -> str:
+def overview_page(site: ResultsSite, page: int = 1) -> str:
     """The list of sweeps, page `page` of it; one that does not exist shows the nearest."""
     site.index.refresh()
     total = site.index.count_sweeps()
     page, pages, offset = paged(page, total, SWEEPS_A_PAGE)
-    problems = [*site.index.problems(), *Manifests(site.results).problems()]
+    problems = [*site.index.problems(), *SweepPlans(site.results).problems()]
     matrices, sweeps = site.index.matrices(), site.index.sweeps(SWEEPS_A_PAGE, offset)
     # A column for what there is: six of zeros would leave no room for the names.
     statuses = [one for one in STATUSES if one == "valid" or any(getattr(row, one) for row in (*matrices, *sweeps))]
@@ -54,19 +54,19 @@ def overview_page(site: Site, page: int = 1) -> str:
     )
 
 
-def now_page(site: Site) -> str:
+def now_page(site: ResultsSite) -> str:
     """Only what is measured now, for whoever looks again and again: it answers in a moment."""
     site.index.refresh()
     return render(site, "now", title="Now", running=running(site))
 
 
-def newest_answer(site: Site) -> dict[str, object] | None:
+def newest_answer(site: ResultsSite) -> dict[str, object] | None:
     """The answer of the newest sweep that has one, in a few lines, and what its unsound runs would add; None where no
     sweep has any."""
     # Statistics take a second to import, which the start of Airflow's API server need not wait for.
-    from faultline.comparison.answer import answer_of, unsound_of
     from faultline.comparison.selection import entries_of_sweep
-    from faultline.reports.views.answer import short_answer, unsound_text
+    from faultline.comparison.sweep_summary import answer_of, unsound_of
+    from faultline.reports.views.sweep_summary import short_answer, unsound_text
 
     for tally in site.index.sweeps(SWEEPS_ASKED):
         judged = tally.valid + tally.unmet + tally.unsound
@@ -90,7 +90,7 @@ def newest_answer(site: Site) -> dict[str, object] | None:
     return None
 
 
-def failed_lately(site: Site) -> list[dict[str, str]]:
+def failed_lately(site: ResultsSite) -> list[dict[str, str]]:
     """The newest experiments without usable figures, each with its reason."""
     found = [one for one in site.index.newest_without_figures(MOST_FAILED)]
     return [
@@ -105,7 +105,7 @@ def failed_lately(site: Site) -> list[dict[str, str]]:
     ]
 
 
-def _row(site: Site, tally: Tally, kind: str, statuses: Sequence[str]) -> dict[str, object]:
+def _row(site: ResultsSite, tally: StatusCounts, kind: str, statuses: Sequence[str]) -> dict[str, object]:
     return {
         "name": tally.name or "without a sweep",
         "href": site.link(kind, tally.name) if tally.name else site.link("unswept"),
@@ -116,7 +116,7 @@ def _row(site: Site, tally: Tally, kind: str, statuses: Sequence[str]) -> dict[s
     }
 
 
-def _single(site: Site, tally: Tally) -> str:
+def _single(site: ResultsSite, tally: StatusCounts) -> str:
     """What the one experiment of a sweep without a matrix was about, since its id does not say it."""
     if tally.name is None or tally.total != 1:
         return NONE
@@ -135,7 +135,7 @@ LOOKED_AT = 6
 
 
 @dataclass(frozen=True)
-class Running:
+class ActiveRun:
     """An experiment in work: what it is, where it stands, and how far its sweep is."""
 
     attempt: str
@@ -148,7 +148,7 @@ class Running:
     progress: str
 
 
-def running(site: Site) -> list[Running]:
+def running(site: ResultsSite) -> list[ActiveRun]:
     """The experiments in work, the one that is measured first."""
     found = [(is_waiting(attempt), attempt) for attempt in _unclosed(site)]
     ordered = sorted(found, key=lambda pair: (pair[0], pair[1].id))
@@ -158,7 +158,7 @@ def running(site: Site) -> list[Running]:
     return [replace(one, detail=f"for {measured.title}") if waits and measured else one for waits, one in told]
 
 
-def _unclosed(site: Site) -> Iterator[Attempt]:
+def _unclosed(site: ResultsSite) -> Iterator[Attempt]:
     folder = site.results / "attempts"
     if not folder.is_dir():
         return
@@ -168,15 +168,15 @@ def _unclosed(site: Site) -> Iterator[Attempt]:
             yield attempt
 
 
-def _running(site: Site, attempt: Attempt) -> Running | None:
+def _running(site: ResultsSite, attempt: Attempt) -> ActiveRun | None:
     """None for an attempt whose files cannot be read, or that closes as it is looked at."""
     try:
         order, phase = read_plan(attempt).order, phase_of(attempt)
     except (FaultlineError, OSError, KeyError, ValueError):
         return None
     sweep = order.sweep_id
-    plan = Manifests(site.results).read(sweep) if sweep else None
-    return Running(
+    plan = SweepPlans(site.results).read(sweep) if sweep else None
+    return ActiveRun(
         attempt.id,
         title_of(order.config),
         phase.name,
@@ -188,7 +188,7 @@ def _running(site: Site, attempt: Attempt) -> Running | None:
     )
 
 
-def progress(site: Site, plan: Manifest) -> str:
+def progress(site: ResultsSite, plan: SweepPlan) -> str:
     """How many cells of a plan have a valid record: `3 of 12`."""
     entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
     sound = {Cell(one.config_id, one.repetition, one.series) for one in entries if one.sound}

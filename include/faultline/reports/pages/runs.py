@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from faultline.experiment.attempt import Attempt
+from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.cell import EXPERIMENT, sweep_id_of
-from faultline.experiment.night_file import NIGHTLY, is_night
-from faultline.experiment.plan import read_plan
-from faultline.records.summary import Entry
-from faultline.reports.pages.site import NotYet, Run, Site
+from faultline.experiment.nightly_file import NIGHTLY, is_nightly
+from faultline.records.index_entry import IndexEntry
+from faultline.reports.pages.site import AirflowRun, RecordPending, ResultsSite
 from faultline.system.errors import FaultlineError
 
 # Runs that a matrix triggers are named after their sweep, their cell and the build; those of a search, repetition 0,
@@ -27,7 +27,7 @@ _INSTANT = re.compile(
 _KINDS = ("manual__", "scheduled__", "backfill__")
 
 
-def address_of_run(site: Site, dag_id: str, run_id: str) -> str:
+def address_of_run(site: ResultsSite, dag_id: str, run_id: str) -> str:
     """The page of what a run has measured. Raises NotYet while it has no record."""
     site.index.refresh()
     child = _CHILD.fullmatch(run_id) if dag_id == EXPERIMENT else None
@@ -45,27 +45,27 @@ def address_of_run(site: Site, dag_id: str, run_id: str) -> str:
             return site.link("experiments", found[-1].attempt)
         if found:
             return site.link("sweeps", sweep_id)
-    raise NotYet(f"The run {run_id} of {dag_id} has no record yet.", site.link("runs", dag_id, run_id))
+    raise RecordPending(f"The run {run_id} of {dag_id} has no record yet.", site.link("runs", dag_id, run_id))
 
 
-def address_of_dag(site: Site, dag_id: str) -> str:
+def address_of_dag(site: ResultsSite, dag_id: str) -> str:
     """The page of a matrix; of another DAG the list of all sweeps."""
     site.index.refresh()
     known = any(one.name == dag_id for one in site.index.matrices())
-    if is_night(dag_id):
+    if is_nightly(dag_id):
         return site.link("nights", of=dag_id if known and dag_id != NIGHTLY else "")
     if not known:
         return site.link()
     return site.link("matrices", dag_id)
 
 
-def runs_of_sweep(site: Site, matrix: str | None, sweep_id: str) -> list[Run]:
+def runs_of_sweep(site: ResultsSite, matrix: str | None, sweep_id: str) -> list[AirflowRun]:
     """The run that measured a sweep, when Airflow knows it: of its matrix, or of a single experiment."""
     dag_id = matrix or EXPERIMENT
     return _found(site, dag_id, [sweep_id, *_by_instant(sweep_id)], _by_instant(sweep_id))
 
 
-def runs_of_entry(site: Site, entry: Entry) -> list[Run]:
+def runs_of_entry(site: ResultsSite, entry: IndexEntry) -> list[AirflowRun]:
     """The run of the experiment, and that of its matrix, when Airflow knows them."""
     run_id, parent = _runs_said(site, entry.attempt)
     if entry.matrix and entry.sweep_id:
@@ -81,9 +81,9 @@ def runs_of_entry(site: Site, entry: Entry) -> list[Run]:
     return _found(site, EXPERIMENT, [entry.sweep_id, *beginnings] if entry.sweep_id else [], beginnings)
 
 
-def _found(site: Site, dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) -> list[Run]:
+def _found(site: ResultsSite, dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) -> list[AirflowRun]:
     return (
-        [Run(dag_id, run_id) for run_id in dict.fromkeys(site.find_runs(dag_id, run_ids, beginnings))]
+        [AirflowRun(dag_id, run_id) for run_id in dict.fromkeys(site.find_runs(dag_id, run_ids, beginnings))]
         if run_ids
         else []
     )
@@ -103,7 +103,7 @@ def _kinds(kind: str | None) -> Iterable[str]:
     return (kind,) if kind else _KINDS
 
 
-def _runs_said(site: Site, attempt: str) -> tuple[str | None, str | None]:
+def _runs_said(site: ResultsSite, attempt: str) -> tuple[str | None, str | None]:
     """The run that measured an attempt, and its matrix's, as the attempt's own files have them; None where they have
     not.
 

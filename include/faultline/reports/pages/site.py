@@ -12,10 +12,10 @@ import plotly.graph_objects as go
 
 from faultline import __version__
 from faultline.records.index import Index
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
 from faultline.reports.html import asset_version, environment, figures_json
 from faultline.reports.pages import PREFIX
-from faultline.reports.views.sweep import Unknown as Unknown
+from faultline.reports.views.sweep import PageNotFound as PageNotFound
 
 PAGE_ROWS = 200
 # A cell that many sweeps have measured links to its newest experiments only.
@@ -23,7 +23,7 @@ MAX_ATTEMPTS = 20
 STATUSES = ("valid", "unmet", "unsound", "failed", "cancelled")
 
 
-class NotYet(Unknown):
+class RecordPending(Unknown):
     """What was asked for will exist when a run has measured it; `address` is where to look again."""
 
     def __init__(self, message: str, address: str) -> None:
@@ -32,7 +32,7 @@ class NotYet(Unknown):
 
 
 @dataclass(frozen=True)
-class Run:
+class AirflowRun:
     """A run of a DAG in Airflow."""
 
     dag_id: str
@@ -53,7 +53,7 @@ def _likeliest(dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) -
 
 
 @dataclass(frozen=True)
-class Site:
+class ResultsSite:
     """The store as pages: `results` holds records and attempts; `prefix` stands before each link of a page.
 
     `airflow`: what stands before a link to Airflow's UI. `find_runs` says which runs there are, of those that records
@@ -76,13 +76,13 @@ class Site:
         """The address of a style sheet or script; another one when its content changes, so that it may be cached."""
         return self.link("static", name, v=asset_version(name))
 
-    def run_link(self, run: Run) -> str:
+    def run_link(self, run: AirflowRun) -> str:
         """The address of a run in Airflow's UI."""
         return f"{self.airflow}{run.path}"
 
 
 def render(
-    site: Site,
+    site: ResultsSite,
     template: str,
     *,
     title: str,
@@ -104,14 +104,14 @@ def render(
     )
 
 
-def not_found_page(site: Site, why: Exception) -> str:
+def not_found_page(site: ResultsSite, why: Exception) -> str:
     """The page for whatever does not exist, with a way to look again for what may exist soon."""
-    again = why.address if isinstance(why, NotYet) else None
+    again = why.address if isinstance(why, RecordPending) else None
     title = "Not found" if again is None else "Nothing measured yet"
     return render(site, "not_found", title=title, message=str(why), again=again)
 
 
-def attempts(site: Site, entries: Sequence[Entry]) -> dict[str, Any]:
+def attempts(site: ResultsSite, entries: Sequence[IndexEntry]) -> dict[str, Any]:
     """Links to single experiments, as short as their repetition: `shown`, the newest ones; `more`, how many others."""
     shown = [
         {

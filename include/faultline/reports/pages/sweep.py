@@ -10,41 +10,46 @@ import plotly.graph_objects as go
 from faultline.comparison.coverage import cell_text, gap_of
 from faultline.comparison.decisions import settled_in
 from faultline.comparison.selection import entries_of_sweep
-from faultline.experiment.night_file import NIGHTLY, is_night
+from faultline.experiment.nightly_file import NIGHTLY, is_nightly
 from faultline.records.catalogue import by_group
-from faultline.records.manifest import Manifests
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
+from faultline.records.sweep_plan import SweepPlans
 from faultline.reports.pages.runs import runs_of_sweep
-from faultline.reports.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, attempts, paged, render
-from faultline.reports.views import nights
-from faultline.reports.views.nights import BY, Chosen, NightView
+from faultline.reports.pages.site import PAGE_ROWS, STATUSES, PageNotFound, ResultsSite, attempts, paged, render
+from faultline.reports.views import nightly
+from faultline.reports.views.nightly import BY, ChosenMetric, NightlyView
 from faultline.reports.views.run import minute
-from faultline.reports.views.sweep import ASKS, Choice, SweepView
+from faultline.reports.views.sweep import ASKS, MetricChoice, SweepView
 
 NEIGHBOURS = 50
 MOST_MISSING = 100
 
 
-def sweep_page(site: Site, sweep_id: str | None, choice: Choice | None = None) -> str:
+def sweep_page(site: ResultsSite, sweep_id: str | None, choice: MetricChoice | None = None) -> str:
     """The page of a sweep; of None: of the records that belong to none. Raises Unknown when it has no record."""
     site.index.refresh()
     entries = entries_of_sweep(site.index, site.results, sweep_id)
     if not entries:
-        raise Unknown(f"No sweep {sweep_id} has a record." if sweep_id else "Every record belongs to a sweep.")
-    return _page(site, entries, choice or Choice(), sweep=sweep_id)
+        raise PageNotFound(f"No sweep {sweep_id} has a record." if sweep_id else "Every record belongs to a sweep.")
+    return _page(site, entries, choice or MetricChoice(), sweep=sweep_id)
 
 
-def matrix_page(site: Site, matrix: str, choice: Choice | None = None) -> str:
+def matrix_page(site: ResultsSite, matrix: str, choice: MetricChoice | None = None) -> str:
     """The page of a matrix over all its sweeps. Raises Unknown when it has no record."""
     site.index.refresh()
     entries = site.index.of_matrix(matrix)
     if not entries:
-        raise Unknown(f"No matrix {matrix} has a record.")
-    return _page(site, entries, choice or Choice(), matrix=matrix)
+        raise PageNotFound(f"No matrix {matrix} has a record.")
+    return _page(site, entries, choice or MetricChoice(), matrix=matrix)
 
 
 def _page(
-    site: Site, entries: Sequence[Entry], choice: Choice, *, sweep: str | None = None, matrix: str | None = None
+    site: ResultsSite,
+    entries: Sequence[IndexEntry],
+    choice: MetricChoice,
+    *,
+    sweep: str | None = None,
+    matrix: str | None = None,
 ) -> str:
     view = SweepView(entries, choice)
     figures: dict[str, go.Figure] = {} if view.figure is None else {"metric": view.figure}
@@ -104,9 +109,9 @@ def _here(sweep: str | None, matrix: str | None) -> tuple[str, ...]:
     return ("sweeps", sweep) if sweep else ("matrices", matrix) if matrix else ("unswept",)
 
 
-def _gap(site: Site, sweep: str | None) -> dict[str, Any] | None:
+def _gap(site: ResultsSite, sweep: str | None) -> dict[str, Any] | None:
     """What the sweep set out to measure and has no valid record of; None when its plan is not known."""
-    plan = Manifests(site.results).read(sweep) if sweep else None
+    plan = SweepPlans(site.results).read(sweep) if sweep else None
     if plan is None:
         return None
     entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
@@ -115,24 +120,24 @@ def _gap(site: Site, sweep: str | None) -> dict[str, Any] | None:
     return {"planned": gap.planned, "missing": len(gap.missing), "cells": shown}
 
 
-def nights_page(site: Site, choice: Chosen | None = None) -> str:
+def nightly_page(site: ResultsSite, choice: ChosenMetric | None = None) -> str:
     """The page; before the first night one that says how to set it up. Raises Unknown for nights, a cell or a metric
     that there are not."""
-    choice = choice or Chosen()
+    choice = choice or ChosenMetric()
     site.index.refresh()
     kinds = sorted(
-        (name for tally in site.index.matrices() if (name := tally.name) and is_night(name)),
+        (name for tally in site.index.matrices() if (name := tally.name) and is_nightly(name)),
         key=lambda one: one != NIGHTLY,
     )
     if choice.of and choice.of not in kinds:
-        raise Unknown(f"No night of {choice.of} has a record yet.")
+        raise PageNotFound(f"No night of {choice.of} has a record yet.")
     if choice.by not in ("", *BY):
-        raise Unknown(f"Nights are drawn by {' or '.join(BY)}, not by {choice.by}.")
+        raise PageNotFound(f"Nights are drawn by {' or '.join(BY)}, not by {choice.by}.")
     of = choice.of or (kinds[0] if kinds else NIGHTLY)
-    view = NightView(site.results, site.index.of_matrix(of), of, choice)
+    view = NightlyView(site.results, site.index.of_matrix(of), of, choice)
     if not view.nights:
         return render(site, "no_nights", title="Nights")
-    page, pages, offset = paged(choice.page, len(view.dates), nights.NIGHTS_A_PAGE)
+    page, pages, offset = paged(choice.page, len(view.dates), nightly.NIGHTS_A_PAGE)
     return render(
         site,
         "nights",
@@ -142,7 +147,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         ways=BY,
         metric_groups=by_group(view.metrics),
         kinds=kinds,
-        rows=view.rows(view.dates[offset : offset + nights.NIGHTS_A_PAGE]),
+        rows=view.rows(view.dates[offset : offset + nightly.NIGHTS_A_PAGE]),
         page=page,
         pages=pages,
         page_link=lambda number: site.link(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from faultline.comparison.allocation import Allocation, Slope, allocation_of
-from faultline.comparison.cells import points_of
+from faultline.comparison.config_points import points_of
 from faultline.comparison.decisions import Decision, counted
 from faultline.comparison.statistics.estimate import Interval
 from faultline.records.catalogue import MACRO
 from faultline.records.format import signed
-from faultline.records.manifest import Manifest
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
+from faultline.records.sweep_plan import SweepPlan
 from faultline.system.text import finite
 
 
@@ -72,7 +72,7 @@ def ageing_text(ageing: Slope) -> str:
     return f"{text}. No change with the number is shown."
 
 
-def decision_lines(plan: Manifest, entries: Sequence[Entry], decisions: Sequence[Decision]) -> list[str]:
+def decision_lines(plan: SweepPlan, entries: Sequence[IndexEntry], decisions: Sequence[Decision]) -> list[str]:
     """Each decision of a sweep in a line, and what is the way on where a recovery is undecided."""
     points = points_of([one for blocks in counted(plan, entries).values() for one in blocks.values()])
     further = next_step(decisions, allocation_of(points, entries))

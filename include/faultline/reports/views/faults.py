@@ -12,14 +12,23 @@ from typing import Any
 
 from fault.plan import Fault, PlannedFault
 from faultline.engines.registry import ENGINES
-from faultline.engines.supervised import DRIVER
+from faultline.engines.supervisor_journal import DRIVER
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.progress import victim_name
 from faultline.records.format import EDGES, WORDS, fault_of, recovered_since, seconds, split_name
 from faultline.records.record import Record, RecoveryPart
+from faultline.reports.views.experiment_report import (
+    PARTS,
+    ExperimentReport,
+    FaultReport,
+    InjectionReport,
+    RecoverySpan,
+    ReportEvent,
+    RestartReport,
+    part_lengths,
+)
 from faultline.reports.views.series import last_out_text, plateau_text
-from faultline.reports.views.story import PARTS, Deed, Event, FaultView, Restart, Span, Story, part_lengths
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Line, events, last, read_journal
 
@@ -37,7 +46,7 @@ _OUTCOMES = {
 NOT_MEASURED = {"latency_ms": "latency", "audit": "audit"}
 
 
-def story_of(record: Record, attempt: Attempt, curves: Mapping[str, Any] | None) -> Story:
+def story_of(record: Record, attempt: Attempt, curves: Mapping[str, Any] | None) -> ExperimentReport:
     """The story of `record`; raw files of `attempt` may be gone."""
     remarks = [f"{what} not measured: {why}" for what, why in not_measured(record)]
     remarks += ended_early(record)
@@ -45,7 +54,7 @@ def story_of(record: Record, attempt: Attempt, curves: Mapping[str, Any] | None)
     gate_ns = next((event.wall_ns for event in record.timeline if event.name == "gate"), None)
     if gate_ns is None:
         gate_ns = next((line.get("t0_wall_ns") for line in events(conductor, "gate")), None)
-    return Story(
+    return ExperimentReport(
         edges=tuple(event for number, event in _events_of(record, gate_ns) if number == 0),
         faults=tuple(_faults(record, conductor, gate_ns, curves)),
         restarts=tuple(_restarts(record, attempt, gate_ns, remarks)),
@@ -82,7 +91,7 @@ def _journal(path: Path, remarks: list[str]) -> list[dict[str, Any]]:
         return []
 
 
-def _events_of(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Event]]:
+def _events_of(record: Record, gate_ns: int | None) -> Iterable[tuple[int, ReportEvent]]:
     """Each event in order of time with the number of its fault; 0 for those of the attempt."""
     at = {event.name: event.wall_ns for event in record.timeline}
     for event in sorted(record.timeline, key=lambda event: event.wall_ns):
@@ -91,7 +100,7 @@ def _events_of(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Event
         t0_ns = at.get("t0" if number == 1 else f"t0#{number}") if number else None
         yield (
             number,
-            Event(
+            ReportEvent(
                 name=event.name,
                 words=WORDS.get(plain, plain),
                 after_gate_s=_between(gate_ns, event.wall_ns),
@@ -103,14 +112,14 @@ def _events_of(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Event
 
 def _faults(
     record: Record, conductor: Sequence[Line], gate_ns: int | None, series: Mapping[str, Any] | None
-) -> Iterable[FaultView]:
+) -> Iterable[FaultReport]:
     """One story for each fault that was planned, or that left a trace."""
     planned = _planned(record)
     metrics = record.metrics
     recoveries = list(metrics.recoveries)
     if not recoveries and metrics.recovery.recovered is not None:
         recoveries = [metrics.recovery]
-    events: dict[int, list[Event]] = {}
+    events: dict[int, list[ReportEvent]] = {}
     for number, event in _events_of(record, gate_ns):
         events.setdefault(number, []).append(event)
     if metrics.injections is not None:  # what was never made has no story
@@ -120,7 +129,7 @@ def _faults(
         deed = _deed(number - 1, conductor, gate_ns)
         own = events.get(number, [])
         snapshot = next((one.after_fault_s for one in own if split_name(one.name)[0] == "snapshot"), None)
-        yield FaultView(
+        yield FaultReport(
             number=number,
             what=planned[number - 1] if number <= len(planned) else fault_of(record.config),
             verdict=_verdict(record, number, recovery, deed, series),
@@ -157,7 +166,7 @@ def _when(fault: Fault, at_s: float) -> str:
 
 
 def _verdict(
-    record: Record, number: int, recovery: RecoveryPart, deed: Deed | None, series: Mapping[str, Any] | None
+    record: Record, number: int, recovery: RecoveryPart, deed: InjectionReport | None, series: Mapping[str, Any] | None
 ) -> str:
     """How it ended, in words that cannot be taken for something else."""
     if recovery.recovered:
@@ -173,20 +182,20 @@ def _verdict(
     return f"no recovery was measured: the attempt is {record.status}"
 
 
-def _spans(recovery: RecoveryPart) -> Iterable[Span]:
+def _spans(recovery: RecoveryPart) -> Iterable[RecoverySpan]:
     """The parts one after another; a part that is missing ends the chain, since the next one's start is unknown."""
     lengths = part_lengths(recovery)
     at = 0.0
     for key, name, _ in PARTS:
         if key not in lengths:
             break
-        yield Span(name, round(at, 6), lengths[key])
+        yield RecoverySpan(name, round(at, 6), lengths[key])
         at += lengths[key]
     if "unseen" in lengths:
-        yield Span("watched on", round(at, 6), lengths["unseen"], seen=False)
+        yield RecoverySpan("watched on", round(at, 6), lengths["unseen"], seen=False)
 
 
-def _deed(fault: int, conductor: Sequence[Line], gate_ns: int | None) -> Deed | None:
+def _deed(fault: int, conductor: Sequence[Line], gate_ns: int | None) -> InjectionReport | None:
     """The conductor's lines on one fault; None when it wrote none."""
     lines = [line for line in conductor if line.get("fault") == fault]
     named = next((line for line in reversed(events(conductor, "victims")) if _about(fault, line)), Line())
@@ -202,7 +211,7 @@ def _deed(fault: int, conductor: Sequence[Line], gate_ns: int | None) -> Deed | 
     ]
     settled = last(lines, event="settled") or {}
     first_ns = delivered[0].get("wall_ns") if delivered else None
-    return Deed(
+    return InjectionReport(
         planned_at_s=_between(gate_ns, timed[0]["planned_wall_ns"]) if timed else None,
         late_ms=max(late) if late else None,
         victims=tuple(_victim_words(victim) for victim in victims),
@@ -233,7 +242,7 @@ def _undone_words(line: Line, first_ns: int | None) -> str:
     return f"{line.get('undo', 'undone')}{when}{trouble}"
 
 
-def _restarts(record: Record, attempt: Attempt, gate_ns: int | None, remarks: list[str]) -> list[Restart]:
+def _restarts(record: Record, attempt: Attempt, gate_ns: int | None, remarks: list[str]) -> list[RestartReport]:
     """Whatever was started again after T0, in order of time."""
     replacer = ENGINES.of_workload(str(record.config.get("workload"))).replacer
     found = [
@@ -244,7 +253,7 @@ def _restarts(record: Record, attempt: Attempt, gate_ns: int | None, remarks: li
         if split_name(event.name)[0] == "replacement_up":
             found.append((event.wall_ns, replacer, "an executor", event.source))
     return [
-        Restart(_between(gate_ns, wall_ns), who, what, source)
+        RestartReport(_between(gate_ns, wall_ns), who, what, source)
         for wall_ns, who, what, source in sorted(found, key=lambda item: item[0])
     ]
 

@@ -31,13 +31,13 @@ from faultline.records.format import (
     signed,
     window_of,
 )
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import JUDGED, Record, RecoveryPart
-from faultline.records.summary import Entry
 from faultline.reports.figures.attempt import time_figure
+from faultline.reports.views.experiment_report import ExperimentReport, Pairs
 from faultline.reports.views.faults import story_of
 from faultline.reports.views.runs import load_of, name_of
 from faultline.reports.views.series import FILE, FILE_GONE, bounds_of, curves_or_why, last_out_text
-from faultline.reports.views.story import Pairs, Story
 from faultline.system.errors import FaultlineError
 
 # Raw files are other programs' work, and a view must survive whatever stands in them.
@@ -62,7 +62,7 @@ class RunView:
     record: Record
     curves: Mapping[str, Any] | None
     no_curves: str
-    story: Story
+    story: ExperimentReport
     number: str = ""
 
     @property
@@ -210,7 +210,7 @@ class RunView:
         """The figures of the audit with their texts; none of events that the engine made, of which nothing is kept."""
         if not self.measured or self.record.metrics.audit.expected is None:
             return []
-        entry = Entry.of(self.record)
+        entry = IndexEntry.of(self.record)
         return [(one, one.text(one.value(entry))) for one in metrics_in(Sheet.AUDIT) if one.key.startswith("audit.")]
 
     @property
@@ -323,7 +323,7 @@ def run_view(record: Record, results: Path, number: str = "") -> RunView:
     try:
         story = story_of(record, attempt, curves if isinstance(curves, dict) else None)
     except BROKEN as error:
-        story = Story(
+        story = ExperimentReport(
             remarks=(f"The raw files cannot be read ({type(error).__name__}: {error}); only the record is shown.",)
         )
     if why and FILE_GONE not in why:

@@ -12,9 +12,9 @@ from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.catalogue import MACRO, TAIL, columns_in
 from faultline.records.columns import Metric, Sheet
 from faultline.records.format import CONTROL, FAULT_KEYS, NONE, cores, count, fault_of, macro, plain, tail, title_of
+from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.records.summary import Entry
-from faultline.reports.views.story import repeated_parts
+from faultline.reports.views.experiment_report import repeated_parts
 from faultline.system.errors import ConfigError
 from faultline.system.text import sortable
 
@@ -73,7 +73,7 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     usual = "offered" if any(map(_handles_other, records)) else NONE
     rows = []
     for number, record in enumerate(ordered(records), start=1):
-        entry, metrics, config = Entry.of(record), record.metrics, record.config
+        entry, metrics, config = IndexEntry.of(record), record.metrics, record.config
         # What one was not given says nothing of it, whatever others were.
         varies = [f"{name} {plain(config[name])}" for name in others if config.get(name) is not None]
         varies += [f"build {record.build}"] if builds else []

@@ -68,7 +68,7 @@ def curves_or_why(folder: Path) -> tuple[Mapping[str, Any] | None, str]:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class RecoveryBounds:
     """The bounds of the recovery from one fault. `from_s`, `until_s`: the fault, and where it was over or no longer
     watched, in seconds after T0. `latency_ms`: None where no output tells of which input it is."""
 
@@ -78,7 +78,7 @@ class Bounds:
     until_s: float
 
 
-def bounds_of(record: Record) -> list[Bounds]:
+def bounds_of(record: Record) -> list[RecoveryBounds]:
     """Those of each fault that struck and has bounds, in order."""
     at = {event.name: event.wall_ns for event in record.timeline}
     gate = at.get("gate")
@@ -91,11 +91,13 @@ def bounds_of(record: Record) -> list[Bounds]:
         if None in (gate, strike, end_s, part.lag_limit):
             continue
         from_s = (float(strike or 0) - float(gate or 0)) / NS
-        found.append(Bounds(part.latency_limit_ms, float(part.lag_limit or 0), from_s, from_s + float(end_s or 0)))
+        found.append(
+            RecoveryBounds(part.latency_limit_ms, float(part.lag_limit or 0), from_s, from_s + float(end_s or 0))
+        )
     return found
 
 
-def latency_out(points: Sequence[Mapping[str, Any]], bound: Bounds) -> list[tuple[float, float]]:
+def latency_out(points: Sequence[Mapping[str, Any]], bound: RecoveryBounds) -> list[tuple[float, float]]:
     """Spans of seconds after T0 in which the p99 of what was emitted lay above L*, from the fault on; what came after a
     silence was late during it."""
     if bound.latency_ms is None:
@@ -103,12 +105,12 @@ def latency_out(points: Sequence[Mapping[str, Any]], bound: Bounds) -> list[tupl
     return _spans(((point["t_s"], point["t_s"] + 1, point["p99_ms"]) for point in points), bound.latency_ms, bound)
 
 
-def lag_out(points: Sequence[Mapping[str, Any]], bound: Bounds) -> list[tuple[float, float]]:
+def lag_out(points: Sequence[Mapping[str, Any]], bound: RecoveryBounds) -> list[tuple[float, float]]:
     """Spans of seconds after T0 that ended in a commit with a lag above lag*, from the fault on."""
     return _spans(((point["t_s"], point["t_s"], point["records"]) for point in points), bound.lag, bound)
 
 
-def _spans(values: Iterable[tuple[Any, Any, Any]], limit: float, bound: Bounds) -> list[tuple[float, float]]:
+def _spans(values: Iterable[tuple[Any, Any, Any]], limit: float, bound: RecoveryBounds) -> list[tuple[float, float]]:
     """Each value tells of the time since the one before; neighbours that are out are one span."""
     found: list[tuple[float, float]] = []
     before = -math.inf

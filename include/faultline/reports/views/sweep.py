@@ -11,11 +11,21 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
+from faultline.comparison.config_points import (
+    FAULT,
+    Axis,
+    Figure,
+    Point,
+    apart,
+    axes_of,
+    groups_of,
+    in_order,
+    points_of,
+)
 from faultline.records.catalogue import DEFAULT, TAIL, metrics_in, metrics_of
 from faultline.records.columns import Metric, Sheet
-from faultline.records.manifest import BASELINE
-from faultline.records.summary import Entry
+from faultline.records.index_entry import IndexEntry
+from faultline.records.sweep_plan import BASELINE
 from faultline.reports.figures import configurations
 from faultline.reports.figures.style import SERIES_COLOURS
 from faultline.reports.views.run import explained, period
@@ -32,12 +42,12 @@ MOST_ANSWERED = 100
 MOST_AXES = 3
 
 
-class Unknown(LookupError):
+class PageNotFound(LookupError):
     """What was asked for does not exist; its text is one clear line for the reader."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class MetricChoice:
     """What a reader chose; empty: the default. `x` is the key of the horizontal axis, `view` is `heat` or `curves`.
 
     `minimise` and `limits` are what advice is asked for.
@@ -57,8 +67,8 @@ class Choice:
 class SweepView:
     """Records of one group, what a reader chose of them, and all that a page shows."""
 
-    entries: Sequence[Entry]
-    choice: Choice
+    entries: Sequence[IndexEntry]
+    choice: MetricChoice
 
     @cached_property
     def _chosen_group(self) -> tuple[str, list[str]]:
@@ -75,7 +85,7 @@ class SweepView:
         return self._chosen_group[1]
 
     @cached_property
-    def members(self) -> list[Entry]:
+    def members(self) -> list[IndexEntry]:
         """The records of the group."""
         return [entry for entry in self.entries if entry.group == self.group]
 
@@ -220,9 +230,9 @@ class SweepView:
         }
 
     @property
-    def troubles(self) -> list[tuple[int, str, Entry]]:
+    def troubles(self) -> list[tuple[int, str, IndexEntry]]:
         """The kinds of reasons why experiments are not valid, the commonest first: how many, and the newest example."""
-        found: dict[str, list[tuple[Entry, str]]] = {}
+        found: dict[str, list[tuple[IndexEntry, str]]] = {}
         for entry in self.members:
             for reason in explained(entry.reasons, entry.metrics) if entry.status != "valid" else ():
                 found.setdefault(f"{entry.status} {reason.partition(':')[0]}", []).append((entry, reason))
@@ -231,7 +241,7 @@ class SweepView:
     def answer(self, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
         """What is said on top; adds the front to `figures`. Of a wish that is none it says why."""
         # Statistics take a second to import, and not every page needs them.
-        from faultline.comparison.answer import answer_of, unsound_of, wish_of
+        from faultline.comparison.sweep_summary import answer_of, objective_of, unsound_of
         from faultline.reports.figures.front import answer_view
 
         if len({entry.config_id for entry in self.members}) > MOST_ANSWERED:
@@ -239,7 +249,7 @@ class SweepView:
         trouble, wish = "", None
         try:
             limits = {cost: (name, _typed(name, self.choice.limits.get(cost, ""))) for cost, name, _ in ASKS}
-            wish = wish_of(self.choice.minimise or None, limits)
+            wish = objective_of(self.choice.minimise or None, limits)
             found = answer_of(self.members, wish)
         except ConfigError as error:
             trouble, found = str(error), answer_of(self.members)
@@ -267,18 +277,18 @@ def chosen_metric(metrics: Sequence[Metric], key: str) -> Metric | None:
         if metric.key == (key or DEFAULT):
             return metric
     if key:
-        raise Unknown(f"No valid record here has the metric {key}.")
+        raise PageNotFound(f"No valid record here has the metric {key}.")
     return metrics[0]
 
 
-def chosen_group(entries: Sequence[Entry], group: str) -> tuple[str, list[str]]:
+def chosen_group(entries: Sequence[IndexEntry], group: str) -> tuple[str, list[str]]:
     """The group of that name, by default the newest one with a valid record, and all groups.
 
     Of a night it is the night's own: a baseline that is measured beside it may be measured last.
     """
     groups = groups_of(entries)
     if group and group not in groups:
-        raise Unknown(f"No record here is of build {group}.")
+        raise PageNotFound(f"No record here is of build {group}.")
     own = [entry for entry in entries if not entry.series.endswith(BASELINE)] or entries
     believed = groups_of([entry for entry in own if entry.sound])
     return group or (believed or groups_of(own))[0], groups
@@ -294,7 +304,7 @@ def _typed(name: str, text: str) -> float | None:
         raise ConfigError(f"{name}: {text} is no number; give one above 0") from None
 
 
-def _limit(choice: Choice, metric: Metric | None) -> float | None:
+def _limit(choice: MetricChoice, metric: Metric | None) -> float | None:
     """What advice is asked to keep of the figure that is drawn; None where nothing is, or what is no limit."""
     if not any(choice.limits.values()):
         return None
@@ -308,12 +318,12 @@ def _limit(choice: Choice, metric: Metric | None) -> float | None:
     return limit if limit is not None and math.isfinite(limit) and limit > 0 else None
 
 
-def chosen_view(axes: Sequence[Axis], choice: Choice) -> tuple[Axis | None, str]:
+def chosen_view(axes: Sequence[Axis], choice: MetricChoice) -> tuple[Axis | None, str]:
     """The horizontal axis and the view; a heat map where there are two axes and both are numbers."""
     if choice.view not in ("", "heat", "curves"):
-        raise Unknown(f"No view is called {choice.view}.")
+        raise PageNotFound(f"No view is called {choice.view}.")
     if choice.x and choice.x not in [axis.key for axis in axes]:
-        raise Unknown(f"The valid records here do not differ in {choice.x}.")
+        raise PageNotFound(f"The valid records here do not differ in {choice.x}.")
     if not axes:
         return None, ""
     x = next((axis for axis in axes if axis.key == choice.x), None) or _clearest(axes)
@@ -331,7 +341,7 @@ def _two_numbers(axes: Sequence[Axis]) -> bool:
     return len(axes) == 2 and all(axis.numeric for axis in axes)
 
 
-def _facts(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+def _facts(entries: Sequence[IndexEntry]) -> list[tuple[str, str]]:
     """When and on what; several values of one thing are all named."""
     times = sorted(entry.measured_at for entry in entries)
     workloads = Counter(str(entry.config.get("workload", "unknown")) for entry in entries)

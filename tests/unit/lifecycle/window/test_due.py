@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from fault.plan import Fault, FaultPlan
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.common import baseline_commits, earliest_fault_s, phase_of
-from faultline.experiment.plan import Aim
-from faultline.lifecycle.assignment import Assignment
+from faultline.experiment.attempt_plan import FaultPhase
+from faultline.experiment.common_parameters import baseline_commits, earliest_fault_s, phase_of
+from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.lifecycle.window import measured_window as subject
-from faultline.lifecycle.window.due import Due, due_of
+from faultline.lifecycle.window.injection_time import InjectionTime, due_of
 from faultline.lifecycle.window.measured_window import quiet_window
 from faultline.system.journal import Instant
 from faultline.system.kafka import OFFSETS_LEAD_S
@@ -49,11 +49,11 @@ class Commits:
 
 
 def due(
-    engine: Commits, aim: Aim | None, *, at_s: float, checkpoint_interval_s: float = 2.0, warmup_s: float = 20.0
-) -> Due:
+    engine: Commits, aim: FaultPhase | None, *, at_s: float, checkpoint_interval_s: float = 2.0, warmup_s: float = 20.0
+) -> InjectionTime:
     plan = FaultPlan((Fault("executor", "kill", at_s=at_s),))
     (planned,) = plan.resolve(rate=100, checkpoint_interval_s=checkpoint_interval_s, snapshot_interval_s=10)
-    assignment = Assignment(
+    assignment = SchedulerInput(
         "a", (planned,), 100, "b", "in", checkpoint_interval_s=checkpoint_interval_s, warmup_s=warmup_s, aim=aim
     )
     found = due_of(planned, T0, assignment, engine)
@@ -61,7 +61,7 @@ def due(
     return found
 
 
-def seconds(found: Due) -> float:
+def seconds(found: InjectionTime) -> float:
     return (found.at.mono_ns - T0.mono_ns) / NS
 
 
@@ -78,7 +78,7 @@ def test_the_fault_comes_at_its_phase_of_the_first_cycle_that_allows_it(
     n, phase = baseline_commits(checkpoint_interval_s), phase_of(repetition)
     at_s = earliest_fault_s(20.0, checkpoint_interval_s)
     commits = [checkpoint_interval_s * (offset + number) for number in range(200)]
-    found = due(Commits(commits), Aim(phase, n, 1000.0), at_s=at_s, checkpoint_interval_s=checkpoint_interval_s)
+    found = due(Commits(commits), FaultPhase(phase, n, 1000.0), at_s=at_s, checkpoint_interval_s=checkpoint_interval_s)
     assert found.cycle_ns is not None
     began_s = (found.cycle_ns - T0.wall_ns) / NS
     assert seconds(found) == pytest.approx(began_s + phase * checkpoint_interval_s, abs=1e-6)
@@ -88,16 +88,16 @@ def test_the_fault_comes_at_its_phase_of_the_first_cycle_that_allows_it(
 
 def test_a_slow_engine_is_waited_for_until_its_baseline_is_long_enough() -> None:
     slow = [20.0 + 3.1 * number for number in range(1, 30)]
-    found = due(Commits(slow), Aim(0.5, 10, 90.0), at_s=41.0)
+    found = due(Commits(slow), FaultPhase(0.5, 10, 90.0), at_s=41.0)
     assert seconds(found) == pytest.approx(20 + 31 + 1.0)
 
 
 def test_one_that_commits_too_rarely_is_hit_at_the_latest_instant() -> None:
-    found = due(Commits([25.0, 30.0]), Aim(0.5, 10, 45.0), at_s=41.0)
+    found = due(Commits([25.0, 30.0]), FaultPhase(0.5, 10, 45.0), at_s=41.0)
     assert (seconds(found), found.cycle_ns) == (pytest.approx(45.0), None)
-    due(silent := Commits([]), Aim(0.5, 10, 45.0), at_s=41.0)
+    due(silent := Commits([]), FaultPhase(0.5, 10, 45.0), at_s=41.0)
     assert max(silent.until) <= T0.plus(45.0 - OFFSETS_LEAD_S).mono_ns, "the broker must be asked before the act"
-    late = due(Commits([20.0 + 2.4 * number for number in range(1, 30)]), Aim(0.9, 10, 45.0), at_s=41.0)
+    late = due(Commits([20.0 + 2.4 * number for number in range(1, 30)]), FaultPhase(0.9, 10, 45.0), at_s=41.0)
     assert (seconds(late), late.cycle_ns) == (pytest.approx(45.0), None), "its phase would lie behind it"
 
 
@@ -111,7 +111,7 @@ def test_what_is_seen_too_late_for_the_broker_to_be_asked_comes_a_little_later()
             return t0.wall_ns
 
     before = time.monotonic_ns()
-    found = due_of(planned, t0, Assignment("a", (planned,), 9, "b", "in", checkpoint_interval_s=2.0), Now([]))
+    found = due_of(planned, t0, SchedulerInput("a", (planned,), 9, "b", "in", checkpoint_interval_s=2.0), Now([]))
     assert found is not None
     assert found.at.mono_ns >= before + OFFSETS_LEAD_S * NS
 

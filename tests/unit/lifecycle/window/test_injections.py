@@ -11,13 +11,13 @@ import pytest
 
 from fault.injector import Injector
 from fault.plan import Fault, FaultPlan
-from faultline.engines.base import Commit
+from faultline.engines.protocol import Commit
+from faultline.experiment.attempt_plan import FaultPhase
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.injections import repeated
-from faultline.experiment.plan import Aim
-from faultline.lifecycle import conductor as subject
-from faultline.lifecycle.assignment import Assignment
-from faultline.lifecycle.conductor import Conductor
+from faultline.lifecycle import fault_scheduler as subject
+from faultline.lifecycle.fault_scheduler import FaultScheduler
+from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.lifecycle.window.measured_window import JUDGE_MARGIN_S
 from faultline.records.judge import steady
 from faultline.system.journal import Instant, Journal, last, read_journal
@@ -82,14 +82,19 @@ def conducted(
     )
     generator = {"bootstrap": "127.0.0.1:1", "topic": "in", "partitions": 1, "rate": RATE, "seconds": 260.0}
     usual: dict[str, Any] = {"duration_s": 200.0, "checkpoint_interval_s": INTERVAL_S, "warmup_s": 0.5}
-    usual |= {"warmup_max_s": 60.0, "max_wait_s": 90.0, "aim": Aim(0.5, 10, 60.0, (0.25,)), "generator": generator}
+    usual |= {
+        "warmup_max_s": 60.0,
+        "max_wait_s": 90.0,
+        "aim": FaultPhase(0.5, 10, 60.0, (0.25,)),
+        "generator": generator,
+    }
     usual |= {"bootstrap": "127.0.0.1:1", "input_topic": "in", **given}
-    assignment = Assignment(ATTEMPT, repeated(planned, config), **usual)
+    assignment = SchedulerInput(ATTEMPT, repeated(planned, config), **usual)
     host, clock = MadeUpHost(), FakeClock(patch)
     host.start(*(executor_of(ATTEMPT, number) for number in range(3)))
     engine = Engine(folder, clock, host, dies=dies)
     patch.setattr(subject, "OffsetsWatch", engine)
-    conductor = Conductor(
+    conductor = FaultScheduler(
         assignment,
         folder,
         injector=Injector(here=host),

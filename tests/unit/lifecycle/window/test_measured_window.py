@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from fault.plan import Fault, FaultPlan
-from faultline.engines.base import Commit
+from faultline.engines.protocol import Commit
 from faultline.experiment.attempt import Attempt
-from faultline.experiment.plan import Aim
-from faultline.lifecycle.assignment import Assignment
+from faultline.experiment.attempt_plan import FaultPhase
+from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.lifecycle.window.measured_window import MeasuredWindow
 from faultline.lifecycle.window.signals import Load, SignalReader
 from faultline.system.journal import Instant, Journal, read_journal
-from generators.gate import LOAD_END, LoadEnd
-from generators.pacing import Schedule
+from generators.pacing import SendSchedule
+from generators.start_barrier import LOAD_END, LoadEnd
 from tests.support.fake_clock import FakeClock
 
 INTERVAL_S, RATE = 0.05, 1000
@@ -58,11 +58,11 @@ class Stage:
         (self.planned,) = fault.resolve(rate=RATE, checkpoint_interval_s=INTERVAL_S, snapshot_interval_s=1)
         planned = tuple(replace(self.planned, index=number) for number in range(given.pop("injections", 1)))
         usual: dict[str, Any] = {"duration_s": 60.0, "checkpoint_interval_s": INTERVAL_S, "warmup_s": 0.2}
-        usual |= {"warmup_max_s": 30.0, "max_wait_s": 60.0, "aim": Aim(0.5, 10, 30.0, (0.25,))}
+        usual |= {"warmup_max_s": 30.0, "max_wait_s": 60.0, "aim": FaultPhase(0.5, 10, 30.0, (0.25,))}
         self.t0, self.folder = Instant.now(), folder
         self.journal = Journal(folder / "conductor.jsonl")
-        reader = SignalReader(Engine(self.t0, stalls), Load(Schedule(Fraction(RATE), 10**6), {}, RATE), self.t0)  # type: ignore[arg-type]
-        assignment = Assignment("a", planned, bootstrap="b", input_topic="in", **{**usual, **given})
+        reader = SignalReader(Engine(self.t0, stalls), Load(SendSchedule(Fraction(RATE), 10**6), {}, RATE), self.t0)  # type: ignore[arg-type]
+        assignment = SchedulerInput("a", planned, bootstrap="b", input_topic="in", **{**usual, **given})
         self.window = MeasuredWindow(Attempt(folder), self.journal, self.t0, assignment, reader)
 
     def lines(self, event: str) -> list[dict[str, Any]]:

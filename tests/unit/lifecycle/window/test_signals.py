@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.base import Commit
+from faultline.engines.protocol import Commit
 from faultline.experiment.attempt import Attempt
-from faultline.lifecycle.window.punctuality import Punctuality
+from faultline.lifecycle.window.schedule_check import ScheduleCheck
 from faultline.lifecycle.window.signals import (
     CommitSignal,
     Load,
@@ -32,8 +32,8 @@ from faultline.records.judge.validity import SCHEDULE_LAG_MS
 from faultline.system import journal
 from faultline.system.errors import InvalidMeasurement
 from faultline.system.journal import Instant, write_lines
-from generators.lateness import Lateness, percentiles_ms
-from generators.pacing import Schedule
+from generators.pacing import SendSchedule
+from generators.schedule_lag import ScheduleLag, percentiles_ms
 
 NS = 10**9
 T0 = Instant(10**18, 10**12)
@@ -60,7 +60,7 @@ def signal(at_s: float, *, lag: float = 1000, latency_ms: float = 2000, end: int
 
 
 def load(rate: int = 100, count: int = 10_000) -> Load:
-    return Load(Schedule(Fraction(rate), count), {"0": 7, "1": 3}, float(rate))
+    return Load(SendSchedule(Fraction(rate), count), {"0": 7, "1": 3}, float(rate))
 
 
 def test_lag_and_latency_are_those_of_the_schedule_without_the_primer() -> None:
@@ -162,29 +162,29 @@ def plan(spec: dict[str, Any] | None = SPEC) -> Any:
 def test_a_rate_that_is_never_reached_is_told_within_seconds(tmp_path: Path) -> None:
     message = r"^schedule-lag: 900 of 75,000 records were more than 50 ms late, .* 1,000 records/s"
     with pytest.raises(InvalidMeasurement, match=message):
-        Punctuality(attempt_with(tmp_path, 0, 100, 900)).require(plan())
+        ScheduleCheck(attempt_with(tmp_path, 0, 100, 900)).require(plan())
 
 
 @pytest.mark.parametrize("late", [(), (0, 0), (0, 750)])
 def test_a_pause_that_the_percentile_bears_is_left_to_the_judge(tmp_path: Path, late: tuple[int, ...]) -> None:
-    Punctuality(attempt_with(tmp_path, *late)).require(plan())
+    ScheduleCheck(attempt_with(tmp_path, *late)).require(plan())
 
 
 def test_what_has_no_generator_or_one_of_before_is_never_late(tmp_path: Path) -> None:
-    Punctuality(Attempt(tmp_path)).require(plan(None))
+    ScheduleCheck(Attempt(tmp_path)).require(plan(None))
     attempt = Attempt(tmp_path)
     write_lines(attempt.generator_journal, [{"event": "progress", "due": 1000, "sent": 1}])
-    Punctuality(attempt).require(plan())
+    ScheduleCheck(attempt).require(plan())
 
 
 def test_along_a_curve_the_share_is_of_what_the_curve_sends(tmp_path: Path) -> None:
     moving = SPEC | {"rate_curve": {"kind": "step", "at_s": 10, "to": 10_000}}
-    Punctuality(attempt_with(tmp_path, 900)).require(plan(moving))  # of 660,000
+    ScheduleCheck(attempt_with(tmp_path, 900)).require(plan(moving))  # of 660,000
 
 
 def test_each_look_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = attempt_with(tmp_path, 0, 100)
-    followed = Punctuality(attempt)
+    followed = ScheduleCheck(attempt)
     assert (followed.number_late(), followed.number_late()) == (100, 100), "and knows what it has read"
     parsed: list[bytes] = []
     monkeypatch.setattr(journal, "parse_line", lambda raw: parsed.append(raw) or json.loads(raw))
@@ -200,14 +200,14 @@ def test_it_is_certain_exactly_when_the_judge_would_say_so(
     """With what is to come all punctual: then the percentile of the whole is the judge's."""
     import numpy as np
 
-    counted = Lateness()
+    counted = ScheduleLag()
     for one in [*late_ms, *[0.0] * more]:
         counted.record(round(one * 1e6), np.zeros(1, dtype=np.int64))
     total = len(late_ms) + more
     spec = SPEC | {"rate": total, "seconds": 1}
     attempt = attempt_with(tmp_path_factory.mktemp("attempt"), counted.number_late())
     try:
-        Punctuality(attempt).require(plan(spec))
+        ScheduleCheck(attempt).require(plan(spec))
     except InvalidMeasurement:
         # The histogram keeps three digits, and tells a percentile by the upper end of its slot.
         assert percentiles_ms(counted.histogram())["p99"] > SCHEDULE_LAG_MS * 0.999

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.base import Commit
+from faultline.engines.protocol import Commit
 from faultline.engines.spark.checkpoint import committed_batches
 from faultline.engines.tables import MS, harvest, tuples
 from faultline.records.judge.signals import (
     Numbering,
-    Schedule,
+    TopicSchedule,
     between,
     bins_of_batches,
     bins_of_seconds,
@@ -25,7 +25,7 @@ from faultline.records.judge.signals import (
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold, fold_tuples
 from faultline.records.judge.work import bins_of_work, throughput_rps
 from faultline.system.errors import InfrastructureError
-from faultline.system.window import NS, Window
+from faultline.system.measured_window import NS, Window
 
 WINDOW = Window.of(1_000 * NS, 2, 8, 1)
 NO_TUPLES = fold([], WINDOW)
@@ -47,7 +47,7 @@ def test_bins_count_as_by_hand(due_ms: list[int], steps: list[tuple[int, int]]) 
     for number, (after_ms, more) in enumerate(steps, start=1):
         wall, offset = wall + after_ms * 1_000_000, min(2 + len(due_ms), offset + more)
         commits.append(Commit(0, number, None, wall, {"0": offset}))
-    bins = bins_of_batches(commits, Schedule(_records(due_ms)), NO_TUPLES, WINDOW)
+    bins = bins_of_batches(commits, TopicSchedule(_records(due_ms)), NO_TUPLES, WINDOW)
     assert len(bins) == len(steps)
     for row, before, commit in zip(bins.itertuples(), commits, commits[1:], strict=False):
         committed = commit.ends["0"] - before.ends["0"]
@@ -62,10 +62,12 @@ def test_bins_count_as_by_hand(due_ms: list[int], steps: list[tuple[int, int]]) 
 
 def test_the_primer_is_no_throughput_even_within_a_mixed_batch() -> None:
     commits = [Commit(0, 0, None, 1_001 * NS, {"0": 5})]
-    bins = bins_of_batches(commits, Schedule(_records([1_000_100, 1_000_200, 1_000_300], primer=4)), NO_TUPLES, WINDOW)
+    bins = bins_of_batches(
+        commits, TopicSchedule(_records([1_000_100, 1_000_200, 1_000_300], primer=4)), NO_TUPLES, WINDOW
+    )
     assert bins["records"].tolist() == [1]
-    assert Schedule(_records([1], primer=4)).primer_backlog(None) == 4
-    assert Schedule(_records([1], primer=4)).primer_backlog(Commit(0, 0, None, 1, {"0": 3})) == 1
+    assert TopicSchedule(_records([1], primer=4)).primer_backlog(None) == 4
+    assert TopicSchedule(_records([1], primer=4)).primer_backlog(Commit(0, 0, None, 1, {"0": 3})) == 1
 
 
 def test_what_a_new_lineage_skipped_is_in_nobodys_throughput() -> None:
@@ -76,7 +78,7 @@ def test_what_a_new_lineage_skipped_is_in_nobodys_throughput() -> None:
         Commit(1, 0, None, 1_006 * NS, {"0": 62}, {"0": 52}),
         Commit(1, 1, None, 1_007 * NS, {"0": 72}),
     ]
-    bins = bins_of_batches(commits, Schedule(_records(due_ms)), NO_TUPLES, WINDOW)
+    bins = bins_of_batches(commits, TopicSchedule(_records(due_ms)), NO_TUPLES, WINDOW)
     assert bins["records"].tolist() == [20, 10, 10]
     assert bins["span_s"].tolist() == [2.0, 4.0, 1.0]
     # due minus position, the skipped ones counted as passed
@@ -86,7 +88,7 @@ def test_what_a_new_lineage_skipped_is_in_nobodys_throughput() -> None:
 def test_the_latency_of_a_bin_is_the_p99_of_its_batch() -> None:
     rows = [(0, 1, 1_000_000, 1_000_000 + latency, False, 1) for latency in range(1, 201)]
     tuples = fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW)
-    bins = bins_of_batches([Commit(0, 1, None, 1_002 * NS, {"0": 3})], Schedule(_records([1])), tuples, WINDOW)
+    bins = bins_of_batches([Commit(0, 1, None, 1_002 * NS, {"0": 3})], TopicSchedule(_records([1])), tuples, WINDOW)
     assert bins["latency_ms"].tolist() == [198.0]
 
 
@@ -172,17 +174,17 @@ def test_without_any_output_there_is_one_empty_second() -> None:
 
 def test_bins_of_batches_stand_at_their_place_in_time() -> None:
     commits = [Commit(1, 4, None, 1_003 * NS, {"0": 4}), Commit(0, 7, None, 1_001 * NS, {"0": 3})]
-    bins = bins_of_batches(commits, Schedule(_records([1_000_000, 1_000_500])), NO_TUPLES, WINDOW)
+    bins = bins_of_batches(commits, TopicSchedule(_records([1_000_000, 1_000_500])), NO_TUPLES, WINDOW)
     assert [tuple(row)[1:7] for row in bins.itertuples()] == [
         (0, 7, 1_000 * NS, 1_001 * NS, 1.0, 1), (1, 4, 1_001 * NS, 1_003 * NS, 2.0, 1)
     ]  # fmt: skip
     at_once = [Commit(0, 1, None, 1_001 * NS, {"0": 3}), Commit(1, 0, None, 1_001 * NS, {"0": 4})]
-    bins = bins_of_batches(at_once, Schedule(_records([1_000_000, 1_000_500])), NO_TUPLES, WINDOW)
+    bins = bins_of_batches(at_once, TopicSchedule(_records([1_000_000, 1_000_500])), NO_TUPLES, WINDOW)
     assert bins["throughput_rps"].tolist() == [1.0, 1000.0], "a span is a millisecond at least"
 
 
 def test_each_record_is_due_from_its_instant_on() -> None:
-    schedule = Schedule(_records([1_000_000, 1_000_500, 1_002_000]))
+    schedule = TopicSchedule(_records([1_000_000, 1_000_500, 1_002_000]))
     due = [schedule.due(ns) for ns in (1_000 * NS - 1, 1_000 * NS, 1_000 * NS + 500_000_000, 1_002 * NS)]
     assert due == [0, 1, 2, 3]
     assert schedule.due_seconds(1_000 * NS, 1_001 * NS) == pytest.approx(1.5)

@@ -30,8 +30,8 @@ from faultline.records.judge.work import acknowledging
 from faultline.records.record import StagesPart
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Events, by_event
-from faultline.system.window import Window
-from generators.state import Fillers
+from faultline.system.measured_window import Window
+from generators.state_preload import StateKeys
 from generators.zipf import ZipfLines, words_of
 
 TABLE = ["key", "expected", "final", "reemitted", "unreadable", "undrained"]
@@ -234,7 +234,7 @@ def test_keys_have_a_share_and_an_exponent_where_they_can_be_ranked(
 def test_the_exponent_comes_back_within_its_interval(table: Callable[..., Path], skew: float) -> None:
     lines = ZipfLines(skew, 1000, 10, seed=3, repetition=0).payloads(np.arange(5000, dtype=np.uint64))
     counts = Counter(word for line in lines for word in line.decode().split(" "))
-    filler = Fillers(0.01, 0.0, 3, 0).words(np.arange(1, dtype=np.uint64))[0].decode()
+    filler = StateKeys(0.01, 0.0, 3, 0).words(np.arange(1, dtype=np.uint64))[0].decode()
     path = table(key=[*counts, filler], expected=[*counts.values(), 999_999])
     keys = keys_of(path, parse_configuration({"skew": skew, "vocabulary": 1000}))
     assert keys is not None and keys.measured is not None and keys.low is not None and keys.high is not None

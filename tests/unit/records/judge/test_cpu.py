@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fault.sampling import SETTLED_S, RoleRule, Table, counts_delay, machine
+from fault.process_sampler import SETTLED_S, ProcessTable, RoleRule, counts_delay, machine
 from faultline.records.judge.cpu import (
     ROLES,
     WORST_S,
@@ -29,10 +29,10 @@ from faultline.records.judge.cpu import (
     taken,
 )
 from faultline.records.judge.samples import MACHINE_COLUMNS, PROCESS_COLUMNS, machine_of, processes_of
-from faultline.records.record import CpuBesides
+from faultline.records.record import BackgroundCpuPart
 from faultline.system.journal import Line
-from faultline.system.marks import SERVICES
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
+from faultline.system.process_tags import SERVICES
 
 START, END = 1_000 * NS, 1_020 * NS
 
@@ -129,7 +129,7 @@ def test_what_was_not_sampled_or_is_not_counted_is_unknown_and_never_negative() 
     """The machine's counter is coarser than those of the processes, and may lag behind their sum."""
     processes = of(_samples(7, 900, 2_000, 1.0))
     half = machine_at([990 * NS, 1.0, 1.0], [1_010 * NS, 30.0, 2.0])
-    assert besides(half, processes, START, END) == CpuBesides(others=None, stolen=None)
+    assert besides(half, processes, START, END) == BackgroundCpuPart(others=None, stolen=None)
     found = besides(machine_at([990 * NS, 100.0, None], [1_030 * NS, 180.0, None]), processes, START, END)
     assert (found.others, found.stolen, found.services) == (pytest.approx(1.0), None, None)
     behind = besides(machine_at([990 * NS, 10.0, 0.0], [1_030 * NS, 49.0, 0.0]), processes, START, END)
@@ -308,7 +308,7 @@ def burners(processors: Sequence[int], *marks: str) -> Iterator[None]:
 
 def recorded(seconds: float) -> tuple[list[Line], int, int]:
     """Lines of a recorder over so many seconds, and a window inside."""
-    table, lines = Table([RoleRule("executors", "Main", "mark")], {}, waiting=("executors",)), list[Line]()
+    table, lines = ProcessTable([RoleRule("executors", "Main", "mark")], {}, waiting=("executors",)), list[Line]()
     began = time.monotonic()
     while time.monotonic() - began < seconds + 1:
         time.sleep(0.25)

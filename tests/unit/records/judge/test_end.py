@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.records.judge.end import Cells, End, cells_of, end_of, first_held_cell, lag_back_ns, p99_ms
+from faultline.records.judge.end import Cells, RecoveryEnd, cells_of, end_of, first_held_cell, lag_back_ns, p99_ms
 from faultline.records.judge.steady import Limits, limits_from
 from faultline.records.judge.tuples import CELL_NS, MS, due_spacing_s, fold_produced, is_sparse
-from faultline.system.window import NS, Window
+from faultline.system.measured_window import NS, Window
 
 T0_NS = 1_795_241_700_000_000_000
 LIMITS = Limits(latency_ms=1000, lag=100, hold_s=10, baseline_p99_ms=800)
@@ -49,7 +49,7 @@ class Course:
         del self.lag[after_s // INTERVAL_S :]
         return self
 
-    def end(self, t5_s: float | None, limits: Limits = LIMITS, until_s: int = END_S) -> End:
+    def end(self, t5_s: float | None, limits: Limits = LIMITS, until_s: int = END_S) -> RecoveryEnd:
         """After a fault at 41 s."""
         rows = []
         for second, latency in enumerate(self.latency_ms):

@@ -17,7 +17,7 @@ from faultline.records.judge.cpu import cores, cores_by_host, cores_of_host, of_
 from faultline.records.judge.resources import are_unsure
 from faultline.records.judge.samples import (
     MACHINE_COLUMNS,
-    Clock,
+    HostClock,
     all_processes,
     clocks_of,
     processes_of,
@@ -26,7 +26,7 @@ from faultline.records.judge.samples import (
 )
 from faultline.records.judge.validity import clocks_apart, uncertain_ms
 from faultline.system.journal import Line, read_ended, write_lines
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
 from tests.unit.records.judge.test_validity import GOOD
 from tests.unit.synthetic import edit_lines
 
@@ -137,7 +137,7 @@ def test_hosts_of_this_machine_share_its_processors_and_others_do_not(
 
 def test_a_clock_is_as_sure_as_it_stood_still_and_was_asked_quickly() -> None:
     clocks = clocks_of([clock("a", 0.5, 0.002), clock("b", -1.0, 0.001), clock("a", 0.503, 0.004), {"kind": "proc"}])
-    assert clocks["a"] == Clock(0.5, 0.503, 0.002)
+    assert clocks["a"] == HostClock(0.5, 0.503, 0.002)
     assert clocks["a"].ahead_s == pytest.approx(0.5015) and clocks["a"].uncertain_ms == 5.0
     assert clocks["b"].ahead_s == -1.0 and math.isinf(clocks["b"].uncertain_ms), "it was not asked at the end"
     assert uncertain_ms(clocks) == ("b", math.inf)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from faultline.records.judge.latency import summarise
 from faultline.records.judge.samples import PROCESS_COLUMNS
-from faultline.records.judge.timeline import Event
+from faultline.records.judge.timeline import EvidenceEvent
 from faultline.records.judge.tuples import (
     PERMILLES,
     TUPLE_COLUMNS,
@@ -25,7 +25,7 @@ from faultline.records.judge.tuples import (
 )
 from faultline.records.judge.write import latency_points, series
 from faultline.system.errors import InfrastructureError
-from faultline.system.window import NS, Window
+from faultline.system.measured_window import NS, Window
 
 WINDOW = Window.of(1_000 * NS, 2, 8, 1)
 GROUPS = st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 50)), min_size=1, max_size=40)
@@ -129,7 +129,7 @@ def test_each_second_of_output_is_a_point() -> None:
 def test_curves_count_seconds_from_t0() -> None:
     bins = pd.DataFrame({"end_ns": [1_001_500_400_000, 1_003 * NS], "throughput_rps": [1 / 3, 2.0], "lag": [4, 0]})
     samples = [[at * NS, "kafka", 7, 999.0, float(at - 999), 1, False] for at in (1_000, 1_001, 1_002)]
-    events = [Event("t0", 1_002_000_000_400, "here")]
+    events = [EvidenceEvent("t0", 1_002_000_000_400, "here")]
     signals: Any = SimpleNamespace(window=WINDOW, bins=bins, tuples=fold([], WINDOW))
     found = series(signals, pd.DataFrame(samples, columns=PROCESS_COLUMNS).assign(host=""), events)
     assert found["throughput"] == [{"t_s": 1.5, "rps": 0.333}, {"t_s": 3.0, "rps": 2.0}]

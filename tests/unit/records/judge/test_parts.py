@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from faultline.engines.base import Commit, Epoch, Life, Seen, Traces
+from faultline.engines.protocol import Commit, EngineEvent, ProcessRun, StateEpoch, Traces
 from faultline.engines.spark.driver_log import DriverEvents, LogLine
 from faultline.engines.spark.traces import drivers_logged, sampled
 from faultline.records.judge.parts import (
@@ -24,10 +24,10 @@ from faultline.records.judge.parts import (
     phase_at,
     settled_ns,
 )
-from faultline.records.judge.signals import Schedule
+from faultline.records.judge.signals import TopicSchedule
 from faultline.records.judge.timeline import (
     CHAIN,
-    Event,
+    EvidenceEvent,
     FaultEvidence,
     companions,
     detect,
@@ -37,7 +37,7 @@ from faultline.records.judge.timeline import (
     without_effect,
 )
 from faultline.records.record import RecoveryPart
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
 from tests.unit.scenario import spark_time
 from tests.unit.synthetic import Scenario, Synthetic
 
@@ -152,7 +152,7 @@ def test_only_the_last_start_before_t5_was_the_recovery() -> None:
     first = next(load for load in traces.of("state_loaded") if load.wall_ns == made.t4)
     # an incarnation that came up in between, loaded the state, and died again
     vain = dataclasses.replace(first, wall_ns=made.t2 + NS, process="app-9/0")
-    lives = (traces.lives[0], Life(1, made.t2 + NS // 2, None), *traces.lives[1:])
+    lives = (traces.lives[0], ProcessRun(1, made.t2 + NS // 2, None), *traces.lives[1:])
     changed = dataclasses.replace(evidence, traces=dataclasses.replace(traces, seen=(vain, *traces.seen), lives=lives))
     timeline = read_timeline(changed)
     assert timeline["t4"].wall_ns == made.t4
@@ -211,10 +211,10 @@ def test_the_silence_begins_with_the_last_output_before_the_gap() -> None:
     assert timeline["t1"].wall_ns == before * 1_000_000
 
 
-def _timeline(steps_ms: list[int], missing: set[str]) -> dict[str, Event]:
+def _timeline(steps_ms: list[int], missing: set[str]) -> dict[str, EvidenceEvent]:
     instants = np.cumsum([1_795_241_700_000, *steps_ms])
     return {
-        name: Event(name, int(at) * 1_000_000, "test")
+        name: EvidenceEvent(name, int(at) * 1_000_000, "test")
         for name, at in zip(CHAIN, instants, strict=True)
         if name not in missing
     }
@@ -344,7 +344,7 @@ def test_the_area_is_the_sum_over_milliseconds(
     for at in range(start, end):
         committed = [commit.ends["0"] for commit in commits if commit.committed_ns <= at * MS]
         by_hand += sum(due <= at for due in due_ms) - (committed[-1] if committed else 0)
-    assert Schedule(records).lag_area(commits, start * MS, end * MS) == pytest.approx(by_hand / 1000)
+    assert TopicSchedule(records).lag_area(commits, start * MS, end * MS) == pytest.approx(by_hand / 1000)
 
 
 def test_the_area_of_bins_is_that_of_trapezoids() -> None:
@@ -389,8 +389,8 @@ def test_the_largest_lateness_is_that_of_the_seconds_of_the_recovery() -> None:
 def _evidence(
     victims: list[dict[str, Any]],
     removed: list[tuple[str, str, float | None]],
-    seen: Sequence[Seen] = (),
-    epochs: Sequence[Epoch] = (),
+    seen: Sequence[EngineEvent] = (),
+    epochs: Sequence[StateEpoch] = (),
     **more: Any,
 ) -> FaultEvidence:
     """`removed`: application, executor, seconds after t0 of its removal; each application is sampled in turn."""
@@ -435,7 +435,7 @@ def test_a_random_process_is_judged_by_what_it_was() -> None:
 
 
 def test_a_new_lineage_tells_of_a_loss_that_no_sample_saw() -> None:
-    epoch = Epoch(1, T0 + NS, "an executor was lost")
+    epoch = StateEpoch(1, T0 + NS, "an executor was lost")
     found = detect(_evidence([_executor("0", "a")], [("a", "0", None)], epochs=[epoch]))
     assert found is not None and found.wall_ns == T0 + NS
     assert "lineage 1" in found.source

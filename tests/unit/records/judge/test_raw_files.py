@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.base import Traces
+from faultline.engines.protocol import Traces
 from faultline.engines.spark.rest import spark_instant_ns
 from faultline.records.judge.cpu import taken
-from faultline.records.judge.evidence import Gate, _not_measured, read_attempt, read_evidence
-from faultline.records.judge.journals import Settled, read_conductor, read_generator
+from faultline.records.judge.evidence import BarrierOpening, _not_measured, read_attempt, read_evidence
+from faultline.records.judge.journals import SettledFault, read_conductor, read_generator
 from faultline.records.judge.judge import judge
 from faultline.records.judge.samples import MACHINE_COLUMNS, all_processes
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import by_event, read_ended
-from faultline.system.window import NS
+from faultline.system.measured_window import NS
 from tests.support.attempts import prepared
 from tests.unit.synthetic import Scenario, Synthetic, edit_lines, edit_table
 
@@ -97,7 +97,7 @@ def test_a_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
 def test_instants_of_spark_and_of_the_monotonic_clock() -> None:
     assert spark_instant_ns("1970-01-01T00:00:01.123GMT") == 1_123_000_000
     assert spark_instant_ns("1970-01-01T00:00:01.123Z") == 1_123_000_000
-    assert Gate(1_000, 70).mono_ns(1_500) == 570
+    assert BarrierOpening(1_000, 70).mono_ns(1_500) == 570
 
 
 def test_harvests_from_before_there_was_event_time_know_no_late_records(attempt: Path) -> None:
@@ -184,11 +184,11 @@ def test_each_planned_fault_has_an_entry_and_only_its_own_lines() -> None:
     assert (first.index, first.t0_ns, first.end_offsets) == (0, 20, {"0": 5})
     assert first.victims == ({"pid": 5, "role": "executor"}, {"pid": 6, "role": "worker"})
     assert [one["undo"] for one in first.undone] == ["SIGCONT"]
-    assert first.settled == Settled("effective", "gone")
+    assert first.settled == SettledFault("effective", "gone")
     assert (second.t0_ns, second.end_offsets, second.undone) == (50, None, ())
     assert second.victims == ({"pid": 7, "fault": 1, "role": "driver"},)
-    assert second.settled == Settled("no-effect")
-    assert (third.index, third.t0_ns, third.victims, third.settled) == (2, None, (), Settled(None))
+    assert second.settled == SettledFault("no-effect")
+    assert (third.index, third.t0_ns, third.victims, third.settled) == (2, None, (), SettledFault(None))
     assert [one.name("t2") for one in (first, second, third)] == ["t2", "t2#2", "t2#3"]
 
 

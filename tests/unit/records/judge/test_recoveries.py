@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from faultline.experiment.attempt import Attempt, write_json
-from faultline.experiment.plan import read_plan
+from faultline.experiment.attempt_plan import read_plan
 from faultline.records.judge.judge import judge
 from faultline.records.record import Record
 from faultline.records.store import validator

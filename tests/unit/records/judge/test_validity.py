@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from faultline.experiment.config import parse_configuration
-from faultline.records.judge.cpu import Lost, Taken
-from faultline.records.judge.journals import Settled
+from faultline.records.judge.cpu import BackgroundLoad, Lost
+from faultline.records.judge.journals import SettledFault
 from faultline.records.judge.steady import Drift
-from faultline.records.judge.validity import LOST_BRIEFLY, LOST_CORES, RULES, Findings, reasons
-from faultline.records.record import CpuBesides
+from faultline.records.judge.validity import LOST_BRIEFLY, LOST_CORES, RULES, RuleInputs, reasons
+from faultline.records.record import BackgroundCpuPart
 from tests.unit.synthetic import Scenario
 
-GOOD = Findings(
+GOOD = RuleInputs(
     configuration=Scenario().configuration,
     schedule_lag_p99_ms=50.0,
     recovery_lateness_ms=250.0,
@@ -29,7 +29,7 @@ GOOD = Findings(
     offered_rps=200.0,
     t0_backlog=0,
     spans_s=np.array([2.1] * 9 + [2.4]),
-    outcomes=[Settled("effective", "gone")],
+    outcomes=[SettledFault("effective", "gone")],
     losses=["executor 0 was lost"],
     undrained=0,
     chain_problems=(),
@@ -39,11 +39,11 @@ CONTROL = dataclasses.replace(
 )
 
 
-def said(good: Findings = GOOD, **changes: Any) -> list[str]:
+def said(good: RuleInputs = GOOD, **changes: Any) -> list[str]:
     return reasons(dataclasses.replace(good, **changes))
 
 
-def codes(good: Findings = GOOD, **changes: Any) -> list[str]:
+def codes(good: RuleInputs = GOOD, **changes: Any) -> list[str]:
     return [reason.partition(":")[0] for reason in said(good, **changes)]
 
 
@@ -59,13 +59,13 @@ SLOW = Scenario(checkpoint_interval_s=5.0).configuration
         (GOOD, {"configuration": SLOW, "baseline_bins": 4, "spans_s": np.full(4, 5.0)}),
         (GOOD, {"clock_jump_ms": 100.0, "schedule_lag_p99_ms": 50.0}),
         (GOOD, {"clock_jump_ms": -100.0, "schedule_lag_p99_ms": None, "recovery_lateness_ms": None}),
-        (GOOD, {"taken": Taken(0.3, 1.0)}),
+        (GOOD, {"taken": BackgroundLoad(0.3, 1.0)}),
         (GOOD, {"growth": (2.0, 9.0)}),
         (CONTROL, {"drifts": MOVED}),
     ],
     ids=["a run", "a control", "four bins of 5 s", "at limits", "before 0", "taken", "growth", "a control's drift"],
 )
-def test_what_lies_on_a_limit_is_within_it(good: Findings, changes: dict[str, Any]) -> None:
+def test_what_lies_on_a_limit_is_within_it(good: RuleInputs, changes: dict[str, Any]) -> None:
     assert said(good, **changes) == []
 
 
@@ -75,11 +75,11 @@ LATE = {"schedule_lag_p99_ms": 80.0}
 @pytest.mark.parametrize(
     ("good", "changes", "told"),
     [
-        (GOOD, {**LATE, "besides": CpuBesides(others=0.014, stolen=1.06)},
+        (GOOD, {**LATE, "besides": BackgroundCpuPart(others=0.014, stolen=1.06)},
          ["schedule-lag: p99 80 ms > 50 ms; other processes used 0.01 cores; the host took 1.06 cores"]),
-        (GOOD, {**LATE, "besides": CpuBesides(others=None, stolen=None)}, ["schedule-lag: p99 80 ms > 50 ms"]),
+        (GOOD, {**LATE, "besides": BackgroundCpuPart(others=None, stolen=None)}, ["schedule-lag: p99 80 ms > 50 ms"]),
         (GOOD, {"recovery_lateness_ms": 312.0}, ["schedule-lag: up to 312 ms > 250 ms during a recovery"]),
-        (GOOD, {"outcomes": [Settled("effective"), Settled("no-effect", "gone before"), Settled(None)]},
+        (GOOD, {"outcomes": [SettledFault("effective"), SettledFault("no-effect", "gone before"), SettledFault(None)]},
          ["no-effect: fault 2 changed nothing (gone before)",
           "fault-unknown: fault 3 was not settled: nobody can say whether it took effect"]),
         (CONTROL, {"losses": ["executor 0 was lost"]}, ["fault-in-control: executor 0 was lost"]),
@@ -89,7 +89,7 @@ LATE = {"schedule_lag_p99_ms": 80.0}
     ],
     ids=["who had the cores", "unknown", "in a recovery", "every fault", "a control", "moved", "grew"],
 )  # fmt: skip
-def test_a_reason_says_what_was_found(good: Findings, changes: dict[str, Any], told: list[str]) -> None:
+def test_a_reason_says_what_was_found(good: RuleInputs, changes: dict[str, Any], told: list[str]) -> None:
     assert said(good, **changes) == told
 
 
@@ -101,8 +101,8 @@ def test_a_reason_says_what_was_found(good: Findings, changes: dict[str, Any], t
         ("clock-jumped", {"clock_jump_ms": -101.0}),
         ("clock-jumped", {"clock_jump_ms": 100.1}),
         ("clocks-apart", {"clock_uncertain": ("worker-1", 5.1)}),
-        ("disturbed", {"taken": Taken(0.31, 0.5)}),
-        ("disturbed", {"taken": Taken(0.1, 1.01)}),
+        ("disturbed", {"taken": BackgroundLoad(0.31, 0.5)}),
+        ("disturbed", {"taken": BackgroundLoad(0.1, 1.01)}),
         ("disturbed", {"lost": Lost(LOST_CORES - 0.01, 0.02, 0.3)}),
         ("disturbed", {"lost": Lost(LOST_CORES + 0.01, None, 0.3)}),
         ("disturbed", {"lost": Lost(0.0, 0.0, LOST_BRIEFLY + 0.01)}),
@@ -120,10 +120,10 @@ def test_a_reason_says_what_was_found(good: Findings, changes: dict[str, Any], t
         ("interval-not-held", {"spans_s": np.array([2.0] * 8 + [2.5, 2.5])}),
         ("interval-not-held", {"spans_s": np.array([])}),
         ("interval-not-held", {"drifts": MOVED, "baseline_bins": 6, "spans_s": np.full(6, 3.0)}),  # else a bias to fast
-        ("no-effect", {"outcomes": [Settled("no-effect", "no task was lost")]}),
-        ("missed-window", {"outcomes": [Settled("missed-window")]}),
-        ("fault-unknown", {"outcomes": [Settled("unknown")]}),
-        ("fault-unknown", {"outcomes": [Settled(None)]}),
+        ("no-effect", {"outcomes": [SettledFault("no-effect", "no task was lost")]}),
+        ("missed-window", {"outcomes": [SettledFault("missed-window")]}),
+        ("fault-unknown", {"outcomes": [SettledFault("unknown")]}),
+        ("fault-unknown", {"outcomes": [SettledFault(None)]}),
         ("drain-incomplete", {"undrained": 3}),
         ("drain-incomplete", {"last_batch_lost": True}),
         ("timeline-broken", {"chain_problems": ("missing: t3, though t7 was seen",)}),

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.base import Batch, Collections, Commit, Pause, Totals, Traces
+from faultline.engines.protocol import Batch, Collections, Commit, Pause, Totals, Traces
 from faultline.engines.spark.traces import totals_of
-from faultline.records.judge.signals import Schedule
+from faultline.records.judge.signals import TopicSchedule
 from faultline.records.judge.tuples import TUPLE_COLUMNS, fold
 from faultline.records.judge.work import garbage_of, gc_s, is_real_time, non_compute_ms, source_rps, work_in
 from faultline.records.record import GarbagePart, WorkPart
-from faultline.system.window import NS, Window
+from faultline.system.measured_window import NS, Window
 
 T0 = 1_000 * NS
 WINDOW = Window.of(T0, warmup_s=10, duration_s=10, checkpoint_interval_s=2)
@@ -69,7 +69,7 @@ def test_non_compute_is_latency_less_the_batch_and_never_negative() -> None:
 def test_the_source_is_what_was_due_in_the_window() -> None:
     due = [(T0 + round(second * NS)) // 1_000_000 for second in (9.999, 10, 15, 19.999, 20)]
     records = pd.DataFrame({"partition": 0, "offset": range(5), "timestamp_ms": due, "primer": False})
-    assert source_rps(Schedule(records), WINDOW) == pytest.approx(0.3)
+    assert source_rps(TopicSchedule(records), WINDOW) == pytest.approx(0.3)
 
 
 OUTSIDE = [*range(-5_000, 0, 10), *range(10_000, 15_000, 10)]

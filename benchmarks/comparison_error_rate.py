@@ -1,0 +1,105 @@
+"""False-alarm rate and power of `compare` and of change points, on measured variation (simulation)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.figure import BenchmarkFigure
+from benchmarks.monte_carlo import Floats, Study
+from benchmarks.noise_profiles import draw, load_shapes, variation
+from faultline.comparison.compare import ComparisonVerdict, compare, scatter_of_series
+from faultline.comparison.nightly_history import change_points
+from faultline.comparison.statistics.estimate import exactly
+from faultline.system.text import Say
+
+COMPARISONS, QUICK_COMPARISONS = 1000, 100
+SLOWDOWN = 1.1
+# The fewest repetitions that get a verdict, and as many as a patient user measures.
+SIZES = (5, 10)
+NIGHTS, CHANGE_AT = 30, 18
+BASELINE_NIGHTS = 7
+# Steps of the nightly level, in percent; a night's figure is the median of so many repetitions.
+STEPS = (5, 10, 20)
+REPETITIONS = 5
+SEED = 2026
+
+Shapes = dict[str, list[float]]
+
+
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+    """1,000 draws of everything and 200 of each power, or 100 and 20 when `quick`.
+
+    Figures are shares; `low` and `high` are the bounds of 95 % (Wilson). `aa_…`: two samples of 5 from one shape, over
+    all shapes. `uneven_nights_alarms`: a night against seven, when nights differ as much as repetitions do.
+    `power_N_SHAPE`: a slowdown by 10 % found with N repetitions a side. `nights_false`: series of 30 equal
+    nights with a change point; `nights_found_STEP`: a step of so many percent at night 18 found within one night;
+    `nights_only_STEP`: and nothing else.
+    """
+    count, shapes = QUICK_COMPARISONS if quick else COMPARISONS, load_shapes()
+    each = count // 5
+    rng, study = np.random.default_rng(SEED), Study(say, SEED)
+    _equal(study, shapes, count, rng)
+    for name, shape in shapes.items():
+        for size in SIZES:
+            seen = [_slowed(shape, size, rng) is ComparisonVerdict.WORSE for _ in range(each)]
+            study.count(f"power_{size}_{name.replace(' ', '_')}", seen)
+    study.count("uneven_nights_alarms", [_uneven(shapes, number, rng) for number in range(count)])
+    _series(study, shapes, count, rng)
+    study.report()
+    return study
+
+
+def _equal(study: Study, shapes: Shapes, count: int, rng: np.random.Generator) -> None:
+    """What is said of samples between which nothing lies."""
+    each = [_shape(shapes, number) for number in range(count)]
+    said = [_verdict(draw(shape, SIZES[0], rng), draw(shape, SIZES[0], rng)) for shape in each]
+    study.count("aa_false_alarms", [one in (ComparisonVerdict.WORSE, ComparisonVerdict.BETTER) for one in said])
+    study.count("aa_same", [one is ComparisonVerdict.SAME for one in said])
+    study.count("aa_cannot_tell", [one is ComparisonVerdict.CANNOT_TELL for one in said])
+
+
+def _slowed(shape: Sequence[float], size: int, rng: np.random.Generator) -> ComparisonVerdict:
+    return _verdict(draw(shape, size, rng), draw(shape, size, rng, level=100.0 * SLOWDOWN))
+
+
+def _shape(shapes: Shapes, number: int) -> list[float]:
+    """Of each draw another one in turn."""
+    return shapes[list(shapes)[number % len(shapes)]]
+
+
+def _uneven(shapes: Shapes, number: int, rng: np.random.Generator) -> bool:
+    """Whether a night against the nights before it is called better or worse, none of which is like another."""
+    shape = _shape(shapes, number)
+    levels = 100.0 * np.exp(rng.normal(0.0, variation(shape), BASELINE_NIGHTS + 1))
+    *before, tonight = [draw(shape, REPETITIONS, rng, level=float(level)) for level in levels]
+    pairs = {"cell": (exactly(np.concatenate(before).tolist()), exactly(tonight.tolist()))}
+    floors = {"cell": scatter_of_series([exactly(night.tolist()) for night in before])}
+    return compare(pairs, lower_is_better=True, floors=floors)["cell"].verdict in (
+        ComparisonVerdict.WORSE,
+        ComparisonVerdict.BETTER,
+    )
+
+
+def _verdict(before: Floats, after: Floats) -> ComparisonVerdict:
+    pair = exactly(before.tolist()), exactly(after.tolist())
+    return compare({"cell": pair}, lower_is_better=True)["cell"].verdict
+
+
+def _series(study: Study, shapes: Shapes, count: int, rng: np.random.Generator) -> None:
+    """Series of nights, with and without a change of level."""
+
+    def nights(number: int, step: float) -> list[float]:
+        shape = _shape(shapes, number)
+        return [
+            float(np.median(draw(shape, REPETITIONS, rng, level=100.0 + (step if night >= CHANGE_AT else 0.0))))
+            for night in range(NIGHTS)
+        ]
+
+    study.count("nights_false", [bool(change_points(nights(number, 0.0))) for number in range(count)])
+    for step in STEPS:
+        found = [change_points(nights(number, step)) for number in range(count)]
+        near = [[abs(index - CHANGE_AT) <= 1 for index in indices] for indices in found]
+        study.count(f"nights_found_{step}", [any(one) for one in near])
+        study.count(f"nights_only_{step}", [one == [True] for one in near])

@@ -1,0 +1,168 @@
+"""Correctness of the measuring chain: 20 experiments with planted times and counts.
+
+Each scenario is one experiment like any other. Its times are compared in bins, its counts exactly. Its topics are
+harvested once more by Spark, as those of every other workload are, and the tables must be the same. What was measured
+is kept in one file, by scenario and by the hash of the code, so a benchmark that was interrupted goes on where it was,
+and one of changed code begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.broken_sweeps import BenchmarkLog
+from benchmarks.figure import BenchmarkFigure, exactly, total
+from benchmarks.ground_truth.expected_values import TruthError, compare, planted
+from benchmarks.ground_truth.planted_end import EndWatch
+from benchmarks.ground_truth.scenarios import QUICK, SCENARIOS, Scenario
+from benchmarks.speed.spark_job import run_job, submit_command
+from faultline.cli.run_command import run_single
+from faultline.cli.service_control import bring_up
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.attempt_plan import read_plan
+from faultline.experiment.matrices import MOST_MEASUREMENTS
+from faultline.installation.kafka import delete_own_topics
+from faultline.records.record import Record
+from faultline.system.errors import InfrastructureError
+from faultline.system.hashes import list_hash
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+
+TABLES = ("records", "tuples", "counts")
+# An experiment whose record is invalid is measured again, as in a sweep.
+_CODE = ("include/faultline", "generators", "fault", "spark_jobs")
+
+Outcome = dict[str, Any]
+
+
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+    """Runs what is missing of the scenarios. Figures: scenarios, worst_time_error_bins, count_errors, and
+    differing_tables: of Spark's harvest from the one that was judged.
+
+    Raises InfrastructureError when a scenario gives no valid record.
+    """
+    settings = bring_up(say)
+    folder, build = settings.home / "bench", code_build(settings.root)
+    folder.mkdir(exist_ok=True)
+    diary = BenchmarkLog(folder / "known_truth.jsonl", "outcome")
+    known = {line["key"]: line["outcome"] for line in diary.acts}
+    outcomes = []
+    for number, scenario in enumerate(QUICK if quick else SCENARIOS, start=1):
+        key = f"{build}/{scenario.name}/{scenario.configuration.config_id}"
+        if key not in known:
+            known[key] = _measure(settings, scenario, say)
+            diary.note("outcome", key=key, outcome=known[key])
+        outcomes.append(known[key])
+        _show(say, number, scenario, known[key])
+    return figures(outcomes)
+
+
+def figures(outcomes: list[Outcome]) -> dict[str, BenchmarkFigure]:
+    """The benchmark's figures; `low` and `high` are those of single scenarios."""
+    n = len(outcomes)
+    times = [max(float(item["error"]) for item in _of_kind(outcome, "time")) for outcome in outcomes]
+    counts = [sum(float(item["error"]) for item in _of_kind(outcome, "count")) for outcome in outcomes]
+    differing = [len(outcome["differing_tables"]) for outcome in outcomes]
+    return {
+        "scenarios": exactly(n, "1", n),
+        "worst_time_error_bins": BenchmarkFigure(max(times), "bins", min(times), max(times), n),
+        "count_errors": total(counts),
+        "differing_tables": total(differing),
+    }
+
+
+def code_build(root: Path) -> str:
+    """A hash of all code that takes part, 12 hex digits."""
+    return list_hash(path for folder in _CODE for path in sorted((root / folder).rglob("*.py")))[:12]
+
+
+def judge_scenario(scenario: Scenario, record: Record) -> list[TruthError]:
+    """Every planted value of a scenario beside the measured one."""
+    primer, run = scenario.configuration.primer_records, scenario.run
+    if scenario.configuration.injections == 1:
+        return compare(planted(scenario.script, run, primer=primer), record)
+    # Later kills come, and the load ends, when the conductor says so.
+    at = {event.name: event.wall_ns for event in record.timeline}
+    since = {name: wall_ns - at["gate"] for name, wall_ns in at.items()}
+    kills = sorted(since_ns for name, since_ns in since.items() if name.partition("#")[0] == "t0")
+    watch = EndWatch(since["measured_from"], since["measured_until"])
+    found = planted(scenario.script, run, primer=primer, kills_ns=kills, until_ns=since["measured_until"], watch=watch)
+    return compare(found, record)
+
+
+def _measure(settings: Settings, scenario: Scenario, say: Say) -> Outcome:
+    """One valid record of the scenario, compared with what was planted."""
+    record: Record | None = None
+    for number in range(MOST_MEASUREMENTS):
+        say(f"{scenario.name}: measuring" + (f" again ({number + 1} of {MOST_MEASUREMENTS})" if number else ""))
+        record = run_single("known_truth", scenario.parameters(), lambda text: None, keep_topics=True)
+        attempt = Attempt(settings.attempts / record.attempt)
+        try:
+            if record.status == "valid":
+                found = [asdict(item) for item in judge_scenario(scenario, record)]
+                outcome = {"attempt": record.attempt, "measurements": number + 1, "comparisons": found}
+                return {**outcome, "differing_tables": differing_tables(settings, attempt)}
+        finally:
+            if attempt.folder.exists():
+                delete_own_topics(settings, [one.name for one in read_plan(attempt).topics.values()])
+        say(f"{scenario.name}: {record.attempt} is {record.status}: {'; '.join(record.reasons)}")
+    assert record is not None
+    raise InfrastructureError(
+        f"{scenario.name}: no valid record in {MOST_MEASUREMENTS} measurements, the last being "
+        f"{settings.attempts / record.attempt}: {'; '.join(record.reasons)}"
+    )
+
+
+def differing_tables(settings: Settings, attempt: Attempt) -> list[str]:
+    """Names of the harvest's tables that Spark makes otherwise from the same topics."""
+    with tempfile.TemporaryDirectory(prefix="faultline-harvest-") as name:
+        folder = Path(name)
+        config = json.loads((attempt.folder / "harvest_config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps({**config, "target": str(folder / "harvest")}))
+        command = submit_command(settings, "harvest", ["--config", str(folder / "config.json")])
+        run_job(settings, command, folder)
+        pairs = {
+            table: (attempt.harvest / f"{table}.parquet", folder / "harvest" / f"{table}.parquet") for table in TABLES
+        }
+        return [table for table, pair in pairs.items() if not _alike(*pair)]
+
+
+def _alike(first: Path, second: Path) -> bool:
+    """Whether two tables hold the same rows, in whatever order."""
+    a, b = (pd.read_parquet(path) for path in (first, second))
+    columns = sorted(a.columns)
+    if columns != sorted(b.columns) or len(a) != len(b):
+        return False
+    a, b = (one[columns].sort_values(columns).reset_index(drop=True) for one in (a, b))
+    return bool(a.equals(b))
+
+
+def _show(say: Say, number: int, scenario: Scenario, outcome: Outcome) -> None:
+    """One line, and one more for each value that is off by a tenth of a bin, or by a count."""
+    times, counts = _of_kind(outcome, "time"), _of_kind(outcome, "count")
+    worst = max(times, key=lambda item: float(item["error"]))
+    wrong = sum(float(item["error"]) for item in counts)
+    say(
+        f"{number}. {scenario.name} ({outcome['attempt']}): worst time error {worst['error']:.3f} bins "
+        f"({worst['name']}), count errors {wrong:g}"
+    )
+    for table in outcome["differing_tables"]:
+        say(f"   {table}: Spark's harvest differs")
+    for item in [*times, *counts]:
+        if float(item["error"]) >= (0.1 if item["kind"] == "time" else 1):
+            say(f"   {item['name']}: planted {_text(item['planted'])}, measured {_text(item['measured'])}")
+
+
+def _of_kind(outcome: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [item for item in outcome["comparisons"] if item["kind"] == kind]
+
+
+def _text(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.6g}"

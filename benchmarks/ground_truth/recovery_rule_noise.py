@@ -1,0 +1,165 @@
+"""Error rates of the recovery rule when batch times vary (simulation, 15 minutes).
+
+Simulated runs (`noisy_engine`), each judged as a real one is. `known_truth` shows that the rule is exact without noise,
+and this what noise adds: a run is held against itself, seen as if each batch had taken as long as such a one takes on
+average, with the bounds of a twin without any noise.
+*False-unrecovered*: it was back, with time enough left for H, and the rule did not see it. *False-recovered*: it stayed
+so slow that at least 15 % of the twin's tuples are late, and the rule calls it recovered. The same at other choices of
+`recovered_within` and of H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.figure import BenchmarkFigure
+from benchmarks.ground_truth.noisy_engine import Case, Noise, ObservedRun, scattered
+from benchmarks.ground_truth.noisy_engine import run as run_engine
+from faultline.experiment.common_parameters import RECOVERED_WITHIN, earliest_fault_s, usual_duration_s
+from faultline.records.judge.end import RecoveryEnd, cells_of, end_of, limits_of
+from faultline.records.judge.steady import Limits
+from faultline.system.measured_window import NS
+from faultline.system.text import Say
+
+VARIATIONS, CORRELATIONS = (0.05, 0.1, 0.2), (0.0, 0.4)
+INTERVALS_S = (1.0, 2.0, 5.0)
+WARMUP_S, RATE = 20.0, 500.0
+RUNS, RUNS_QUICK = 100, 10
+# More than any run has.
+BATCHES = 1000
+# Of the tuples of an engine that is not back, at most so many are on time.
+ON_TIME_WHEN_SLOW = 0.85
+WITHIN = (0.1, RECOVERED_WITHIN, 0.5)
+HOLDS = (0.5, 1.0, 2.0)
+
+RuleOutcome = tuple[RecoveryEnd, float | None]
+
+
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+    """Shares over all levels of noise (their least and greatest are those of one level), at each choice."""
+    runs = RUNS_QUICK if quick else RUNS
+    found: dict[str, BenchmarkFigure] = {}
+    for within in WITHIN:
+        for hold in HOLDS:
+            if within != RECOVERED_WITHIN and hold != 1.0:
+                continue
+            name = "" if (within, hold) == (RECOVERED_WITHIN, 1.0) else f"_within_{within:g}_hold_{hold:g}"
+            say(f"noise: recovered_within {within:g}, H x {hold:g}")
+            found |= {f"{key}{name}": figure for key, figure in figures(runs, within, hold).items()}
+    return found
+
+
+def figures(runs: int, within: float = RECOVERED_WITHIN, hold: float = 1.0) -> dict[str, BenchmarkFigure]:
+    """`false_unrecovered` and `false_recovered` as shares, `macro_error` in resolutions or intervals."""
+    missed: list[float] = []
+    wrong: list[float] = []
+    errors: list[float] = []
+    levels = [Noise(variation, correlation) for variation in VARIATIONS for correlation in CORRELATIONS]
+    for noise in levels:
+        back = list(judged(noise, runs, within, hold, recovers=True))
+        slow = list(judged(noise, runs, within, hold, recovers=False))
+        missed.append(float(np.mean([end.t7_ns is None for end, _ in back])))
+        wrong.append(float(np.mean([end.t7_ns is not None for end, _ in slow])))
+        errors += [error for _, error in back if error is not None]
+    n = runs * len(levels)
+    return {
+        "false_unrecovered": BenchmarkFigure(float(np.mean(missed)), "share", min(missed), max(missed), n),
+        "false_recovered": BenchmarkFigure(float(np.mean(wrong)), "share", min(wrong), max(wrong), n),
+        "macro_error": BenchmarkFigure(
+            float(np.median(errors)), "resolutions", 0.0, float(np.quantile(errors, 0.95)), n
+        ),
+    }
+
+
+def judged(noise: Noise, runs: int, within: float, hold: float, *, recovers: bool) -> Iterator[RuleOutcome]:
+    """How so many runs were judged, and how far that lies from the truth, in resolutions; runs that were back too late
+    for H to be seen are drawn again."""
+    for number in range(runs):
+        random = np.random.default_rng([round(1000 * noise.variation), round(1000 * noise.correlation), number])
+        while True:
+            case = draw(random) if recovers else slow(random, within)
+            seen, calm = run_engine(case, scattered(noise, BATCHES, random))
+            back_ns = back_of(case, calm, within, hold) if recovers else None
+            limits = limits_at(case, seen, within, hold)
+            if limits is None:
+                continue
+            if not recovers or (
+                back_ns is not None and back_ns / NS + limits.hold_s < case.end_s - case.checkpoint_interval_s
+            ):
+                yield (end := ended(case, seen, limits)), _error(case, back_ns, end)
+                break
+
+
+def draw(random: np.random.Generator) -> Case:
+    """A run of the default kind: an interval, an engine that needs 15 to 50 % of it, an outage of 4 to 15 s."""
+    checkpoint_interval_s = float(random.choice(INTERVALS_S))
+    busy_s = checkpoint_interval_s * random.uniform(0.15, 0.5)
+    fixed = random.uniform(0.5, 0.9)
+    end_s = WARMUP_S + usual_duration_s(checkpoint_interval_s)
+    return Case(
+        checkpoint_interval_s=checkpoint_interval_s,
+        rate=RATE,
+        fixed_s=fixed * busy_s,
+        per_record_s=(1 - fixed) * busy_s / (RATE * checkpoint_interval_s),
+        warmup_s=WARMUP_S,
+        t0_s=earliest_fault_s(WARMUP_S, checkpoint_interval_s) + checkpoint_interval_s * random.uniform(),
+        outage_s=random.uniform(4, 15),
+        end_s=end_s,
+    )
+
+
+def back_of(case: Case, calm: ObservedRun, within: float, hold: float) -> int | None:
+    """When the engine is back; None when it is not, or not for long enough."""
+    twin, _ = run_engine(case, np.ones(BATCHES))
+    limits = limits_at(case, twin, within, hold)
+    return None if limits is None else ended(case, calm, limits).t7_ns
+
+
+def slow(random: np.random.Generator, within: float) -> Case:
+    """As `draw`, of an engine that stays so slow that too few of its tuples are on time, noise apart."""
+    while True:
+        case = replace(draw(random), slower=float(random.uniform(1.2, 4.0)), outage_s=float(random.uniform(4, 8)))
+        seen, _ = run_engine(case, np.ones(BATCHES))
+        limits = limits_at(case, seen, within, 1.0)
+        if limits is None:
+            continue
+        cells = cells_of(seen.produced, limits.latency_ms)
+        tail = (cells.start_ns >= round((case.end_s - limits.hold_s) * NS)) & (cells.start_ns < round(case.end_s * NS))
+        if cells.on_time[tail].sum() <= ON_TIME_WHEN_SLOW * cells.due[tail].sum():
+            return case
+
+
+def limits_at(case: Case, seen: ObservedRun, within: float, hold: float) -> Limits | None:
+    """What counts as recovered, from what was seen before the fault."""
+    found = limits_of(
+        seen.produced,
+        seen.bins,
+        start_ns=round(case.warmup_s * NS),
+        until_ns=round(case.t0_s * NS),
+        checkpoint_interval_s=case.checkpoint_interval_s,
+        within=within,
+    )
+    return None if found is None else replace(found, hold_s=hold * found.hold_s)
+
+
+def ended(case: Case, seen: ObservedRun, limits: Limits) -> RecoveryEnd:
+    """How the recovery ended, by the rule."""
+    return end_of(
+        cells_of(seen.produced, limits.latency_ms),
+        seen.bins,
+        limits,
+        t0_ns=round(case.t0_s * NS),
+        t5_ns=seen.covered_ns,
+        produced_until_ns=round(case.end_s * NS),
+        watched_until_ns=round((case.end_s + case.checkpoint_interval_s) * NS),
+    )
+
+
+def _error(case: Case, back_ns: int | None, end: RecoveryEnd) -> float | None:
+    """In resolutions, of one interval at least."""
+    if back_ns is None or end.t7_ns is None:
+        return None
+    return abs(end.t7_ns - back_ns) / max(end.t7_ns - end.out_ns, round(case.checkpoint_interval_s * NS))

@@ -1,0 +1,194 @@
+"""What must be as it was after the power was cut: records, databases, tables, and the index of the records."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.leak_check import attempts_of
+from faultline.records.index import Index
+from faultline.records.store import Store
+from faultline.system.errors import InfrastructureError
+from faultline.system.hashes import file_hash
+from faultline.system.process_ledger import LedgerEntry, is_own, read_ledger, send, victim_of
+from faultline.system.process_tags import INSTANCE_MARK, RUN_MARK
+from faultline.system.settings import Settings, instance
+
+# A record is seen for a moment before its writer knows that the disk has it. Seconds.
+SETTLED_S = 2.0
+_PARTS = ("", "-wal", "-journal")
+
+
+@dataclass(frozen=True)
+class DurableRecords:
+    """Hashes of the records that the disk had, by path; `young`: paths of those that may not have been synced yet."""
+
+    records: Mapping[str, str]
+    young: frozenset[str]
+
+    @classmethod
+    def of(cls, settings: Settings) -> DurableRecords:
+        """As they are now."""
+        settled, young = {}, set()
+        for path in settings.records.glob("*/[!.]*.json"):
+            name = str(path.relative_to(settings.records))
+            if time.time() - path.stat().st_ctime < SETTLED_S:
+                young.add(name)
+            else:
+                settled[name] = file_hash(path)
+        return cls(settled, frozenset(young))
+
+    def damage(self, settings: Settings) -> list[str]:
+        """A line for each record that is gone or another one, and for each that is neither whole nor absent."""
+        lines = []
+        for name, digest in sorted(self.records.items()):
+            path = settings.records / name
+            if not path.exists():
+                lines.append(f"record {name}: is gone")
+            elif file_hash(path) != digest:
+                lines.append(f"record {name}: has changed")
+        return lines + [f"record {problem}" for problem in Store(settings.results).read().problems]
+
+
+def broken_databases(settings: Settings) -> list[str]:
+    """A line for each of Airflow's databases that SQLite finds fault with; they are looked at in copies."""
+    return [
+        f"database {path.name}: {fault}"
+        for path in sorted(settings.airflow_home.glob("*.db"))
+        if (fault := _fault(path))
+    ]
+
+
+def broken_tables(settings: Settings) -> list[str]:
+    """A line for each summary table that is there and cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lines = []
+    for path in sorted((settings.results / "summary").glob("*")):
+        if path.suffix == ".parquet":
+            try:
+                pq.read_table(path)
+            except (OSError, pa.ArrowException) as error:
+                lines.append(f"table {path.name}: {error}")
+        elif path.suffix == ".csv" and not path.stat().st_size:
+            lines.append(f"table {path.name}: is empty")
+    return lines
+
+
+def look_at_index(settings: Settings) -> None:
+    """What whoever looks at the page does."""
+    with closing(Index(settings.results, settings.home)) as index:
+        index.refresh()
+
+
+def index_differences(settings: Settings) -> list[str]:
+    """A line for each record that the index has not, or has and should not, or has otherwise."""
+    before = _statuses(settings)
+    with closing(Index(settings.results, settings.home)) as index:
+        index.refresh()
+        found = {entry.attempt: entry.status for entry in index.all()}
+    after = _statuses(settings)  # a record may have come meanwhile
+    differing = [name for name in sorted(after) if found.get(name) not in (before.get(name), after[name])]
+    lines = [f"index: {name} is {found.get(name)}, its record {after[name]}" for name in differing]
+    return lines + [f"index: {name} has no record" for name in sorted(set(found) - set(after))]
+
+
+def _statuses(settings: Settings) -> dict[str, str]:
+    return {record.attempt: record.status for record in Store(settings.results).query()}
+
+
+def _fault(database: Path) -> str | None:
+    """What SQLite's own check says of a copy, in which it may mend what it mends at each start."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / database.name
+        for part in _PARTS:
+            file = database.with_name(f"{database.name}{part}")
+            if file.exists():
+                shutil.copyfile(file, f"{copy}{part}")
+        try:
+            with closing(sqlite3.connect(copy)) as connection:
+                said: Sequence[tuple[str]] = connection.execute("PRAGMA integrity_check").fetchall()
+        except sqlite3.Error as error:
+            return str(error)
+    return None if said == [("ok",)] else "; ".join(line for (line,) in said[:3])
+
+
+# All processes of an installation, known beforehand, so that they can be killed when its disk is gone.
+
+
+_END_S = 20.0
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class InstallationProcesses:
+    """`mark`: of the services; `attempts`: ids of those that are in work; `entries`: what their ledgers name."""
+
+    mark: str
+    attempts: frozenset[str]
+    entries: tuple[LedgerEntry, ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> InstallationProcesses:
+        """Of the installation, as its disk tells now."""
+        open_ones = [attempt for attempt in attempts_of(settings) if not attempt.over]
+        entries = [entry for attempt in open_ones for entry in read_ledger(attempt.ledger)]
+        return cls(instance(settings)["instance"], frozenset(one.id for one in open_ones), tuple(entries))
+
+    def alive(self) -> list[psutil.Process]:
+        """Those that live, the oldest first, with all that they started."""
+        spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+        others = [one for one in psutil.process_iter() if one.pid not in spared and _parent(one) is not None]
+        named = [process for entry in self.entries if (process := victim_of(entry)) is not None]
+        found = {one.pid: one for one in [*named, *filter(self._bears, others)]}
+        while more := {one.pid: one for one in others if _parent(one) in found and one.pid not in found}:
+            found |= more
+        return sorted(found.values(), key=_begun)
+
+    def kill(self, known: Sequence[psutil.Process]) -> int:
+        """SIGKILL for all at once, those first that are `known`; returns how many there were.
+
+        Raises InfrastructureError for one that stays.
+        """
+        killed, there, deadline = set[int](), list(known), time.monotonic() + _END_S
+        while there:
+            killed |= {process.pid for process in there if send(process, signal.SIGKILL)}
+            if time.monotonic() > deadline:
+                stubborn = ", ".join(str(process.pid) for process in there)
+                raise InfrastructureError(f"power_cut: processes {stubborn}: alive after SIGKILL; look at them with ps")
+            time.sleep(_LOOK_S)
+            there = self.alive()  # what was killed may have begun another one just before
+        return len(killed)
+
+    def _bears(self, process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.Error, OSError):
+            if is_own(process):
+                inherited = process.environ()
+                return inherited.get(INSTANCE_MARK) == self.mark or inherited.get(RUN_MARK) in self.attempts
+        return False
+
+
+def _parent(process: psutil.Process) -> int | None:
+    """Pid of its parent; None for one that has ended, buried or not."""
+    with contextlib.suppress(psutil.Error):
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return process.ppid()
+    return None
+
+
+def _begun(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.Error):
+        return process.create_time()
+    return 0.0

@@ -1,0 +1,241 @@
+"""Survival of a sweep through power failures, on a disk that drops unsynced writes (root, 45 minutes).
+
+An installation of its own lies on a disk of its own. While a sweep of short experiments with known truth runs on it,
+the disk is shut down at a random instant, so that nothing more reaches it, and all processes are killed. Then the disk
+is mounted again and `./faultline up` is called, and nothing else is done: the sweep must go on by itself. Each cut is
+noted as it happens, outside of that disk, so a benchmark that was interrupted goes on with the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.broken_sweeps import BenchmarkLog, BrokenSweeps, require_none, sums
+from benchmarks.crash import LONGEST_WAIT_S
+from benchmarks.figure import BenchmarkFigure, summarise, total
+from benchmarks.installation import MATRIX, own_services, place_of
+from benchmarks.leak_check import attempts_of
+from benchmarks.power_loss.disk import Disk, own_boots, own_disk
+from benchmarks.power_loss.durability_check import (
+    DurableRecords,
+    InstallationProcesses,
+    broken_databases,
+    broken_tables,
+    index_differences,
+    look_at_index,
+)
+from faultline.experiment.cell import sweep_id_of
+from faultline.installation.airflow import installation_environment
+from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+from faultline.system.errors import InfrastructureError
+from faultline.system.settings import Settings
+from faultline.system.text import Say
+from faultline.system.waiting import wait_until
+
+NAME = "power_cut"
+CUTS, QUICK_CUTS = 30, 3
+# Of the disk, most of which is never written.
+SIZE_MB = 2048
+_POLL_S = 0.5
+# An experiment begins, or a sweep ends, within so many seconds, or something is wrong.
+_BEGIN_S, _END_S = 300.0, 1800.0
+_UP_S = 600.0
+# Of a cut's line, what must be 0.
+_NEVER = ("records_damaged", "databases_damaged", "tables_damaged", "index_differences", "unsaid")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One failure of the power, `wait_s` seconds after an experiment has begun."""
+
+    number: int
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class Power:
+    """What loses its power, and what makes this another start of the machine."""
+
+    disk: Disk
+    start_anew: Callable[[], None]
+
+
+def plan_cuts(number: int = CUTS, seed: int = 1) -> list[Cut]:
+    """So many, at instants that are spread evenly over an experiment."""
+    chance = random.Random(seed)
+    return [Cut(one, chance.uniform(0.0, LONGEST_WAIT_S)) for one in range(number)]
+
+
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+    """Thirty cuts, or three when `quick`. Figures: cuts, what became of cells, records, databases and tables, what was
+    left behind, and seconds until the services are up and until the sweep goes on.
+
+    Raises ConfigError for whoever may not mount a disk, and InfrastructureError naming what was lost, measured twice or
+    left behind.
+    """
+    diary_name = f"{NAME}-quick.jsonl" if quick else f"{NAME}.jsonl"
+    found = cut_through(plan_cuts(QUICK_CUTS if quick else CUTS), diary_name, say)
+    return found
+
+
+def cut_through(cuts: Sequence[Cut], diary_name: str, say: Say) -> dict[str, BenchmarkFigure]:
+    """Deliver the cuts that the diary of this name does not have yet; raise as `run` does."""
+    home = place_of(NAME)
+    boot = home.with_name(f"{NAME}.boot")
+    with own_disk(home, SIZE_MB) as disk, own_boots(boot) as start_anew, own_services(NAME, say) as settings:
+        diary = BenchmarkLog(home.with_name(diary_name), "cut")
+        leftovers = PowerCuts(settings, diary, say, Power(disk, start_anew)).go_through(cuts)
+        found = {**figures(diary.sweeps, diary.acts), **leftovers}
+    diary.move_aside()  # all cuts are done: the next call measures again
+    require_none(NAME, found, ("red_sweeps", *_NEVER))
+    return found
+
+
+def figures(sweeps: Sequence[dict[str, Any]], cuts: Sequence[dict[str, Any]]) -> dict[str, BenchmarkFigure]:
+    """Sums over all sweeps and cuts; of seconds the median."""
+    found = {"cuts": total([1.0 for _ in cuts])} | sums(sweeps)
+    found["red_sweeps"] = total([float(sweep["state"] != "success") for sweep in sweeps])
+    found["killed"] = total([cut["killed"] for cut in cuts])
+    found["records_kept"] = total([cut["records"] for cut in cuts])
+    found |= {name: total([len(cut[name]) for cut in cuts]) for name in _NEVER}
+    found |= {name: summarise([cut[name] for cut in cuts], "s") for name in ("up_s", "goes_on_s") if cuts}
+    return found
+
+
+class PowerCuts(BrokenSweeps[Cut]):
+    """Sweeps whose installation loses its power; each is triggered once."""
+
+    name = "power"
+    per_sweep = 3
+    end_s = _END_S
+
+    def __init__(self, settings: Settings, diary: BenchmarkLog, say: Say, power: Power) -> None:
+        super().__init__(_as_it_is(settings), diary, say)
+        self._power = power
+
+    def deliver(self, cut: Cut, run_id: str) -> bool:
+        if not _await_moment(self.settings, cut, run_id):
+            return False
+        self.note(cut, run_id, **_cut(self.settings, self._power, cut, run_id, self.say))
+        self.settings = _as_it_is(self.settings)
+        return True
+
+
+def _await_moment(settings: Settings, cut: Cut, run_id: str) -> bool:
+    """Returns when its seconds have passed since one more experiment of the sweep has begun; False when the sweep ended
+    before."""
+    api, before = AirflowApi(settings), _attempts(settings, run_id)
+    began, due = time.monotonic(), 0.0
+    while not due or time.monotonic() < due:
+        if api.run_state(MATRIX, run_id) in FINISHED:
+            return False
+        if not due and _attempts(settings, run_id) - before:
+            due = time.monotonic() + cut.wait_s
+        if not due and time.monotonic() - began > _BEGIN_S:
+            raise InfrastructureError(f"{run_id}: no experiment began within {_BEGIN_S:g} s")
+        look_at_index(settings)
+        time.sleep(min(_POLL_S, max(0.0, due - time.monotonic())) if due else _POLL_S)
+    return True
+
+
+def _cut(settings: Settings, power: Power, cut: Cut, run_id: str, say: Say) -> dict[str, Any]:
+    """The power fails and comes back; what of that the diary notes."""
+    everybody, done = InstallationProcesses.of(settings), _records(settings, run_id)
+    there, kept = everybody.alive(), DurableRecords.of(settings)
+    power.disk.cut()
+    try:
+        killed = everybody.kill(there)
+    finally:
+        power.disk.detach()
+        power.disk.attach()
+        power.start_anew()
+    say(f"cut {cut.number}: at {cut.wait_s:.1f} s, {killed} processes, {len(kept.records)} records on the disk")
+    damaged = {"databases_damaged": broken_databases(settings), "tables_damaged": broken_tables(settings)}
+    before = _attempts(settings, run_id)
+
+    def goes_on() -> bool:
+        return bool(_attempts(settings, run_id) - before) or _records(settings, run_id) > done
+
+    said, up_s, goes_on_s = _up(settings, run_id, goes_on, say)
+    facts: dict[str, Any] = {
+        "killed": killed,
+        "records": len(kept.records),
+        "young": len(kept.young),
+        **damaged,
+        "records_damaged": kept.damage(settings),
+        "index_differences": index_differences(settings),
+        "unsaid": [] if f"{run_id}: goes on" in said else [run_id],
+        "up_s": up_s,
+        "goes_on_s": goes_on_s,
+    }
+    for name in _NEVER:
+        for line in facts[name]:
+            say(f"cut {cut.number}: {name}: {line}")
+    return facts
+
+
+def _up(settings: Settings, run_id: str, goes_on: Callable[[], bool], say: Say) -> tuple[str, float, float]:
+    """Calls `up` as a user does; returns what it said, seconds until its end, and until the run goes on, or is over.
+
+    Raises InfrastructureError when it fails, and when the run does not go on.
+    """
+    began, times = time.monotonic(), dict[str, float]()
+    with tempfile.TemporaryFile("w+") as said:
+        call = subprocess.Popen(
+            [sys.executable, "-P", "-m", "faultline", "up"],
+            env={**os.environ, **installation_environment(settings)},
+            cwd=settings.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
+
+        def both() -> bool:
+            if "up" not in times and call.poll() is not None:
+                times["up"] = time.monotonic() - began
+            ended = call.returncode == 0 and AirflowApi(_as_it_is(settings)).run_state(MATRIX, run_id) in FINISHED
+            if "goes_on" not in times and (goes_on() or ended):
+                times["goes_on"] = time.monotonic() - began
+            return len(times) == 2 or bool(call.returncode)
+
+        try:
+            wait_until(both, timeout_s=_UP_S, every_s=_POLL_S, what=f"{run_id}: that it goes on after a power cut")
+        finally:
+            call.kill()
+            call.wait()
+        said.seek(0)
+        text = said.read()
+    for line in text.splitlines():
+        say(f"  up: {line}")
+    if call.returncode:
+        raise InfrastructureError(f"{NAME}: `up` failed after a power cut: {text.strip() or 'no message'}")
+    return text, times["up"], times["goes_on"]
+
+
+def _attempts(settings: Settings, run_id: str) -> set[str]:
+    """Ids of the attempts that the sweep has made."""
+    return {attempt.id for attempt in attempts_of(settings, sweep_id_of(run_id))}
+
+
+def _records(settings: Settings, run_id: str) -> set[str]:
+    """Those of them that have a record."""
+    present = {path.stem for path in settings.records.glob("*/[!.]*.json")}
+    return present & _attempts(settings, run_id)
+
+
+def _as_it_is(settings: Settings) -> Settings:
+    """With the ports that the last `up` chose."""
+    try:
+        ports = json.loads((settings.home / "ports.json").read_text())
+    except (OSError, ValueError) as error:
+        raise InfrastructureError(f"{settings.home / 'ports.json'}: {error}") from None
+    return replace(settings, ports={**settings.ports, **ports})

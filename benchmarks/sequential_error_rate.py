@@ -1,0 +1,178 @@
+"""Cost and error rate of sequential sweeps, compared with fixed repetitions (simulation, 3 minutes).
+
+Sweeps of five cells in a row, each so much more than the one before, are drawn with scatter that was really measured,
+decided block by block, and judged by what was planted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from benchmarks.figure import BenchmarkFigure, summarise
+from benchmarks.monte_carlo import Study
+from benchmarks.noise_profiles import draw, load_shapes
+from faultline.comparison.compare import ComparisonVerdict, compare
+from faultline.comparison.decisions import FURTHER, log_ratio, margin_of
+from faultline.comparison.statistics.estimate import NEGLIGIBLE, Between
+from faultline.comparison.statistics.sequential import (
+    Bounds,
+    Method,
+    Pair,
+    SequentialDecision,
+    SequentialResult,
+    bounds,
+    judge,
+)
+from faultline.system.text import Say
+
+# Of those in which nothing differs, so that the error is known well, and of the others.
+EQUAL_SWEEPS, SWEEPS, QUICK_SWEEPS = 1000, 400, 40
+FIXED_SWEEPS, QUICK_FIXED = 200, 4
+# So many blocks are paid for if nothing is decided before; what others leave pays for more.
+CELLS, BLOCKS = 5, 20
+BUDGET, MOST = CELLS * BLOCKS, FURTHER * BLOCKS
+# The last one for recoveries, of which nobody sees less.
+PLANTED = (0.0, 0.05, 0.1, 0.2, 0.5)
+SMALLEST, ERROR = 0.1, 0.05
+FIXED = (5, 10)
+SEED = 2027
+# Logarithms of macro recovery ÷ geometric mean of its group, scaled as in `shapes.json`: word count, an executor kill,
+# interval 2 s, definition 2, groups of five and seven.
+_MACRO = (
+    -0.32938, -0.290007, -0.188505, -0.155287, -0.062411, -0.050251, -0.030841, 0.109796, 0.110187, 0.126906, 0.132434,
+    0.627357,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NoiseModel:
+    """How a figure scatters. `level` of the first cell, `resolution` to which it is known, and up to where it is seen;
+    in units of the figure."""
+
+    shape: Sequence[float]
+    method: Method
+    level: float = 100.0
+    resolution: float = 0.0
+    watched: float = math.inf
+
+    def cell(self, number: int, planted: float, size: int, rng: np.random.Generator) -> list[Pair]:
+        """Repetitions of the cell of this number: from where to where each may lie."""
+        values = draw(self.shape, size, rng, level=self.level * (1 + planted) ** number)
+        return [(max(0.0, one - self.resolution), one) if one <= self.watched else (self.watched, math.inf)
+                for one in values]  # fmt: skip
+
+    @property
+    def margin(self) -> float:
+        """A difference that is none that matters: never less than what the figure is known to."""
+        return max(SMALLEST, self.resolution / self.level)
+
+
+@dataclass(frozen=True)
+class _Swept:
+    """One sweep: of each comparison whether what was said is true (None: nothing was said), whether any difference was
+    seen, and experiments."""
+
+    said: Sequence[bool | None]
+    seen: bool
+    experiments: int
+
+
+def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+    """400 sweeps for each scatter and planted difference (1,000 of none), and 200 of fixed repetitions; 40 and 4 when
+    `quick`.
+
+    Of each SCATTER and PLANTED percent: `SCATTER_PLANTED_right`: comparisons of which something true was said.
+    `…_wrong`: sweeps in which anything false was said of any comparison. `…_seen`: sweeps in which any difference was
+    seen (at 0: the error). `…_experiments`: median, least and most of the sweeps, of 100 in the budget; the mean is
+    `…_experiments_mean`. With `_fixed_N` behind the planted percent: N repetitions and the verdicts of `compare`.
+    """
+    study = Study(say, SEED)
+    for number, (name, scatter) in enumerate(scatters().items()):
+        rng = study.rng(number)
+        limits = bounds(scatter.method, MOST, BLOCKS, ERROR / (CELLS - 1))
+        for planted in PLANTED:
+            key = f"{name}_{planted * 100:.0f}"
+            count = QUICK_SWEEPS if quick else SWEEPS if planted else EQUAL_SWEEPS
+            _sum_up(study, key, [decided(scatter, planted, limits, rng) for _ in range(count)])
+            for size in FIXED:
+                fixed = [_fixed(scatter, planted, size, rng) for _ in range(QUICK_FIXED if quick else FIXED_SWEEPS)]
+                _sum_up(study, f"{key}_fixed_{size}", fixed)
+            study.report()
+    return study
+
+
+def scatters() -> dict[str, NoiseModel]:
+    """CPU of a light and of a heavier scatter (9 % and 13 %), and macro recovery (25 %, to 2 s of 12, watched 60 s)."""
+    shapes = load_shapes()
+    return {
+        "cpu_pi": NoiseModel(shapes["pi cpu_cores.total"], Method.T),
+        "cpu_word_count": NoiseModel(shapes["word_count cpu_cores.total"], Method.T),
+        "macro": NoiseModel(_MACRO, Method.RANKS, level=12.0, resolution=2.0, watched=60.0),
+    }
+
+
+def decided(scatter: NoiseModel, planted: float, limits: Bounds, rng: np.random.Generator) -> _Swept:
+    """A sweep that stops measuring a cell when its comparisons are decided, and ends when its budget is spent.
+
+    Both cells of a comparison are measured till it is decided, so that it may be judged over all blocks at once. A
+    block that is not paid for as a whole is left out.
+    """
+    cells = [scatter.cell(number, planted, MOST, rng) for number in range(CELLS)]
+    margin = margin_of(scatter.margin)
+    pairs = [
+        [log_ratio(a, b) for a, b in zip(one, other, strict=True)] for one, other in zip(cells, cells[1:], strict=False)
+    ]
+    judged = [judge(one, limits, scatter.method, margin) for one in pairs]
+    took = [one.looked or MOST for one in judged]
+    needed = [max(took[max(0, cell - 1) : cell + 1]) for cell in range(CELLS)]
+    experiments, last = 0, 0
+    for block in range(1, MOST + 1):
+        still = sum(block <= one for one in needed)
+        if not still or experiments + still > BUDGET:
+            break
+        experiments, last = experiments + still, block
+    # As far as they were measured: later looks might say more than the sweep does.
+    judged = [
+        judge(one[: min(number, last)], limits, scatter.method, margin) for one, number in zip(pairs, took, strict=True)
+    ]
+    said = [_truth(one, planted, scatter.margin) for one in judged]
+    differs = any(one.outcome is SequentialDecision.DIFFERS for one in judged)
+    return _Swept(said, differs, experiments)
+
+
+def _truth(judged: SequentialResult, planted: float, margin: float) -> bool | None:
+    """Whether what is said is true; None where nothing is."""
+    if judged.outcome is SequentialDecision.WITHIN:
+        return planted < margin
+    if judged.outcome is SequentialDecision.DIFFERS:
+        return 0 < judged.low <= math.log1p(planted)
+    return None
+
+
+def _fixed(scatter: NoiseModel, planted: float, size: int, rng: np.random.Generator) -> _Swept:
+    """A sweep of so many repetitions, each neighbour against the next as `compare` does it."""
+    samples = [[Between(*one) for one in scatter.cell(number, planted, size, rng)] for number in range(CELLS)]
+    pairs = {number: (samples[number], samples[number + 1]) for number in range(CELLS - 1)}
+    verdicts = [one.verdict for one in compare(pairs, lower_is_better=True).values()]
+    true = {
+        ComparisonVerdict.WORSE: planted > 0,
+        ComparisonVerdict.SAME: planted <= NEGLIGIBLE,
+        ComparisonVerdict.BETTER: False,
+    }
+    said = [true.get(one) for one in verdicts]
+    differs = any(one in (ComparisonVerdict.WORSE, ComparisonVerdict.BETTER) for one in verdicts)
+    return _Swept(said, differs, size * CELLS)
+
+
+def _sum_up(study: Study, key: str, swept: Sequence[_Swept]) -> None:
+    study.count(f"{key}_right", [bool(said) for one in swept for said in one.said])
+    study.count(f"{key}_wrong", [False in one.said for one in swept])
+    study.count(f"{key}_seen", [one.seen for one in swept])
+    counts = [float(one.experiments) for one in swept]
+    mean, off = float(np.mean(counts)), 1.96 * float(np.std(counts)) / math.sqrt(len(counts))
+    study[f"{key}_experiments"] = replace(summarise(counts, "experiments"), values=())
+    study[f"{key}_experiments_mean"] = BenchmarkFigure(mean, "experiments", mean - off, mean + off, len(counts))

@@ -1,0 +1,231 @@
+"""The SSH channel to one host, and the agent at its other end: a handler that serves."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
+
+from fault.errors import (
+    AuthenticationRefused,
+    ConnectionLost,
+    HostKeyRefused,
+    HostUnreachable,
+    RemoteError,
+    RemoteSignalRefused,
+    UnsettledSignal,
+    error_of,
+)
+from fault.identity import Delivery, from_line, to_line
+from fault.remote_bootstrap import PYTHON, boot_command, parcel
+
+BROKEN = (paramiko.SSHException, OSError, EOFError)
+# Of what a host says in place of an answer.
+_SAID_BYTES = 2000
+_KEEPALIVE_S = 5
+
+
+@dataclass(frozen=True)
+class RemoteHost:
+    """Where and how to connect. Host keys come from `known_hosts` alone; an unknown key is refused.
+
+    `python`: the host's, 3.11 or newer. `timeout_s` bounds each step: connecting, the banner, authentication, opening a
+    channel, each answer.
+    """
+
+    host: str
+    user: str
+    key_file: Path
+    known_hosts: Path
+    port: int = 22
+    python: str = PYTHON
+    timeout_s: float = 10.0
+
+
+class SshChannel:
+    """Asks the agent of one host, which it starts when it is first needed. Close it after use."""
+
+    def __init__(self, host: RemoteHost) -> None:
+        self._host = host
+        self._client: paramiko.SSHClient | None = None
+        self._channel: paramiko.Channel | None = None
+        self._answers: Any = None
+        self._asked = 0
+        self._unsettled: set[tuple[int, float]] = set()
+
+    def close(self) -> None:
+        """Ends the connection, and with it the agent; harmless when there is none."""
+        if self._channel is not None:
+            with contextlib.suppress(*BROKEN):
+                self._channel.close()
+            self._channel = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def ask(self, do: str, **fields: Any) -> Any:
+        """The agent's answer. Raises what the handler over there raised, as an error of that host, or RemoteError.
+
+        After ConnectionLost it is not known whether the agent did it. From a signal comes `unknown` then, and every
+        further one to that victim raises UnsettledSignal, until a probe has answered."""
+        command, victim = _command(do, fields), fields.get("victim")
+        key = (victim.pid, victim.create_time) if do in ("signal", "probe") and victim is not None else None
+        if do == "signal" and key in self._unsettled:
+            raise UnsettledSignal(self._host.host, command)
+        if self._channel is None or self._channel.closed or not self._is_active():
+            self.close()
+            self._start(command)  # nothing was asked then
+        try:
+            value = self._exchange(command, do, fields)
+        except ConnectionLost:
+            if do != "signal" or key is None:
+                raise
+            self._unsettled.add(key)
+            return Delivery.UNKNOWN
+        if do == "probe" and key is not None:
+            self._unsettled.discard(key)
+        return value
+
+    def _exchange(self, command: str, do: str, what: dict[str, Any]) -> Any:
+        assert self._channel is not None
+        self._asked += 1
+        try:
+            line = self._sent({"n": self._asked, "do": do, **what})
+            if not line.endswith(b"\n"):
+                raise EOFError(self._last_words(line))
+            answer = from_line(line)
+            if answer.get("n") != self._asked:
+                raise EOFError(f"the host answers something else: {line[:_SAID_BYTES]!r}")
+        except (*BROKEN, ValueError) as error:
+            self.close()
+            raise ConnectionLost(self._host.host, command, stderr=str(error) or type(error).__name__) from None
+        if "error" in answer:
+            raise self._error(command, answer["error"])
+        return answer["value"]
+
+    def _sent(self, request: dict[str, Any]) -> bytes:
+        """The line that comes back; none where nobody is there any more, who may have said why."""
+        assert self._channel is not None
+        try:
+            self._channel.sendall(to_line(request))
+        except OSError:
+            return b""
+        line: bytes = self._answers.readline()
+        return line
+
+    def _error(self, command: str, told: dict[str, Any]) -> Exception:
+        if told["kind"] == "SignalRefused":
+            return RemoteSignalRefused(self._host.host, command, stderr=told["said"])
+        found = error_of(told, f"{self._host.host}: ")
+        return RemoteError(self._host.host, command, stderr=told["said"]) if found is None else found
+
+    def _last_words(self, line: bytes) -> str:
+        assert self._channel is not None
+        said = b""
+        with contextlib.suppress(*BROKEN):
+            said = self._channel.makefile_stderr("rb").read(_SAID_BYTES)
+        return " ".join((line + said).decode(errors="replace").split())[-300:] or "the agent ended"
+
+    def _is_active(self) -> bool:
+        transport = None if self._client is None else self._client.get_transport()
+        return transport is not None and transport.is_active()
+
+    def _start(self, command: str) -> None:
+        client = self._connected(command)
+        try:
+            transport = client.get_transport()
+            if transport is None:
+                raise EOFError("the connection closed at once")
+            transport.set_keepalive(_KEEPALIVE_S)
+            channel = transport.open_session(timeout=self._host.timeout_s)
+            channel.settimeout(self._host.timeout_s)
+            channel.exec_command(boot_command(self._host.python))
+        except BROKEN as error:
+            client.close()
+            raise ConnectionLost(self._host.host, command, stderr=str(error)) from None
+        self._client, self._channel, self._answers = client, channel, channel.makefile("rb")
+        # A host without Python, or with one that is too old, shows here, where nothing was asked yet.
+        with contextlib.suppress(*BROKEN):
+            channel.sendall(parcel())
+        self._exchange(command, "hello", {})
+
+    def _connected(self, command: str) -> paramiko.SSHClient:
+        host, client = self._host, paramiko.SSHClient()
+        try:
+            client.load_host_keys(str(host.known_hosts))
+            client.set_missing_host_key_policy(_RefuseUnknown())
+            client.connect(
+                host.host,
+                port=host.port,
+                username=host.user,
+                pkey=self._own_key(command),
+                allow_agent=False,
+                look_for_keys=False,
+                timeout=host.timeout_s,
+                banner_timeout=host.timeout_s,
+                auth_timeout=host.timeout_s,
+                channel_timeout=host.timeout_s,
+            )
+        except RemoteError:
+            client.close()
+            raise
+        except Exception as error:
+            client.close()
+            raise self._connect_error(command, error) from None
+        return client
+
+    def _own_key(self, command: str) -> paramiko.PKey:
+        """By its file's name alone it would be tried as each kind, and the last one tell what it was not."""
+        file = self._host.key_file
+        try:
+            return paramiko.PKey.from_path(file)
+        except (OSError, ValueError, TypeError, paramiko.SSHException, UnsupportedAlgorithm) as error:
+            said = f"{file}: cannot be used as a key ({' '.join(str(error).split())})"
+            raise AuthenticationRefused(self._host.host, command, stderr=said) from None
+
+    def _connect_error(self, command: str, error: Exception) -> Exception:
+        kind: type[RemoteError]
+        match error:
+            case paramiko.BadHostKeyException() | _UnknownHostKey():
+                kind = HostKeyRefused
+            case paramiko.AuthenticationException() | paramiko.PasswordRequiredException():
+                kind = AuthenticationRefused
+            case paramiko.SSHException() | OSError() | EOFError():
+                kind = HostUnreachable
+            case _:
+                return error
+        return kind(self._host.host, command, stderr=str(error) or type(error).__name__)
+
+
+def _command(do: str, fields: Mapping[str, Any]) -> str:
+    """What is asked for, in the words of errors."""
+    match do:
+        case "find":
+            return f"find {fields['victim']}"
+        case "arm" | "signal":
+            name = signal.Signals(fields.get("signum", signal.SIGKILL)).name
+            return f"kill -s {name.removeprefix('SIG')} {fields['victim'].pid}"
+        case "act":
+            return f"{fields['step']} {fields['kind']}"
+        case "watch" if "kind" in fields:
+            return f"watch {fields['kind']}"
+        case "probe" | "watch" | "release":
+            return f"{do} {fields['victim'].pid}"
+    return {"busy": "read CPU times", "clock": "read the clock"}.get(do, do)
+
+
+class _UnknownHostKey(paramiko.SSHException):
+    """The host showed a key that known_hosts does not hold."""
+
+
+class _RefuseUnknown(paramiko.RejectPolicy):
+    """Refuses like its base, with a type of its own, so that no caller has to read messages."""
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> NoReturn:
+        raise _UnknownHostKey(f"{hostname} shows a {key.get_name()} key that known_hosts does not hold; add it there")

@@ -1,0 +1,96 @@
+"""A member of a crew: connects to the lead, learns T0, sends its share of the schedule and reports."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TextIO, cast
+
+from generators.generator_process import send_shard
+from generators.send_progress import EventOutput, GeneratorError
+from generators.spec import GeneratorSpec
+from generators.start_barrier import LoadEnd, StartInstant, StopSwitch, await_barrier
+from generators.worker_group import ANSWER_S, PROBES, Address, say
+
+_GATE_POLL_S = 0.2
+
+
+def serve(
+    spec: GeneratorSpec, member: int, address: Address, gate: Path | None = None, stop: StopSwitch | None = None
+) -> None:
+    """Send one share of the schedule; return when it is sent.
+
+    `gate`: its path, for a member that sees the file; it then has T0 on the same clock as the lead, and the end of the
+    load. Raises GeneratorError when it failed or was stopped.
+    """
+    stop = StopSwitch() if stop is None else stop
+    with _connected(address) as connection, connection.makefile("r") as lines:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        say(connection, secret=address.secret, member=member)
+        for _ in range(PROBES):
+            if not (line := lines.readline()):
+                raise GeneratorError("the lead of the generator hung up; it is over, or has this member already")
+            say(connection, probe=json.loads(line)["probe"], wall_ns=time.time_ns())
+        connection.settimeout(None)
+        told, journal = _Told(), EventOutput(cast(TextIO, _Output(connection)))
+        threading.Thread(target=told.listen, args=(lines, stop), daemon=True).start()
+
+        def opened() -> StartInstant:
+            return told.start(stop) if gate is None else await_barrier(gate, stop)
+
+        try:
+            send_shard(spec, member, opened, journal, stop, LoadEnd(gate))
+        except Exception as error:
+            name = "" if isinstance(error, GeneratorError) else f"unexpected {type(error).__name__}: "
+            journal.event("failed", message=f"{name}{error}")
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _connected(address: Address) -> socket.socket:
+    try:
+        return socket.create_connection((address.host, address.port), ANSWER_S)
+    except OSError as error:
+        raise GeneratorError(f"the lead of the generator cannot be reached: {error}") from None
+
+
+class _Output(io.TextIOBase):
+    """What a member says, on its connection. The thread that listens notices a lead that is gone."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._connection.sendall(text.encode())
+        return len(text)
+
+
+class _Told:
+    """T0 as the lead tells it."""
+
+    def __init__(self) -> None:
+        self._opened = threading.Event()
+        self._t0_wall_ns = 0
+
+    def listen(self, lines: TextIO, stop: StopSwitch) -> None:
+        """Hear the lead until the connection ends, which ends this member."""
+        with contextlib.suppress(OSError, ValueError):
+            for line in lines:
+                self._t0_wall_ns = int(json.loads(line)["t0_wall_ns"])
+                self._opened.set()
+        stop.pull("the lead of the generator is gone")
+
+    def start(self, stop: StopSwitch) -> StartInstant:
+        """Wait for T0 and return it on this machine's clocks. Raises Stopped."""
+        while not self._opened.wait(_GATE_POLL_S):
+            stop.check()
+        ahead_ns = self._t0_wall_ns - time.time_ns()
+        return StartInstant(self._t0_wall_ns, time.monotonic_ns() + ahead_ns)

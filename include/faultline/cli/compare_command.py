@@ -1,0 +1,140 @@
+"""What one asks of records: `./faultline compare` and `./faultline advise`, as the command line offers them.
+
+Heavy modules are imported inside, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from faultline.system.errors import ConfigError
+
+# What `compare --measure` finds out, unless it is told otherwise: a tenth, for as many experiments at most.
+SMALLEST, MOST_EXPERIMENTS = 0.1, 60
+
+
+def compare(
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="A",
+            help="Sweep, day (2026-11-21), git revision or file of records; NAME@BUILD selects one build.",
+        ),
+    ],
+    after: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="Other side, in the same form; not with --along.")
+    ] = None,
+    cell: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]…", help="With --measure: parameters of the experiment, and axes."),
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="A and B are Spark builds (or `installed`): measure both in pairs.")
+    ] = False,
+    along: Annotated[
+        str | None, typer.Option(help="Compare the values of this axis within A, such as checkpoint_interval_s.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Figure, by its path in the record, such as latency_ms.p99. Repeatable.")
+    ] = None,
+    matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an array of comparisons as JSON.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a figure of B is worse.")] = False,
+) -> None:
+    """Compare two sides for each configuration that both measured: better, worse, same or cannot tell.
+
+    Verdicts need five repetitions per side; see docs/explanation/comparing.md. With --along, estimate the effect of
+    each step on one axis of A. With --measure, measure two Spark builds in pairs until the difference is decided.
+    """
+    if measure:
+        if after is None or along is not None or matrix is not None or strict or as_json or len(metric or []) > 1:
+            raise ConfigError("--measure: takes two builds, KEY=VALUE words and one --metric; leave out the rest")
+        raise typer.Exit(_measure(before, after, cell or [], (metric or ["latency_ms.p50"])[0]))
+    if cell:
+        raise ConfigError(f"{cell[0]}: only --measure takes an experiment; leave it out")
+    if along is not None:
+        if after is not None or metric or matrix is not None or strict:
+            raise ConfigError("--along: holds one side against itself; leave out B, --metric, --matrix and --strict")
+        _compare_along(before, along, as_json)
+        return
+    if after is None:
+        raise ConfigError(f"B: is missing; name what {before} is held against, or an axis of it with --along")
+    from faultline.comparison.compare import ComparisonVerdict, compare_named, print_comparison
+    from faultline.comparison.compare import as_json as rows_of
+
+    compared = compare_named(before, after, metric or [], matrix=matrix)
+    if as_json:
+        print(json.dumps(rows_of(compared), indent=2))
+    else:
+        print_comparison(compared, before, after)
+    raise typer.Exit(1 if strict and compared.of(ComparisonVerdict.WORSE) else 0)
+
+
+def _measure(before: str, after: str, words: list[str], figure: str) -> int:
+    """A sweep over both builds that ends once it can be told which has less of the figure."""
+    from faultline.cli.sweep_runner import run_sweep
+    from faultline.system.text import say
+
+    if before == after:
+        raise ConfigError(f"B: is {after}, too; name another build, or register it under a second name")
+    decide = {"figure": figure, "along": "spark_build", "smallest": SMALLEST, "experiments": MOST_EXPERIMENTS}
+    given = {word.partition("=")[0] for word in words}
+    asked = [] if "decide" in given else [f"decide={json.dumps(decide)}"]
+    # Without a fault pairs differ least; whoever asks for recoveries names one.
+    usual = [] if "fault" in given else ["fault=none"]
+    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], say, dry_run=False, again=False)
+
+
+def _compare_along(sweep: str, axis: str, as_json: bool) -> None:
+    from faultline.comparison.sweep_summary import along_named
+    from faultline.reports.console import effects_json, print_effects
+    from faultline.system.settings import load_settings
+
+    settings = load_settings()
+    effects = along_named(sweep, axis, settings)
+    if as_json:
+        print(json.dumps(effects_json(effects), indent=2))
+    else:
+        print_effects(effects)
+
+
+def advise(
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="Sweep; NAME@BUILD selects one build.")],
+    minimise: Annotated[
+        str | None, typer.Option(help="Cost to minimise: cpu, recovery, latency or latency_p50 (default: cpu).")
+    ] = None,
+    recovery_under: Annotated[float | None, typer.Option(help="Longest macro recovery, in seconds.")] = None,
+    latency_p99_under: Annotated[float | None, typer.Option(help="Highest latency p99, in milliseconds.")] = None,
+    latency_p50_under: Annotated[float | None, typer.Option(help="Highest latency p50, in milliseconds.")] = None,
+    cpu_under: Annotated[float | None, typer.Option(help="Highest CPU of all roles, in cores.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Recommend the cheapest configuration of a sweep that meets all limits, with its confidence.
+
+    If the data cannot decide, print how many experiments would. Without options: the least CPU among the
+    configurations that recover. See docs/explanation/comparing.md.
+    """
+    from faultline.comparison.sweep_summary import answer_named, objective_of
+    from faultline.reports.console import answer_json, print_advice
+    from faultline.reports.views.sweep_summary import miss_text
+    from faultline.system.settings import load_settings
+
+    limits = {
+        "recovery": ("--recovery-under", recovery_under),
+        "latency": ("--latency-p99-under", latency_p99_under),
+        "latency_p50": ("--latency-p50-under", latency_p50_under),
+        "cpu": ("--cpu-under", cpu_under),
+    }
+    settings = load_settings()
+    answer = answer_named(sweep, settings, objective_of(minimise, limits))
+    if answer.advice is None:
+        raise ConfigError(f"{sweep}: {answer.why}")
+    if answer.advice.best is None:
+        raise ConfigError(f"{sweep}: {miss_text(answer.advice)}")
+    if as_json:
+        print(json.dumps(answer_json(answer), indent=2))
+    else:
+        print_advice(answer)

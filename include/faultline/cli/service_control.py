@@ -1,0 +1,122 @@
+"""What several commands have in common: bring the services up, check requirements, select records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import get_args
+
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.nightly_file import NIGHTLY
+from faultline.installation.airflow import require_keys
+from faultline.installation.cds_archive import make_archive
+from faultline.installation.jars import verify
+from faultline.installation.java import Java, find_java
+from faultline.installation.service_users import note_for_all, note_for_runs, using
+from faultline.installation.supervision import up
+from faultline.installation.supervisord import Supervisor
+from faultline.records.find import read_saved
+from faultline.records.record import Record, Status
+from faultline.records.store import Store, StoredRecords
+from faultline.records.sweep_plan import SweepPlans
+from faultline.system.child_environment import check_passed, meet_root, refuse_root, set_owner_umask
+from faultline.system.errors import ConfigError
+from faultline.system.secrets import FILE, HARNESS, login_file, read_secrets
+from faultline.system.settings import Settings, check_folders, load_settings
+from faultline.system.ssh_hosts import ssh_hosts
+from faultline.system.text import Say, suggest
+from faultline.system.waiting import longest_wait_s
+from generators.kafka_credentials import LOGIN
+
+
+def require(settings: Settings) -> Java:
+    """Checks folders, secrets, hosts, numbers, Java and jars before anything is started; returns the Java.
+
+    Raises ConfigError naming what is missing or broken, and the remedy.
+    """
+    refuse_root()
+    set_owner_umask()
+    check_passed()
+    check_folders(settings)
+    if (settings.secrets / FILE).exists():
+        read_secrets(settings.secrets)
+    require_keys(settings)
+    ssh_hosts(settings)
+    longest_wait_s()
+    java = find_java(settings.home / "java.json")
+    verify(settings.home)
+    meet_root()  # a refusal is one line
+    return java
+
+
+def bring_up(
+    say: Say,
+    *,
+    airflow: bool = True,
+    ports: dict[str, int] | None = None,
+    hosts: int | None = None,
+    settings: Settings | None = None,
+    for_run: bool = False,
+) -> Settings:
+    """Starts what does not run yet of an installation, by default this one, and waits until it answers.
+
+    It stays until `down`, unless it is started `for_run`, and nobody else brings it up meanwhile.
+    """
+    settings = settings or load_settings()
+    java = require(settings)
+    make_archive(settings, say)
+    with using(settings):
+        if for_run and not Supervisor(settings).running():
+            note_for_runs(settings)
+        settings = up(
+            settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, hosts=hosts, progress=say
+        )
+        if not for_run:
+            note_for_all(settings)
+    # What this process sends and reads itself, as benchmarks do, it does as the harness.
+    os.environ[LOGIN] = str(login_file(settings.secrets, HARNESS))
+    return settings
+
+
+def ports_named(given: Sequence[str]) -> dict[str, int]:
+    """Ports by name, of words such as airflow=18090. Raises ConfigError for any other."""
+    ports = {}
+    for item in given:
+        name, separator, number = item.partition("=")
+        if not separator or not number.isdigit():
+            raise ConfigError(f"--port {item}: give NAME=NUMBER, such as airflow=18090")
+        ports[name.replace("-", "_")] = int(number)
+    return ports
+
+
+def close_what_ended(settings: Settings, say: Say) -> None:
+    """Closes attempts of single runs whose process is gone, such as after a power cut, with a line for each."""
+    from faultline.installation.kafka import delete_own_topics
+    from faultline.lifecycle.orphans import close_ownerless
+
+    for line in close_ownerless(settings, lambda topics: delete_own_topics(settings, topics)):
+        say(line)
+
+
+def select_records(
+    matrix: str | None, sweeps: Sequence[str], status: str | None, saved: Sequence[Path] = ()
+) -> tuple[list[Record], tuple[str, ...]]:
+    """Records by matrix, sweeps (all when empty) and status, and a line for each file that could not be read.
+
+    They come from the store or, when given, from the files `saved`, which must be whole. Raises ConfigError for a
+    status, a matrix or a sweep that there is not.
+    """
+    _check_known("status", status, get_args(Status))
+    settings = load_settings()
+    contents = StoredRecords(tuple(read_saved(saved)), ()) if saved else Store(settings.results).read()
+    _check_known("matrix", matrix, {*MATRICES, NIGHTLY, *(one.matrix for one in contents.records if one.matrix)})
+    known = {one.sweep_id for one in contents.records if one.sweep_id} | SweepPlans(settings.results).ids()
+    for sweep in sweeps:
+        _check_known("sweep", sweep, known)
+    return contents.matching(matrix, sweeps, status), contents.problems
+
+
+def _check_known(option: str, given: str | None, known: Collection[str]) -> None:
+    if given is not None and given not in known:
+        raise ConfigError(f"--{option} {given}: unknown{suggest(given, known)}")

@@ -1,0 +1,83 @@
+"""Verdict of a nightly run: judged once, kept in `results/nights/`, and read by its tasks, notes, alerts and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from faultline.experiment.attempt import write_json
+from faultline.experiment.cell import is_sweep_id
+
+Lines = tuple[str, ...]
+# Rows of figures, which tasks have no use for.
+ROWS = frozenset({"cells", "comparisons"})
+
+
+class NightlyVerdict(BaseModel):
+    """Verdict of one nightly run, compared with earlier nights or, in pairs, with a reference build.
+
+    Attributes:
+        date: Logical date (ISO 8601).
+        baseline: Dates of the earlier nights, or build and specification of the reference build.
+        red: Whether the gate is shut; only of pairs, None otherwise.
+        problem: Why no verdict, or not every verdict, was possible; None if there is no problem.
+        power: Smallest change that the night shows, without pairs.
+        reasons: One line for each figure that became worse; `improvements`: better; `suspicions`: of pairs, worse in
+            this night only.
+        visible: Smallest change that each pair shows.
+        cells, comparisons: Figures behind the verdict, with and without pairs.
+        limits: Limits by metric; `beyond`: one line for each that is exceeded; `doubtful`: that is unknown.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    date: str = ""
+    build: str | None = None
+    baseline: Mapping[str, str | None] | Lines = ()
+    red: bool | None = None
+    summary: str = ""
+    problem: str | None = None
+    power: str | None = None
+    reasons: Lines = ()
+    suspicions: Lines = ()
+    improvements: Lines = ()
+    visible: Lines = ()
+    cells: tuple[Mapping[str, Any], ...] = ()
+    comparisons: tuple[Mapping[str, Any], ...] = ()
+    limits: Mapping[str, float] = {}
+    beyond: Lines = ()
+    doubtful: Lines = ()
+
+    @property
+    def paired(self) -> bool:
+        """Whether the build was compared in pairs with a reference build."""
+        return self.red is not None
+
+    @property
+    def figures(self) -> tuple[Mapping[str, Any], ...]:
+        """Figures behind the verdict."""
+        return self.cells or self.comparisons
+
+    def without_figures(self) -> dict[str, Any]:
+        """Return the verdict as JSON values for the tasks after the one that judged."""
+        return self.model_dump(mode="json", exclude_unset=True, exclude=set(ROWS))
+
+    def keep(self, results: Path, sweep_id: str) -> None:
+        """Write the verdict below `results`, with the keys of its kind."""
+        folder = results / "nights"
+        folder.mkdir(parents=True, exist_ok=True)
+        content = self.model_dump(mode="json", exclude_unset=True)
+        write_json(folder / f"{sweep_id}.json", {"schema": 2 if self.paired else 1, **content})
+
+
+def kept_verdict(results: Path, sweep_id: str | None) -> NightlyVerdict | None:
+    """Return the verdict that a night's task kept; None if there is none, or it cannot be read."""
+    if not is_sweep_id(sweep_id):
+        return None
+    try:
+        return NightlyVerdict.model_validate_json((results / "nights" / f"{sweep_id}.json").read_bytes())
+    except (OSError, ValidationError):
+        return None

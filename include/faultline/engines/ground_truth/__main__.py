@@ -1,0 +1,130 @@
+"""The workload `known_truth` as a program, started and restarted by the workload supervisor.
+
+    python -m faultline.engines.ground_truth --config FILE faultline-run=<attempt>
+
+FILE is the attempt's workload_config.json. Exit codes: 0 the stop file appeared and all was emitted;
+1 Kafka or a file failed; 2 the configuration was refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from faultline.engines.ground_truth.harvest import KafkaTransport
+from faultline.engines.ground_truth.process_run import Incarnation
+from faultline.engines.ground_truth.scripted_run import RunSpec, ScriptedTimeline, lay_out
+from faultline.engines.ground_truth.traces import TraceJournal, restore
+from faultline.experiment.workloads.known_truth_script import parse_script
+from faultline.system.errors import ConfigError, FaultlineError
+from faultline.system.journal import events, last, read_journal
+
+
+class MonotonicClock:
+    """The monotonic clock, which all processes of a host share."""
+
+    def now_ns(self) -> int:
+        """The present."""
+        return time.monotonic_ns()
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        """Sleeps."""
+        time.sleep(max(0, duration_ns) / 1e9)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one incarnation; gives its exit code."""
+    parser = argparse.ArgumentParser(prog="faultline.engines.ground_truth", description="The engine with known truth.")
+    parser.add_argument("--config", type=Path, required=True, help="workload_config.json of the attempt")
+    parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
+    options = parser.parse_args(arguments)
+    try:
+        live(json.loads(options.config.read_text(encoding="utf-8")))
+    except ConfigError as error:
+        print(f"known_truth: ConfigError: {error}", file=sys.stderr)
+        return 2
+    except FaultlineError as error:
+        print(f"known_truth: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def live(config: dict[str, Any]) -> None:
+    """One incarnation from its start to the stop file."""
+    script, run = parse_script(config["truth"] or {}), RunSpec.from_mapping(config)
+    starts = events(read_journal(Path(config["supervisor_journal"])), "start")
+    incarnation = max(0, len(starts) - 1)
+    journal, stop_file = Path(config["traces"]), Path(config["stop_file"])
+    restored = restore(journal)
+    traces = TraceJournal(journal, incarnation=incarnation, style=script.style)
+    traces.say(f"incarnation {incarnation} goes on after batch {restored.batch}")
+    begin = {partition: (restored.ends or {}).get(partition, 0) for partition in range(run.partitions)}
+    transport = KafkaTransport(config["bootstrap"], config["input_topic"], config["output_topic"], begin)
+    engine = Incarnation(run.partitions, transport, traces, MonotonicClock(), stop_file.exists, restored)
+    t0_mono_ns = engine.await_gate(_gate(Path(config["gate"])))
+    if t0_mono_ns is not None:
+        kills_ns = _kills_ns(config, run, t0_mono_ns) if incarnation else []
+        for killed_ns in kills_ns[-1:]:
+            traces.say(f"was killed {killed_ns / 1e9:.3f} s after T0; now it is {_since_s(t0_mono_ns):.3f} s after T0")
+
+        def course(until_ns: int | None) -> ScriptedTimeline:
+            return lay_out(script, run, kills_ns, until_ns)
+
+        # Nothing of the preparation is looked at again: no pause of the collector at a scripted instant.
+        gc.collect()
+        gc.freeze()
+        engine.follow(
+            course, t0_mono_ns, _load_end(config), stateless=script.nothing_to_load, restarted=incarnation > 0
+        )
+    transport.close()
+    traces.end()
+    traces.say("ends as it was asked to")
+
+
+def _gate(path: Path) -> Callable[[], int | None]:
+    return lambda: _instant(path, "t0_mono_ns")
+
+
+def _load_end(config: dict[str, Any]) -> Callable[[], int | None]:
+    """What tells when the load ends, on the monotonic clock; None while the schedule says it."""
+    path = config.get("load_end")
+    return (lambda: None) if path is None else (lambda: _instant(Path(path), "end_mono_ns"))
+
+
+def _instant(path: Path, name: str) -> int | None:
+    """What a file says that is put there by a rename; None until then."""
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))[name])
+    except FileNotFoundError:
+        return None
+
+
+def _kills_ns(config: dict[str, Any], run: RunSpec, t0_mono_ns: int) -> list[int]:
+    """When kills were delivered, in ns after T0: by the conductor's journal, else as planned.
+
+    A death that nobody planned counts from the supervisor's exit line. Empty when it came before T0.
+    """
+    first: dict[int, int] = {}
+    for line in events(read_journal(Path(config["conductor_journal"])), "delivered"):
+        first.setdefault(int(line.get("fault", 0)), int(line["mono_ns"]) - t0_mono_ns)
+    if first:
+        return sorted(first.values())
+    if run.fault_at_ns is not None and run.fault_at_ns <= time.monotonic_ns() - t0_mono_ns:
+        return [run.fault_at_ns]
+    ended = last(read_journal(Path(config["supervisor_journal"])), event="exit")
+    after_ns = int(ended["mono_ns"]) - t0_mono_ns if ended else -1
+    return [after_ns] if after_ns > 0 else []
+
+
+def _since_s(t0_mono_ns: int) -> float:
+    return (time.monotonic_ns() - t0_mono_ns) / 1e9
+
+
+if __name__ == "__main__":
+    sys.exit(main())

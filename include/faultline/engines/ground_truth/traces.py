@@ -1,0 +1,169 @@
+"""The traces of the engine with known truth: one journal that its incarnations write, and begin again from.
+
+`traces.jsonl` in the attempt's folder, a line an act, each with the instant of the act:
+
+| event | fields |
+| --- | --- |
+| `started` | `incarnation`, `style`: of the script |
+| `planned` | `batch`, `ends`: offsets by partition, `base`: where the schedule begins, null before the gate |
+| `launched` | `batch`: its tasks begin |
+| `loaded` | `batch`, `partition`: state was read |
+| `committed` | `batch`, `starts`, `ends` |
+| `ended` | as it was asked to |
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from faultline.engines.protocol import Batch, Commit, EngineEvent, Offsets, Traces, offsets_by_partition
+from faultline.engines.supervisor_journal import FILE as SUPERVISED
+from faultline.engines.supervisor_journal import lives_of
+from faultline.system.files import require
+from faultline.system.journal import Journal, Line, events, read_ended, read_journal
+
+# As `Attempt.traces` names it.
+FILE = "traces.jsonl"
+Ends = dict[int, int]
+MS = 1_000_000
+METHODS = {"batch": "batch", "record": "rank"}
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where an earlier incarnation got to: its last committed batch (-1: none), its end offsets, and their base."""
+
+    batch: int = -1
+    ends: Mapping[int, int] | None = None
+    base: Mapping[int, int] | None = None
+
+
+class TraceJournal:
+    """The writing end of one incarnation; see `Traces` of `faultline.engines.ground_truth.process_run`."""
+
+    def __init__(self, path: Path, *, incarnation: int, style: str) -> None:
+        self._journal = Journal(path)
+        self._journal.write("started", incarnation=incarnation, style=style)
+
+    def plan(self, batch: int, ends: Ends, base: Ends | None) -> None:
+        self._journal.write("planned", batch=batch, ends=_by_name(ends), base=None if base is None else _by_name(base))
+
+    def launch(self, batch: int) -> None:
+        self._journal.write("launched", batch=batch)
+
+    def load(self, batch: int, partition: int) -> None:
+        self._journal.write("loaded", batch=batch, partition=partition)
+
+    def commit(self, batch: int, starts: Ends, ends: Ends) -> None:
+        self._journal.write("committed", batch=batch, starts=_by_name(starts), ends=_by_name(ends))
+
+    def say(self, message: str) -> None:
+        """One line on standard error, which the supervisor keeps as the driver's log."""
+        instant = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
+        print(f"{instant}Z INFO [main] KnownTruth: {message}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """The engine ends by itself."""
+        self._journal.write("ended")
+        self._journal.close()
+
+
+def restore(path: Path) -> Restored:
+    """Where the last committed batch of the incarnations before ended; nothing for the first one."""
+    lines = read_journal(path)
+    commits = commits_of(lines)
+    if not commits:
+        return Restored()
+    newest = commits[-1]
+    plan = _plans(lines)[newest.number]
+    base = None if plan["base"] is None else _by_number(plan["base"])
+    return Restored(newest.number, _by_number(newest.ends), base)
+
+
+def read_traces(folder: Path) -> Traces:
+    """Reads the attempt in `folder`. Raises InfrastructureError naming a file that is missing or broken."""
+    require(folder / FILE)
+    lines = read_ended(folder / FILE)
+    style = next((str(line["style"]) for line in events(lines, "started")), "batch")
+    commits = commits_of(lines)
+    committed = [(commit.number, commit.planned_ns or 0, commit.committed_ns) for commit in commits]
+    reached = commits[-1].ends if commits else {}
+    return Traces(
+        method=METHODS[style],
+        commits=tuple(commits),
+        reached=reached,
+        seen=tuple(seen_in(lines)),
+        lives=lives_of(read_ended(folder / SUPERVISED)),
+        work=tuple(Batch(number, at_ns, (at_ns - planned_ns) / MS, None) for number, planned_ns, at_ns in committed),
+        # It counts each record under a key of its own, and keeps no state on disk.
+        state_rows=sum(reached.values()) if commits else None,
+        state_bytes=0,
+    )
+
+
+def commits_of(lines: Iterable[Line]) -> list[Commit]:
+    """The committed batches, in order. A batch may have been planned by an incarnation that was killed before."""
+    known = list(lines)
+    plans = _plans(known)
+    return [
+        Commit(
+            0,
+            int(line["batch"]),
+            int(plans[line["batch"]]["wall_ns"]),
+            int(line["wall_ns"]),
+            offsets_by_partition(line["ends"]),
+        )
+        for line in events(known, "committed")
+    ]
+
+
+def seen_in(lines: Iterable[Line]) -> Iterator[EngineEvent]:
+    """Tasks that began, one for each partition, and state that was read, in order."""
+    incarnation, partitions = 0, 0
+    for line in lines:
+        at_ns = int(line["wall_ns"])
+        if line["event"] == "started":
+            incarnation = int(line["incarnation"])
+        elif line["event"] == "planned":
+            partitions = len(line["ends"])
+        elif line["event"] == "launched":
+            # After a kill the task begins before its batch is planned; another batch told of the partitions.
+            yield from (launched(incarnation, int(line["batch"]), number, at_ns) for number in range(partitions))
+        elif line["event"] == "loaded":
+            yield loaded(incarnation, int(line["batch"]), int(line["partition"]), at_ns)
+
+
+def launched(incarnation: int, batch: int, partition: int, wall_ns: int) -> EngineEvent:
+    """The task of a partition began."""
+    task = f"task {partition} of batch {batch}"
+    return EngineEvent("task_started", "driver", _process(incarnation), wall_ns, FILE, f"{task} launched", task=task)
+
+
+def loaded(incarnation: int, batch: int, partition: int, wall_ns: int) -> EngineEvent:
+    """The task of a partition has read its state."""
+    task = f"task {partition} of batch {batch}"
+    text = f"state of partition {partition} loaded by {task}"
+    return EngineEvent(
+        "state_loaded", "driver", _process(incarnation), wall_ns, FILE, text, task=task, store=str(partition)
+    )
+
+
+def _process(incarnation: int) -> str:
+    return f"driver-{incarnation}"
+
+
+def _plans(lines: Iterable[Line]) -> dict[int, Line]:
+    """The last plan of each batch."""
+    return {int(line["batch"]): line for line in events(lines, "planned")}
+
+
+def _by_name(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _by_number(offsets: Offsets) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in offsets.items()}

@@ -1,0 +1,347 @@
+"""What every experiment has, whatever its workload: load, state, cluster, fault."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fault.identity import VICTIMS
+from fault.plan import FaultPlan, PlannedFault
+from fault.registry import ACTIONS, in_words
+from faultline.experiment.commit_modes import COMMIT_MODES
+from faultline.experiment.fault_fields import short_form
+from faultline.system.endpoints import EMBEDDED
+from generators.data_rows import Unit
+
+# What must be left after the fault, so that a recovery can be seen to hold.
+SECONDS_AFTER_FAULT = 30.0
+BUILT_IN_CORPUS = "moby-dick"
+# How an axis names the build of an engine that is there anyway.
+INSTALLED = "installed"
+# Parameters that say how data is replayed.
+WITH_DATA = ("data_key", "data_time", "data_time_unit", "data_pace", "data_speed")
+# Where the engine makes events itself, a rate is how dense they lie in event time.
+HIGHEST_RATE = 1e9
+# What counts as recovered: so much above what was before the fault.
+RECOVERED_WITHIN = 0.25
+# How often the workload supervisor starts a driver again.
+MAX_RESTARTS = 5
+
+StateStore = Literal["rocksdb", "memory"]
+GeneratorPlace = Literal["host", "executors"]
+DataPace = Literal["rate", "recorded"]
+if TYPE_CHECKING:
+    CommitMode = str
+    Victim = str
+    Action = str
+else:  # the choices that forms, tables and refusals show
+    CommitMode = Literal[tuple(COMMIT_MODES)]
+    Victim = Literal["none", *VICTIMS]
+    Action = Literal[tuple(ACTIONS)]
+
+
+# Added to the baseline by default: commits jitter, and a bin counts when it ends in time.
+BASELINE_MARGIN_S = 1.0
+# What is measured at least where nobody says how long: after the baseline so many intervals and seconds, in which the
+# fault's phase, a recovery and the time for which it must hold find room.
+SHORTEST_DURATION_S = 55.0
+INTERVALS_AFTER_BASELINE = 6
+SECONDS_AFTER_BASELINE = 20.0
+# A driver needs some 30 s to start again on two cores, and as long to catch up.
+SECONDS_FOR_A_DRIVER = 45.0
+LONG_INTERVAL_S = 5.0
+# The measured window begins when the engine is steady, at this time after T0 at the latest.
+WARMUP_MAX_S = 120.0
+# The longest wait between two injections of one run.
+MAX_WAIT_S = 180.0
+MAX_INJECTIONS = 64
+# A baseline that is not steady at once takes longer.
+SECONDS_FOR_BASELINES = 60.0
+
+
+def earliest_fault_s(warmup_s: float, checkpoint_interval_s: float) -> float:
+    """When a fault comes that was given no time, in seconds after T0."""
+    return warmup_s + baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + BASELINE_MARGIN_S
+
+
+def baseline_bins(checkpoint_interval_s: float) -> int:
+    """Bins needed at least between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
+    return 4 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
+
+
+def baseline_commits(checkpoint_interval_s: float) -> int:
+    """Commits after warm-up that a fault waits for: 10, or 6 where the interval is 5 s or longer."""
+    return 6 if checkpoint_interval_s >= LONG_INTERVAL_S else 10
+
+
+def usual_duration_s(checkpoint_interval_s: float, *, driver: bool = False, injections: int = 1) -> float:
+    """Return the default length of the measured window, in seconds: the same with a fault and without.
+
+    With several injections it is an upper bound, with time for slow baselines: such a run ends when its last recovery
+    is over.
+    """
+    baseline_s = baseline_commits(checkpoint_interval_s) * checkpoint_interval_s + BASELINE_MARGIN_S
+    after_s = INTERVALS_AFTER_BASELINE * checkpoint_interval_s + SECONDS_AFTER_BASELINE
+    each_s = max(SHORTEST_DURATION_S, float(math.ceil(baseline_s + after_s))) + (SECONDS_FOR_A_DRIVER if driver else 0)
+    return each_s * injections + (SECONDS_FOR_BASELINES if injections > 1 else 0)
+
+
+def phase_of(repetition: int) -> float:
+    """Where in the checkpoint cycle a repetition's fault comes, from 0 to below 1.
+
+    Half-way the first time; then wherever the widest gap is left (J. G. van der Corput 1935), so that however many
+    there will be, they are spread over the cycle, and all cells have the same phases.
+    """
+    phase, share, rest = 0.0, 0.5, repetition
+    while rest:
+        phase, share, rest = phase + share * (rest % 2), share / 2, rest // 2
+    return (phase + 0.5) % 1.0
+
+
+def same_path_everywhere(path: str, built_in: str) -> str:
+    """`path` if every process takes it for the same file. Raises ValueError for one that hangs on where one stands."""
+    if path != built_in and not path.startswith("/"):
+        raise ValueError(f"give `{built_in}` or an absolute path, which means the same for every process")
+    return path
+
+
+class Common(BaseModel):
+    """The parameters that all workloads share.
+
+    Times are seconds, sizes megabytes (10⁶ bytes; executor memory is MiB, as Spark counts it).
+    Field descriptions are the help texts of the Airflow form and of the generated documentation.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    workload: str = Field("word_count", description="Streaming program under test.")
+    rate: float = Field(
+        500.0,
+        gt=0,
+        le=HIGHEST_RATE,
+        description="Kafka records per second. With `source=engine`: events per second of event time.",
+    )
+    warmup_s: float = Field(20.0, ge=5, le=3600, description="Shortest warm-up after T0, in seconds; not measured.")
+    duration_s: float = Field(
+        SHORTEST_DURATION_S,
+        ge=5,
+        le=86_400,
+        description="Measured seconds after the warm-up. Empty: derived from the checkpoint interval, at least 55.",
+        json_schema_extra={"empty": True},
+    )
+    corpus: str = Field(
+        BUILT_IN_CORPUS, description="Input text: `moby-dick`, or a directory of .txt files. Unused if `skew` is set."
+    )
+    skew: float | None = Field(
+        None, ge=0, le=5, description="Zipf exponent of a synthetic vocabulary. Empty: real text."
+    )
+    vocabulary: int = Field(10_000, ge=1, le=10_000_000, description="Number of distinct words if `skew` is set.")
+    data: str | None = Field(
+        None,
+        description="User data instead of a text: a file or folder of JSON lines, CSV, Parquet or text, or a topic "
+        "export.",
+    )
+    data_key: str | None = Field(None, description="Column of `data` with the record key.")
+    data_time: str | None = Field(None, description="Column of `data` with the record time.")
+    data_time_unit: Unit | None = Field(
+        None, description="Unit of numeric times since 1970: s, ms, us or ns. Empty: inferred from their magnitude."
+    )
+    data_pace: DataPace = Field(
+        "rate", description="Send `data` at `rate`, or with the `recorded` spacing of its times."
+    )
+    data_speed: float = Field(1.0, gt=0, le=1e6, description="Speed-up of the recorded spacing, such as 10.")
+    rate_curve: dict[str, Any] | None = Field(
+        None, description='Rate over time: {"kind": "step", "at_s", "to"}, or ramp, sine, burst, recorded.'
+    )
+    skew_curve: dict[str, Any] | None = Field(
+        None, description="Skew over time, in the form of `rate_curve`. Empty: constant."
+    )
+    accept_overload: bool = Field(False, description="Accept a rate that the engine cannot sustain as a valid result.")
+    generator_processes: int = Field(1, ge=1, le=64, description="Generator processes that share the send schedule.")
+    generator_on: GeneratorPlace = Field(
+        "host",
+        description="Where generators run: `host` (this machine), or `executors` (separate Spark executors).",
+    )
+    state_mb: float = Field(1.0, ge=0, le=100_000, description="Logical state preloaded before T0, in MB.")
+    state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that update preloaded state.")
+    checkpoint_interval_s: float = Field(
+        2.0, ge=0.1, le=3600, description="Seconds between checkpoints; Spark's trigger interval."
+    )
+    snapshot_interval_s: float = Field(
+        10.0, ge=1, le=3600, description="Seconds between state snapshots; `aligned-changelog` only."
+    )
+    state_store: StateStore = Field(
+        "rocksdb",
+        description="State store: `rocksdb`, or `memory` (Spark's HDFS-backed provider; not for Nexmark queries 4, 6, "
+        "15 and 16).",
+    )
+    spark_build: str | None = Field(
+        None,
+        json_schema_extra={"nothing": INSTALLED},
+        description="Spark build registered with `./faultline build add`. Empty: the installed one.",
+    )
+    spark_conf: dict[str, Any] | None = Field(
+        None, description='Spark settings by name, such as {"spark.sql.adaptive.enabled": "false"}.'
+    )
+    topic_conf: dict[str, Any] | None = Field(
+        None, description='Settings of the Kafka topics by name, such as {"compression.type": "lz4"}.'
+    )
+    jvm_options: dict[str, Any] | None = Field(
+        None, description='JVM options for `driver` and `executors`, such as {"executors": "-XX:+UseZGC"}.'
+    )
+    commit_mode: CommitMode = Field(
+        "aligned", description="How the query commits state; see docs/explanation/commit-modes.md."
+    )
+    executors: int = Field(2, ge=1, le=64, description="Number of Spark executors.")
+    executor_cores: int = Field(1, ge=1, le=64, description="Cores per executor.")
+    executor_memory_mb: int = Field(1024, ge=512, le=262_144, description="Heap per executor, in MiB.")
+    target: str = Field(
+        EMBEDDED, description="Cluster to run on: `embedded`, or one registered with `./faultline target add`."
+    )
+    partitions: int = Field(2, ge=1, le=1024, description="Partitions of the input topic and of the output topic.")
+    shuffle_partitions: int = Field(2, ge=1, le=1024, description="State partitions (Spark's shuffle partitions).")
+    fault: Victim = Field(
+        "executor",
+        description="Victim of the fault: `none` for a control run, `any` for a random process on a random node.",
+    )
+    fault_action: Action = Field("kill", description=in_words())
+    fault_at_s: float | None = Field(
+        None,
+        description="Earliest time of the fault, in seconds after T0. Empty: as soon as the baseline is complete. The "
+        "phase within the checkpoint cycle varies by repetition. Leave it empty for a control run.",
+    )
+    fault_plan: dict[str, Any] | None = Field(
+        None,
+        description='Full fault plan: {"faults": [{"victim", "action", "at_s", …}]}. It overrides `fault`, '
+        "`fault_action` and `fault_at_s`, which then show its first fault.",
+    )
+    recovered_within: float = Field(
+        RECOVERED_WITHIN,
+        gt=0,
+        le=10,
+        description="Recovery threshold: share by which latency and lag may exceed their baseline.",
+    )
+    injections: int = Field(
+        1,
+        ge=1,
+        le=MAX_INJECTIONS,
+        description="Injections of the fault in one run; each waits for recovery and a new baseline.",
+    )
+    max_wait_s: float = Field(
+        MAX_WAIT_S,
+        gt=0,
+        le=86_400,
+        description="Longest wait for the next injection, in seconds; then the run ends.",
+    )
+    warmup_max_s: float = Field(
+        WARMUP_MAX_S,
+        ge=0,
+        le=86_400,
+        description="Latest start of the measured window, in seconds after T0. The window starts after `warmup_s`, as "
+        "soon as the engine is steady. At or below `warmup_s`: fixed warm-up.",
+    )
+    restart_delay_s: float = Field(
+        2.0,
+        ge=0,
+        le=60,
+        description="Delay before a killed driver (after its exit), Spark worker or broker (after the injection) "
+        "restarts. The Spark master replaces executors at once.",
+    )
+    seed: int = Field(1, ge=0, le=2**31 - 1, description="Seed of all random choices, combined with the repetition.")
+
+    @field_validator("corpus")
+    @classmethod
+    def _same_corpus_everywhere(cls, path: str) -> str:
+        return same_path_everywhere(path, BUILT_IN_CORPUS)
+
+    @property
+    def baseline_s(self) -> float:
+        """Shortest time between warm-up and fault that holds the bins of a baseline."""
+        return baseline_bins(self.checkpoint_interval_s) * self.checkpoint_interval_s
+
+    @property
+    def earliest_fault_s(self) -> float:
+        """When the fault comes, or would come in a control, that was given no time; seconds after T0."""
+        return earliest_fault_s(self.warmup_s, self.checkpoint_interval_s)
+
+    @property
+    def fault_window(self) -> tuple[float, float]:
+        """Earliest and latest `fault_at_s`, in seconds after T0 (definitions, section Recovery)."""
+        return (
+            self.warmup_s + self.baseline_s,
+            self.warmup_s + self.duration_s - SECONDS_AFTER_FAULT,
+        )
+
+    def plan(self) -> FaultPlan:
+        """What is to be broken, complete; an empty plan for a control."""
+        if self.fault_plan is not None:
+            return FaultPlan.from_mapping(self.fault_plan)
+        if self.fault == "none":
+            return FaultPlan(seed=self.seed)
+        return FaultPlan((short_form(self.fault, self.fault_action, self.fault_at_s),), seed=self.seed)
+
+    def planned_faults(self) -> tuple[PlannedFault, ...]:
+        """Each occurrence of the plan, in order of time."""
+        return self.plan().resolve(
+            rate=self.rate,
+            checkpoint_interval_s=self.checkpoint_interval_s,
+            snapshot_interval_s=self.snapshot_interval_s,
+        )
+
+    @property
+    def measured_window(self) -> tuple[float, float]:
+        """Start and end of the measured window, in seconds after T0."""
+        return self.warmup_s, self.warmup_s + self.duration_s
+
+    @property
+    def filler_words(self) -> int:
+        """Preloaded words: ceil(state_mb·10⁶ / 1024), each of 1,000 incompressible characters."""
+        return math.ceil(self.state_mb * 1e6 / 1024)
+
+
+# What presets of several matrices have in common.
+
+
+def value_of(values: Mapping[str, Any], key: str) -> Any:
+    """The value that a field will have, before its own check."""
+    return values.get(key, Common.model_fields[key].default)
+
+
+# The preset that is made for what the papers claim.
+FINDINGS = "findings"
+# One short cell without a fault. Its interval is one that two cores hold while the JVMs still compile.
+SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 12.0, "rate": 100.0, "fault": "none"}
+# What a comparison needs to see half of what there is; windows are as long as each cell's interval needs.
+REPEATED: dict[str, Any] = {"repetitions": 5}
+# The preset of `./faultline demo`: the runs of each interval, injections of each run, and measurements of a cell until
+# its unsound record is kept. Three runs are the least from which a step along an axis can be claimed.
+DEMO, DEMO_RUNS, DEMO_INJECTIONS, DEMO_MEASUREMENTS = "demo", 3, 2, 2
+DEMO_VALUES: dict[str, Any] = {
+    "state_mb": [1.0],
+    "checkpoint_interval_s": [2.0, 5.0],
+    "fault": ["executor"],
+    "repetitions": DEMO_RUNS,
+    "injections": DEMO_INJECTIONS,
+}
+
+
+# The limits of a model's fields in words, for the form and the tables of the documentation.
+
+
+def limits(name: str, model: type[BaseModel]) -> str:
+    """The limits of a field in words, such as `≥ 1, ≤ 64`; empty without limits."""
+    parts = []
+    for limit in model.model_fields[name].metadata:
+        if isinstance(limit, Gt):
+            parts.append(f"> {limit.gt:g}")
+        elif isinstance(limit, Ge):
+            parts.append(f"≥ {limit.ge:g}")
+        elif isinstance(limit, Lt):
+            parts.append(f"< {limit.lt:g}")
+        elif isinstance(limit, Le):
+            parts.append(f"≤ {limit.le:.10g}")
+    return ", ".join(parts)

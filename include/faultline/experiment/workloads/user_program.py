@@ -1,0 +1,188 @@
+"""A program of the user's own: any application for spark-submit that reads one topic and writes another.
+
+It needs no line of Faultline. Where topics, broker and checkpoint are it is told by its arguments, in which names in
+braces stand for them, and by its environment, in which the same names stand in capitals after `FAULTLINE_`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import string
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import Field
+
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.common_parameters import Common
+from faultline.experiment.job_file import HEADER, NOTHING, JobFile, files_of, read_job
+from faultline.experiment.prerequisites import Application
+from faultline.experiment.workloads.protocol import Parameters, Workload
+from faultline.experiment.workloads.user_query import JARS, METHODS, jar_files, jars_of, require_files, together
+from faultline.system.errors import ConfigError
+from faultline.system.text import suggest
+
+# What a program can be told, by the name that stands for it.
+TOLD = ("bootstrap", "input", "output", "checkpoint", "interval_ms", "partitions")
+PREFIX = "FAULTLINE_"
+PYTHON, JAR = ".py", ".jar"
+
+
+class ProgramParameters(Parameters):
+    """What is handed to spark-submit, and what its results are held against."""
+
+    application: str | None = Field(None, description="User program: a Python file or a jar for spark-submit.")
+    main_class: str | None = Field(None, description="Main class of the jar, if its manifest names none.")
+    application_arguments: str | None = Field(
+        None,
+        description="Program arguments. Placeholders: {bootstrap}, {input}, {output}, {checkpoint}, {interval_ms}, "
+        "{partitions}.",
+    )
+    jars: str | None = Field(None, description=JARS)
+    reference: str | None = Field(
+        None, description="Job file whose `query` computes the expected output from the whole input in one batch."
+    )
+    pass_header: bool = Field(
+        False, description="Send a header `faultline` with each record; outputs that copy it are matched exactly."
+    )
+
+
+class UserProgram(Workload[ProgramParameters]):
+    """Run a user program through spark-submit; commits are read from its checkpoint."""
+
+    name = "program"
+    order = 61
+    section = "Your own program"
+    parameters = ProgramParameters
+    capabilities = frozenset({"skewed", "stateful", "data"})
+    warms_itself = True
+    of_the_user = True
+    own_client = True
+    built_in_paths = MappingProxyType({"application": "", "reference": ""})
+
+    def check(self, own: ProgramParameters, common: Common) -> None:
+        if not own.application:
+            raise ValueError("application: is empty; name your program, a Python file or a jar")
+        jars = (("jars", str(jar)) for jar in self.jars(own))
+        for key, path in (("application", own.application), ("reference", own.reference), *jars):
+            if path and not path.startswith("/"):
+                raise ValueError(f"{key}: {path!r} is a relative path; give an absolute one, the same everywhere")
+        if Path(own.application or "").suffix not in (PYTHON, JAR):
+            raise ValueError(f"application: {own.application} is neither a Python file nor a jar; name one")
+        if common.commit_mode not in ("aligned", "aligned-changelog"):
+            raise ValueError(
+                f"commit_mode: {common.commit_mode} needs a program that takes part in it; use aligned, or a job with "
+                "workload query"
+            )
+        _check_arguments(own.application_arguments or "")
+
+    def check_here(self, own: ProgramParameters, common: Common) -> None:
+        require_files("application", own.application or "")
+        jar = Path(own.application or "").suffix == JAR
+        if jar and not own.main_class and not _names_a_class(own.application or ""):
+            raise ConfigError(f"main_class: {own.application} names no Main-Class in its manifest; give one")
+        self.files(own)
+
+    def files(self, own: ProgramParameters) -> Mapping[str, Path]:
+        application = Path(own.application or "")
+        reference, found = reference_of(own), {application.name: application}
+        if application.suffix == PYTHON:
+            try:
+                found = files_of(application)
+            except ValueError as error:
+                raise ConfigError(str(error).replace("job:", "application:", 1)) from None
+        return together("application", found, jar_files(self.jars(own)), reference.files if reference else {})
+
+    def jars(self, own: ProgramParameters) -> tuple[Path, ...]:
+        return jars_of(own.jars)
+
+    def has_python_workers(self, own: ProgramParameters) -> bool:
+        return Path(own.application or "").suffix == PYTHON
+
+    def source(self, own: ProgramParameters, common: Common, repetition: int) -> dict[str, Any]:
+        return {**super().source(own, common, repetition), "numbered": own.pass_header}
+
+    def topics(self, own: ProgramParameters, common: Common) -> dict[str, int]:
+        return {}
+
+    def tuples(self, own: ProgramParameters) -> dict[str, Any]:
+        reference = reference_of(own)
+        return {
+            "tuples": "query",
+            "job": reference.path.name if reference else None,
+            "arguments": reference.given(None) if reference else {},
+            "reflects": _reflects(own, reference),
+            "output_mode": reference.output_mode if reference else "update",
+            "event_time": reference.event_time if reference else None,
+            "sink": False,
+        }
+
+    def latency_method_of(self, own: ProgramParameters) -> str:
+        return METHODS[_reflects(own, reference_of(own))]
+
+    def application(
+        self, attempt: Attempt, own: ProgramParameters, common: Common, told: Mapping[str, Any]
+    ) -> Application:
+        values = {
+            "bootstrap": told["bootstrap"],
+            "input": told["input_topic"],
+            "output": told["output_topic"],
+            "checkpoint": told["checkpoint"],
+            "interval_ms": str(round(common.checkpoint_interval_s * 1000)),
+            "partitions": str(common.partitions),
+        }
+        return Application(
+            path=attempt.job / Path(own.application or "").name,
+            main_class=own.main_class,
+            arguments=tuple(one.format_map(values) for one in shlex.split(own.application_arguments or "")),
+            environment={f"{PREFIX}{name.upper()}": value for name, value in values.items()},
+        )
+
+    def title(self, config: Mapping[str, Any]) -> str | None:
+        name = Path(str(config.get("application") or "program")).stem
+        return f"{name}, interval {config.get('checkpoint_interval_s', '?')} s"
+
+
+def reference_of(own: ProgramParameters) -> JobFile | None:
+    """What the program is held against. Raises ConfigError in one line for a file that cannot be run."""
+    if not own.reference:
+        return None
+    try:
+        return read_job(own.reference)
+    except ValueError as error:
+        raise ConfigError(str(error).replace("job:", "reference:", 1)) from None
+
+
+def _reflects(own: ProgramParameters, reference: JobFile | None) -> str:
+    if own.pass_header:
+        return HEADER
+    return reference.reflects if reference else NOTHING
+
+
+def _names_a_class(jar: str) -> bool:
+    try:
+        with zipfile.ZipFile(jar) as content:
+            return b"Main-Class:" in content.read("META-INF/MANIFEST.MF")
+    except KeyError:
+        return False
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"application: {jar} is no jar ({error}); build it anew") from None
+
+
+def _check_arguments(text: str) -> None:
+    try:
+        parts = shlex.split(text)
+        names = [name for part in parts for _, name, _, _ in string.Formatter().parse(part) if name is not None]
+    except ValueError as error:
+        raise ValueError(
+            f"application_arguments: cannot be split ({error}); close quotes, and write {{{{ for a brace"
+        ) from None
+    for name in names:
+        if name not in TOLD:
+            raise ValueError(f"application_arguments: nothing is called {{{name}}}{suggest(name, TOLD)}")
+
+
+WORKLOADS = (UserProgram(),)

@@ -1,0 +1,158 @@
+"""A query of the user's own: a Python file with `def query(records, config)`, measured as the built-in ones are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import Field
+
+from faultline.experiment.common_parameters import Common
+from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, NOTHING, JobFile, read_job
+from faultline.experiment.prerequisites import Prepared
+from faultline.experiment.workloads.protocol import Parameters, Workload
+from faultline.system.errors import ConfigError
+
+# How the harvest finds the first output that reflects a tuple, by what of an output tells; None: nothing does.
+METHODS = {COUNT: "batch", ID: "id", NEWEST: "newest", HEADER: "id", NOTHING: "none"}
+
+# How far ahead by their timestamps the records lie that close windows. Kafka takes none that are an hour ahead.
+CLOSING_AHEAD_S = 3300.0
+JARS = "Jars that the job or program needs: absolute paths, separated by commas."
+
+
+class QueryParameters(Parameters):
+    """Which file, and what it is told."""
+
+    job: str | None = Field(None, description="User job: a Python file with `def query(records, config)`.")
+    arguments: dict[str, Any] | None = Field(
+        None, description='Arguments that the job declares, by name, such as {"window_s": 10}.'
+    )
+    jars: str | None = Field(None, description=JARS)
+
+
+class UserQuery(Workload[QueryParameters]):
+    """Run a user query from a Python file (`job`) like a built-in workload."""
+
+    name = "query"
+    order = 60
+    section = "Your own job"
+    parameters = QueryParameters
+    capabilities = frozenset({"skewed", "stateful", "real_time", "data"})
+    program = "user_query"
+    of_the_user = True
+    built_in_paths = MappingProxyType({"job": ""})
+
+    def check(self, own: QueryParameters, common: Common) -> None:
+        if not own.job:
+            raise ValueError("job: is empty; name your Python file, or write one with ./faultline job new NAME")
+        if not own.job.startswith("/"):
+            raise ValueError(f"job: {own.job!r} is a relative path; give an absolute one, the same for every process")
+        for jar in self.jars(own):
+            if not jar.is_absolute():
+                raise ValueError(f"jars: {str(jar)!r} is a relative path; give an absolute one, the same everywhere")
+
+    def check_here(self, own: QueryParameters, common: Common) -> None:
+        job = job_of(own)
+        if common.commit_mode == "none" and (job.reflects != COUNT or job.output_mode != "update"):
+            raise ConfigError(
+                "commit_mode: none loses state, and what is left can be told from running counts only, in update mode; "
+                f"{own.job} declares {job.reflects!r} and {job.output_mode!r}: use aligned"
+            )
+
+    def files(self, own: QueryParameters) -> Mapping[str, Path]:
+        return together("job", job_of(own).files, jar_files(self.jars(own)))
+
+    def jars(self, own: QueryParameters) -> tuple[Path, ...]:
+        return jars_of(own.jars)
+
+    def source(self, own: QueryParameters, common: Common, repetition: int) -> dict[str, Any]:
+        job, usual = job_of(own), super().source(own, common, repetition)
+        if job.event_time == "timestamp" and job.output_mode == "append":
+            return {**usual, "closing": True, "closing_ahead_s": CLOSING_AHEAD_S}
+        return usual
+
+    def has_python_workers(self, own: QueryParameters) -> bool:
+        return True  # perhaps: a plan that aims at one and finds none says so
+
+    def primed_batches(self, own: QueryParameters) -> int:
+        return 2 if job_of(own).event_time else 1
+
+    def drained_batches(self, own: QueryParameters) -> int:
+        """A window is shown by the batch after the one whose records have closed it."""
+        return 2 if job_of(own).event_time else 1
+
+    def tuples(self, own: QueryParameters) -> dict[str, Any]:
+        job = job_of(own)
+        return {
+            "tuples": "query",
+            "job": job.path.name,
+            "arguments": job.given(own.arguments),
+            "reflects": job.reflects,
+            "output_mode": job.output_mode,
+            "event_time": job.event_time,
+            "sink": job.has_sink,
+        }
+
+    def latency_method_of(self, own: QueryParameters) -> str:
+        return METHODS[job_of(own).reflects]
+
+    def program_configuration(self, prepared: Prepared, own: QueryParameters, common: Common) -> dict[str, Any]:
+        job = job_of(own)
+        return {
+            "job": str(prepared.attempt.job / job.path.name),
+            "arguments": job.given(own.arguments),
+            "output_mode": job.output_mode,
+            "sink": job.has_sink,
+            "attempt": prepared.attempt.id,
+            "folder": str(prepared.attempt.sink),
+        }
+
+    def title(self, config: Mapping[str, Any]) -> str | None:
+        return f"{Path(str(config.get('job') or 'query')).stem}, interval {config.get('checkpoint_interval_s', '?')} s"
+
+    def details(self, config: Mapping[str, Any]) -> list[str]:
+        return [f"{name}={value}" for name, value in (config.get("arguments") or {}).items()]
+
+
+def job_of(own: QueryParameters) -> JobFile:
+    """What the file says. Raises ConfigError in one line for one that cannot be run."""
+    try:
+        job = read_job(own.job or "")
+        job.given(own.arguments)
+        return job
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def jars_of(text: str | None) -> tuple[Path, ...]:
+    """The paths of a parameter `jars`."""
+    return tuple(Path(one.strip()) for one in (text or "").split(",") if one.strip())
+
+
+def jar_files(jars: Sequence[Path]) -> dict[str, Path]:
+    """Jars by name. Raises ConfigError for one that is not there, and for two of one name."""
+    for jar in jars:
+        require_files("jars", str(jar))
+    return together("jars", *({jar.name: jar} for jar in jars))
+
+
+def require_files(key: str, *paths: str) -> None:
+    """Raises ConfigError for what is no file."""
+    for path in paths:
+        if not Path(path).is_file():
+            raise ConfigError(f"{key}: {path} is no file; name one that is there")
+
+
+def together(key: str, *files: Mapping[str, Path]) -> dict[str, Path]:
+    """Files by name. Raises ConfigError for two of one name."""
+    found: dict[str, Path] = {}
+    for name, path in (item for some in files for item in some.items()):
+        if found.setdefault(name, path) != path:
+            raise ConfigError(f"{key}: {path} and {found[name]} have one name; rename one of them")
+    return found
+
+
+WORKLOADS = (UserQuery(),)

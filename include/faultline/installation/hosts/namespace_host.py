@@ -1,0 +1,280 @@
+"""One host: its disk, processes and network, and how a command gets there.
+
+python -P -m faultline.installation.hosts.namespace_host keep NAME              keeps it; the host ends with this process
+python -P -m faultline.installation.hosts.namespace_host enter NAME COMMAND...  becomes a command there, once it is there
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import psutil
+
+from faultline.installation.hosts.layout import checkpoint_disk, disk_of, folder_of, found, put_in_group, remove_group
+from faultline.installation.hosts.ssh import prepare_ssh
+from faultline.system.endpoints import Host, Placement
+from faultline.system.errors import FaultlineError, InfrastructureError
+from faultline.system.files import read_document, write_json
+from faultline.system.process_ledger import birth, live_process
+from faultline.system.settings import Settings, load_settings
+from faultline.system.waiting import wait_until
+
+# Says where the host's first process is, for whoever enters it.
+THERE = "there.json"
+DISK, CHECKPOINTS = "disk.ext4", "checkpoints.ext4"
+# Of prctl(2): which signal a process gets when the one that started it is gone.
+_PR_SET_PDEATHSIG = 1
+
+
+def keep(settings: Settings, host: Host) -> int:
+    """Makes the host, and returns when its first process has ended, with its status."""
+    folder, disk = folder_of(settings, host.name), disk_of(settings, host)
+    (folder / THERE).unlink(missing_ok=True)
+    mount(folder / DISK, disk)
+    command = [str(found("unshare")), "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc"]
+    first = [sys.executable, "-P", "-m", "faultline.installation.start", "host", host.name, str(settings.hosts)]
+    # Killed as well, the host goes too: nobody would join it to the network again, nor start its services anew.
+    space = subprocess.Popen([*command, *first], preexec_fn=_goes_with_its_keeper)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        space.kill()  # it minds no other signal, and takes the host with it
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        pid = _first_process(space)
+        put_in_group(settings.placement, host, pid)
+        join(settings.placement, host, pid)
+        ticks, boot = birth(pid)
+        write_json(folder / THERE, {"pid": pid, "start_ticks": ticks, "boot": boot})
+        print(f"{host.name}: at {host.address}, process {pid}", flush=True)
+        return space.wait()
+    finally:
+        (folder / THERE).unlink(missing_ok=True)
+        space.kill()
+        space.wait()
+        remove_link(settings.placement, host)
+        remove_group(settings.placement, host)
+
+
+def _goes_with_its_keeper() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _first_process(space: subprocess.Popen[bytes]) -> int:
+    """The pid, on this machine, of what `unshare` started in the new space."""
+
+    def child() -> int | None:
+        with contextlib.suppress(psutil.Error):
+            return next((one.pid for one in psutil.Process(space.pid).children() if _is_apart(one.pid)), None)
+        return None
+
+    return wait_until(child, timeout_s=10, what="the host's first process", alive=lambda: _end_of(space))
+
+
+def _end_of(space: subprocess.Popen[bytes]) -> str | None:
+    return None if space.poll() is None else f"unshare ended with status {space.returncode}"
+
+
+def _is_apart(pid: int) -> bool:
+    """Whether it is in a network of its own already."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    return False
+
+
+def prepare_hosts(settings: Settings) -> None:
+    """What all hosts share, before any of them is there: the network, keys, and the disks, which services find made and
+    hosts see, that of checkpoints among them."""
+    prepare_ssh(settings)
+    write_names(settings)
+    make_bridge(settings.placement)
+    mount(settings.hosts / CHECKPOINTS, checkpoint_disk(settings))
+    for host in settings.placement.hosts:
+        mount(folder_of(settings, host.name) / DISK, disk_of(settings, host))
+
+
+def clear_hosts(settings: Settings) -> None:
+    """Removes networks and mounts, also what a keeper that was killed has left. Harmless where nothing is."""
+    if settings.placement.spread:
+        unmount(checkpoint_disk(settings))
+    for host in settings.placement.hosts:
+        unmount(disk_of(settings, host))
+        remove_group(settings.placement, host)
+    remove_bridge(settings.placement)
+
+
+# ---- Entering a host ----
+
+START_S = 60.0
+
+
+def first_process(settings: Settings, name: str) -> int | None:
+    """The pid, on this machine, of the host's first process; None while the host is not there."""
+    try:
+        there = read_document(folder_of(settings, name) / THERE)
+    except FaultlineError:
+        return None
+    process = live_process(there["pid"], 0.0, there["start_ticks"], there["boot"])
+    return None if process is None else process.pid
+
+
+def through(name: str, command: Sequence[str]) -> list[str]:
+    """What is run here so that the command runs there."""
+    return [sys.executable, "-P", "-m", "faultline.installation.hosts.namespace_host", "enter", name, *command]
+
+
+def enter(settings: Settings, host: Host, command: Sequence[str]) -> NoReturn:
+    """Becomes the command on the host, in the present folder."""
+    pid = wait_until(lambda: first_process(settings, host.name), timeout_s=START_S, what=f"{host.name}: the host")
+    put_in_group(settings.placement, host, os.getpid())
+    spaces = ["--net", "--pid", "--mount", "--uts", f"--wd={Path.cwd()}"]
+    words = [str(found("nsenter")), "--target", str(pid), *spaces, "--", *command]
+    os.execv(words[0], words)
+
+
+def main() -> None:
+    do, name, *command = sys.argv[1:]
+    settings = load_settings()
+    host = next((one for one in settings.placement.hosts if one.name == name), None)
+    if host is None:
+        raise InfrastructureError(f"{name}: no such host; see {settings.home}/hosts.json")
+    if do == "enter":
+        enter(settings, host, command)
+    sys.exit(keep(settings, host))
+
+
+# ---- The names by which hosts know each other and this machine ----
+
+CONDUCTOR = "conductor"
+
+
+def write_names(settings: Settings) -> None:
+    """Writes what stands in place of `/etc/hosts` and `/etc/resolv.conf` on all hosts. There is no name server: asking
+    one that no host reaches takes seconds."""
+    placement = settings.placement
+    lines = ["127.0.0.1 localhost", f"{placement.conductor} {CONDUCTOR}"]
+    lines += [f"{host.address} {host.name}" for host in placement.hosts]
+    (settings.hosts / "hosts").write_text("".join(f"{line}\n" for line in lines))
+    (settings.hosts / "resolv.conf").write_text("options timeout:1 attempts:1\n")
+
+
+# ---- The disk of a host: a file system of bounded size in a file, which can be full while this machine is not ----
+
+SIZE_MB = 4096
+
+
+def mount(image: Path, folder: Path) -> None:
+    """Has the disk there; an image that is there keeps what it holds. Raises InfrastructureError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if is_mounted(folder):
+        return
+    if not image.exists():
+        image.parent.mkdir(parents=True, exist_ok=True)
+        made = image.with_suffix(".new")
+        made.unlink(missing_ok=True)
+        # No room is kept back for root, as which everything on it runs.
+        _run([str(found("mkfs.ext4")), "-q", "-m", "0", str(made), f"{SIZE_MB}M"])
+        made.rename(image)
+    _run([str(found("mount")), "-o", "loop", str(image), str(folder)])
+
+
+def unmount(folder: Path) -> None:
+    """Takes it away, once nobody uses it any more; harmless where none is."""
+    if is_mounted(folder):
+        _run([str(found("umount")), "--lazy", str(folder)])
+
+
+def is_mounted(folder: Path) -> bool:
+    """Whether a disk is mounted there."""
+    return os.path.ismount(folder)
+
+
+# ---- The network that joins the hosts: a bridge on this machine, and a pair of virtual interfaces for each host ----
+
+
+_LINKS = Path("/sys/class/net")
+
+
+def make_bridge(placement: Placement) -> None:
+    """Makes it where it is not there, with this machine's address. Raises InfrastructureError."""
+    if not _exists(placement.bridge):
+        _ip("link", "add", placement.bridge, "type", "bridge")
+        _ip("address", "add", f"{placement.conductor}/24", "dev", placement.bridge)
+    _ip("link", "set", placement.bridge, "up")
+
+
+def remove_bridge(placement: Placement) -> None:
+    """Removes it, with what leads from it to hosts; harmless when it is gone."""
+    for host in placement.hosts:
+        remove_link(placement, host)
+    if placement.bridge:
+        _delete(placement.bridge)
+
+
+def join(placement: Placement, host: Host, pid: int) -> None:
+    """Connects the host whose first process has this pid. Raises InfrastructureError."""
+    remove_link(placement, host)
+    near, far = link_of(placement, host), "eth0"
+    _ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", str(pid))
+    _ip("link", "set", near, "master", placement.bridge, "up")
+    inside = [str(found("nsenter")), "--target", str(pid), "--net", str(found("ip"))]
+    for words in (
+        ("link", "set", "lo", "up"),
+        ("address", "add", f"{host.address}/24", "dev", far),
+        ("link", "set", far, "up"),
+        ("route", "add", "default", "via", placement.conductor),
+    ):
+        _run([*inside, *words])
+
+
+def remove_link(placement: Placement, host: Host) -> None:
+    """Disconnects a host; harmless when it is not connected."""
+    _delete(link_of(placement, host))
+
+
+def link_of(placement: Placement, host: Host) -> str:
+    """This machine's end of the connection to a host: faultl-XXXXXXXX becomes flXXXXXXXX-N."""
+    return f"fl{placement.bridge.removeprefix('faultl-')}-{host.address.rpartition('.')[2]}"
+
+
+def _delete(link: str) -> None:
+    if not _exists(link):
+        return
+    try:
+        _ip("link", "delete", link)
+    except InfrastructureError:
+        # It goes by itself when the network at its other end does.
+        if _exists(link):
+            raise
+
+
+def _exists(link: str) -> bool:
+    return (_LINKS / link).exists()
+
+
+def _ip(*words: str) -> None:
+    _run([str(found("ip")), *words])
+
+
+def _run(command: list[str]) -> None:
+    """Raises InfrastructureError, with what the command said, when it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InfrastructureError(f"hosts: {' '.join(command)}: {done.stderr.strip() or 'failed'}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FaultlineError as error:
+        sys.exit(str(error))

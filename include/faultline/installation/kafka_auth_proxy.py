@@ -1,0 +1,198 @@
+"""The gate to the broker for a program that cannot log in: it lets this user's processes through, and logs in for them.
+
+    python -m faultline.installation.kafka_auth_proxy --listen HOST:PORT --upstream HOST:PORT --login FILE --ready FILE
+
+The broker asks everybody for a password, and a program of the user's knows of none. Loopback is open to all users of a
+machine; whose a connection is, the kernel tells: the gate looks at the owner of its other end, and closes a stranger's.
+The broker's listener behind it advertises the gate's own address, so that clients come back to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import struct
+from pathlib import Path
+
+from faultline.system.errors import InfrastructureError
+from faultline.system.secrets import MECHANISM
+from faultline.system.socket_owner import owner_of
+from generators.kafka_credentials import read_login
+
+_CHUNK = 1 << 16
+
+
+class KafkaAuthProxy:
+    """Connections from `listen` to `upstream`, both (host, port)."""
+
+    def __init__(self, upstream: tuple[str, int], login: dict[str, str]) -> None:
+        self._upstream = upstream
+        self._user, self._password = login.get("sasl.username", ""), login.get("sasl.password", "")
+
+    async def serve(self, listen: tuple[str, int], ready: Path) -> None:
+        """Runs until it is ended; touches `ready` once it listens."""
+        server = await asyncio.start_server(self._let_in, *listen)
+        ready.touch()
+        async with server:
+            await server.serve_forever()
+
+    async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            here, there = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+            if owner_of(there[:2], here[:2]) != os.geteuid():
+                print(f"closed a connection of another user's, from port {there[1]}", flush=True)
+                return
+            await self._through(reader, writer)
+        except (OSError, InfrastructureError) as error:
+            print(error, flush=True)
+        finally:
+            writer.close()
+
+    async def _through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Logs in at the broker, and hands on what both say, until one of them is done."""
+        from_broker, to_broker = await asyncio.open_connection(*self._upstream)
+        try:
+            for one in (writer, to_broker):
+                one.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._user:
+                await log_in(from_broker, to_broker, self._user, self._password)
+            both = (_hand_on(reader, to_broker), _hand_on(from_broker, writer))
+            ways = [asyncio.ensure_future(way) for way in both]
+            _, unfinished = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            for way in unfinished:
+                way.cancel()
+        finally:
+            to_broker.close()
+
+
+async def _hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while content := await reader.read(_CHUNK):
+            writer.write(content)
+            await writer.drain()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, port = text.rsplit(":", 1)
+    return host, int(port)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--listen", type=_address, required=True)
+    parser.add_argument("--upstream", type=_address, required=True)
+    parser.add_argument("--login", type=Path, required=True)
+    parser.add_argument("--ready", type=Path, required=True)
+    options, _ = parser.parse_known_args()
+    gate = KafkaAuthProxy(options.upstream, read_login(options.login))
+    asyncio.run(gate.serve(options.listen, options.ready))
+
+
+# ---- Logging in for somebody else: SASL/SCRAM-SHA-256, RFC 7677 ----
+
+
+_HANDSHAKE, _AUTHENTICATE = 17, 36
+_CLIENT = b"faultline-gate"
+# No answer of these requests comes near it.
+_LONGEST = 100_000
+
+
+class Exchange:
+    """One exchange of SCRAM, as the client: what it says first, and last; and whether the broker knew the password."""
+
+    def __init__(self, user: str, password: str, nonce: str | None = None) -> None:
+        self._password = password
+        self._nonce = nonce or secrets.token_hex(16)
+        self._first = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
+        self._expected = b""
+
+    def first(self) -> bytes:
+        """The first message: without channel binding."""
+        return f"n,,{self._first}".encode()
+
+    def last(self, challenge: bytes) -> bytes:
+        """The proof that answers the broker's challenge. Raises InfrastructureError for one that is none."""
+        told = _attributes(challenge)
+        try:
+            nonce, salt, rounds = told["r"], base64.b64decode(told["s"]), int(told["i"])
+        except (KeyError, ValueError):
+            raise InfrastructureError("kafka: the broker's challenge cannot be read") from None
+        if not nonce.startswith(self._nonce):
+            raise InfrastructureError("kafka: the broker's challenge is another's")
+        salted = hashlib.pbkdf2_hmac("sha256", self._password.encode(), salt, rounds)
+        without_proof = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
+        signed = ",".join([self._first, challenge.decode(), without_proof]).encode()
+        client = _hmac(salted, b"Client Key")
+        signature = _hmac(hashlib.sha256(client).digest(), signed)
+        proof = bytes(a ^ b for a, b in zip(client, signature, strict=True))
+        self._expected = _hmac(_hmac(salted, b"Server Key"), signed)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def check(self, end: bytes) -> None:
+        """Raises InfrastructureError unless the broker proves that it knows the password, too."""
+        given = base64.b64decode(_attributes(end).get("v", ""))
+        if not hmac.compare_digest(given, self._expected):
+            raise InfrastructureError("kafka: whoever answers there does not know the password")
+
+
+async def log_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: str, password: str) -> None:
+    """Makes a fresh connection to the broker this user's. Raises InfrastructureError when it refuses, or goes away."""
+    exchange = Exchange(user, password)
+    answer = await _ask(reader, writer, _HANDSHAKE, 1, _string(MECHANISM.encode()))
+    _refuse(answer, "the mechanism")
+    challenge = await _authenticate(reader, writer, exchange.first())
+    exchange.check(await _authenticate(reader, writer, exchange.last(challenge)))
+
+
+async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: bytes) -> bytes:
+    answer = await _ask(reader, writer, _AUTHENTICATE, 0, struct.pack(">i", len(message)) + message)
+    _refuse(answer, "the login")
+    (length,) = struct.unpack_from(">h", answer, 2)
+    at = 4 + max(0, length)
+    (size,) = struct.unpack_from(">i", answer, at)
+    return answer[at + 4 : at + 4 + size]
+
+
+async def _ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: int, version: int, body: bytes
+) -> bytes:
+    """The body of the answer to a request."""
+    request = struct.pack(">hhi", key, version, 0) + _string(_CLIENT) + body
+    writer.write(struct.pack(">i", len(request)) + request)
+    try:
+        await writer.drain()
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        if not 4 <= size <= _LONGEST:
+            raise InfrastructureError(f"kafka: an answer of {size} bytes to a login is none")
+        return (await reader.readexactly(size))[4:]
+    except (asyncio.IncompleteReadError, ConnectionError):
+        raise InfrastructureError("kafka: the broker closed the connection while the gate logged in") from None
+
+
+def _refuse(answer: bytes, what: str) -> None:
+    (code,) = struct.unpack_from(">h", answer)
+    if code:
+        raise InfrastructureError(f"kafka: the broker refuses {what} (error {code})")
+
+
+def _attributes(message: bytes) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in message.decode().split(",") if "=" in part)
+
+
+def _string(text: bytes) -> bytes:
+    return struct.pack(">h", len(text)) + text
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    return hmac.new(key, message, hashlib.sha256).digest()
+
+
+if __name__ == "__main__":
+    main()

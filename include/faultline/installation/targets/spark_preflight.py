@@ -1,0 +1,275 @@
+"""Whether a target's Spark can be measured on: its version everywhere, its login, and what executors see from there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faultline.engines.spark import standalone
+from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
+from faultline.engines.spark.settings import (
+    driver_settings,
+    kafka_jars,
+    program,
+    spark_environment,
+)
+from faultline.engines.spark.shared_storage import PROGRAMS
+from faultline.installation.spark import LOG4J_SPARK, spark_submit
+from faultline.installation.targets.machines import require_folder
+from faultline.system.child_environment import clean_environment
+from faultline.system.endpoints import Endpoints
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.system.files import write_private
+from faultline.system.secrets import WORKLOAD, jaas_file, make_private
+from faultline.system.settings import Settings
+from faultline.system.text import counted, one_line
+
+PAGE_S, PROBE_S, LOOK_S = 5.0, 180.0, 0.5
+PROBE_MEMORY_MB = 512
+PROBE, LOG = "faultline-probe-", "probe.log"
+_VERSION = re.compile(r'class="version[^"]*"[^>]*>\s*([^<\s]+)\s*<')
+# What a driver logs that has another secret than the master, or none.
+_REFUSED = re.compile(
+    r"SaslException|AEADBadTag|BadPadding|Mismatched response|Unable to (?:unwrap|decrypt)|"
+    r"Expected SaslMessage|Unknown message type|Unexpected message type|Authentication failed|"
+    r"Invalid (?:auth|challenge|response)|"
+    # The master answers a wrong secret and closes the connection. On a busy machine the driver sees the end first, and
+    # interrupts the thread that was to read the answer.
+    r"Exception while bootstrapping client[^\n]*\n[^\n]*(?:InterruptedException|Connection from \S+ closed)"
+)
+_ANOTHER_VERSION = re.compile(r"InvalidClassException|serialVersionUID|local class incompatible")
+_NO_ROOM = "Initial job has not accepted any resources"
+_UNRESPONSIVE = "All masters are unresponsive"
+
+
+def alive(settings: Settings, connection: str) -> dict[str, Any]:
+    """What the standalone master says of itself. Raises InfrastructureError when it does not answer, or has no
+    workers."""
+    endpoints = settings.endpoints
+    state = standalone.master_state(endpoints)
+    if state is None:
+        raise InfrastructureError(
+            f"Connection {connection}: the master's page {endpoints.engine_ui} does not answer; start it, or give its "
+            "address as ui in the extra"
+        )
+    _require_same(endpoints, str(state.get("url", "")), connection)
+    if not workers_of(state):
+        raise InfrastructureError(f"Connection {connection}: {endpoints.engine} has no living worker; start one")
+    return state
+
+
+def _require_same(endpoints: Endpoints, url: str, connection: str) -> None:
+    """Whether the page is of the master that is submitted to. What is reached by another name may be the same."""
+    masters = endpoints.engine.removeprefix("spark://").split(",")
+    said = url.removeprefix("spark://")
+    if said not in masters and said.rpartition(":")[0] in {one.rpartition(":")[0] for one in masters}:
+        raise ConfigError(
+            f"Connection {connection}: {endpoints.engine_ui} is the page of {url}, and not of {endpoints.engine}; mend "
+            "host and port, or ui in the extra"
+        )
+
+
+def require_here(endpoints: Endpoints, connection: str) -> None:
+    """Whether the address that executors are given is one of this machine's. Raises ConfigError."""
+    found = []
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(endpoints.here.strip("[]"), 0, type=socket.SOCK_STREAM)
+    for family, kind, *_, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind) as listens:
+            listens.bind(address)
+            return
+    raise ConfigError(
+        f"Connection {connection}: extra: driver-host: {endpoints.here} is no address of this machine; give one at "
+        "which executors reach it"
+    )
+
+
+def workers_of(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The workers that live."""
+    return [one for one in state.get("workers", []) if one.get("state") == "ALIVE"]
+
+
+def versions(settings: Settings, connection: str, state: Mapping[str, Any], installed: str) -> str:
+    """By their pages. Raises ConfigError naming who has another version than the `installed` one."""
+    pages = {"the master": settings.endpoints.engine_ui}
+    pages |= {f"the worker {one['host']}:{one['port']}": str(one["webuiaddress"]) for one in workers_of(state)}
+    silent = []
+    # One that nobody reaches from here is waited for.
+    with ThreadPoolExecutor(len(pages)) as asking:
+        told = dict(zip(pages, asking.map(version_on, pages.values()), strict=True))
+    for who, found in told.items():
+        if found is None:
+            silent.append(who)
+        elif found != installed:
+            raise ConfigError(
+                f"Connection {connection}: {who} is Spark {found}, and experiments here are run by Spark {installed}; "
+                "install the same on both"
+            )
+    known = f"Spark {installed} on {counted(len(pages) - len(silent), 'page')}"
+    return known if not silent else f"{known}; no page of {', '.join(silent)} says its version"
+
+
+def version_on(page: str) -> str | None:
+    """The version that a page of Spark's shows; None where there is none."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(page, timeout=PAGE_S) as answer:
+            match = _VERSION.search(answer.read().decode(errors="replace"))
+    except (OSError, ValueError):
+        return None
+    return match.group(1) if match else None
+
+
+def probed(settings: Settings, connection: str, storage_connection: str, java_home: Path, workers: int) -> str:
+    """Has an executor on each worker look at what it must read, and at the storage.
+
+    Raises ConfigError for a secret that is refused and a storage that is not shared, InfrastructureError otherwise.
+    """
+    folder, endpoints = settings.logins, settings.endpoints
+    require_here(endpoints, connection)
+    in_hdfs = endpoints.storage.startswith(SCHEME)
+    # Logs lie there where checkpoints do not.
+    shared = folder if in_hdfs else Path(endpoints.storage)
+    require_folder(shared, storage_connection)
+    paths = [str(settings.root / PROGRAMS), *map(str, kafka_jars(settings)), str(jaas_file(folder, WORKLOAD))]
+    # Others may look at the same time. Where checkpoints lie in HDFS, both are in one folder.
+    token = secrets.token_hex(6)
+    there, local = shared / f"{PROBE}{token}", folder / f"look-{token}"
+    make_private(local)
+    report, told, log = local / "probe.json", local / "probe.config.json", local / LOG
+    config = {"folder": str(there), "hdfs": endpoints.storage if in_hdfs else None, "paths": paths}
+    write_private(told, json.dumps({**config, "report": str(report)}))
+    logging = folder / "log4j2.properties"
+    write_private(logging, LOG4J_SPARK)
+    conf = {
+        **driver_settings(endpoints.here),
+        "spark.cores.max": str(workers),
+        "spark.executor.cores": "1",
+        "spark.executor.memory": f"{PROBE_MEMORY_MB}m",
+        "spark.driver.memory": "512m",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(local),
+        "spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile={logging.as_uri()} "-Djava.io.tmpdir={local}"',
+    }
+    command = spark_submit(
+        settings, conf, program(settings, "probe"), "--config", str(told), master=endpoints.engine,
+        name=f"faultline target check {endpoints.target}",
+    )  # fmt: skip
+    try:
+        _run(settings, command, java_home, log, connection)
+        said = json.loads(report.read_text()) if report.exists() else {"executors": []}
+    finally:
+        # One that is ended leaves all of it.
+        with contextlib.suppress(OSError):
+            log.replace(folder / LOG)
+        if in_hdfs:
+            with contextlib.suppress(FaultlineError):
+                (HdfsFolder(endpoints.storage, endpoints.storage_web) / there.name).remove()
+        for left in (there, local):
+            shutil.rmtree(left, ignore_errors=True)
+    if why := said.get("hdfs"):
+        raise ConfigError(
+            f"Connection {storage_connection}: extra: path: executors cannot use {endpoints.storage}: "
+            f"{one_line(why)[:200]}; let them reach and write it"
+        )
+    told_by(said["executors"], connection, storage_connection, shared)
+    hosts = ", ".join(sorted(one["host"] for one in said["executors"]))
+    return f"the login is accepted, executors on {hosts} share {endpoints.storage}"
+
+
+def told_by(executors: Sequence[Mapping[str, Any]], connection: str, storage_connection: str, storage: Path) -> None:
+    """Raises ConfigError for what one of the executors reports that it cannot reach."""
+    if not executors:
+        raise InfrastructureError(f"Connection {connection}: no executor reported; look at probe.log of the target")
+    for one in executors:
+        where = f"executors on {one['host']} (user {one['user']})"
+        if one["unreadable"]:
+            raise ConfigError(
+                f"Connection {connection}: {where} cannot read {one['unreadable'][0]}; run workers as this user, and "
+                "share the folders of Faultline with them at the same paths"
+            )
+        if not one["sees"] or one["wrote"]:
+            why = one["wrote"] or "do not see what was written here"
+            raise ConfigError(
+                f"Connection {storage_connection}: extra: path: {where} cannot use {storage}: {one_line(why)}; share "
+                "it with all workers at this path"
+            )
+
+
+def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path, connection: str) -> None:
+    """Until its end, or until its log says why there will be none."""
+    # Which goes before Spark's own setting of the folder.
+    environment = clean_environment(spark_environment(settings, java_home)) | {"SPARK_LOCAL_DIRS": str(log.parent)}
+    kept = settings.logins / LOG
+    log.touch(0o600)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + PROBE_S
+            while process.poll() is None:
+                if (trouble := trouble_in(log.read_text(errors="replace"), connection)) is not None:
+                    raise trouble
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(f"Connection {connection}: the probe does not end; see {kept}")
+                time.sleep(LOOK_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if process.returncode:
+        text = log.read_text(errors="replace")
+        lines = [line for line in text.splitlines() if "Exception" in line or "Error" in line]
+        why = one_line(lines[-1])[-200:] if lines else f"status {process.returncode}"
+        raise trouble_in(text, connection) or InfrastructureError(
+            f"Connection {connection}: the probe failed: {why}; see {kept}"
+        )
+
+
+def trouble_in(log: str, connection: str) -> FaultlineError | None:
+    """Why no probe can come to its end, by what its driver logs."""
+    # Who gives up interrupts what he still tries.
+    if _REFUSED.search(log.partition(_UNRESPONSIVE)[0]):
+        return ConfigError(
+            f"Connection {connection}: password: the cluster does not accept this secret; give its "
+            "spark.authenticate.secret, and its spark.network.crypto settings as conf in the extra"
+        )
+    if _ANOTHER_VERSION.search(log):
+        return ConfigError(f"Connection {connection}: its Spark is another version; install the same on both")
+    if _UNRESPONSIVE in log:
+        return InfrastructureError(f"Connection {connection}: the master does not take the application; see its log")
+    if _NO_ROOM in log:
+        return InfrastructureError(
+            f"Connection {connection}: workers have no room for executors of 1 core and {PROBE_MEMORY_MB} MiB; end "
+            "what runs there, or add workers"
+        )
+    return None
+
+
+def addresses_here() -> frozenset[str]:
+    """All of this machine."""
+    return frozenset(one.address for many in psutil.net_if_addrs().values() for one in many)
+
+
+def out_of_sight(state: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Addresses of workers whose processes are neither on this machine nor on a host that is reached over SSH."""
+    known = addresses_here() | {str(one["host"]) for one in hosts.values()}
+    return sorted({str(one["host"]) for one in workers_of(state)} - known)

@@ -1,0 +1,141 @@
+"""Whose turn it is on a target: one experiment at a time, whichever installation and Airflow it comes from.
+
+The broker itself keeps it. Whoever wants the target joins a consumer group of a topic with one partition, and has the
+target while the partition is assigned to it. A member that is there keeps it when others join (cooperative-sticky), and
+one that ended, or was not heard of for a session, gives it to one of those that wait. So nothing is left behind, no
+clock is compared, and a file's owner cannot be gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import importlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from faultline.installation.targets.kafka_preflight import ASK_S, TURN, TargetBroker
+from faultline.installation.targets.machines import PREFIX
+from faultline.system.errors import InfrastructureError
+from faultline.system.text import one_line
+
+# A holder that was not heard of for so long has lost the target.
+SESSION_S = 30.0
+LOOK_S = 0.25
+
+
+class TargetLock:
+    """A target's lock: `take` and `holder` as of `system.locks.MachineLock`, and the target is lost to who is silent.
+
+    `what`: the attempt, as others are told whom they wait for.
+    """
+
+    def __init__(self, broker: TargetBroker, what: str, *, session_s: float = SESSION_S) -> None:
+        self._broker, self._what, self._session_s = broker, what, session_s
+        self._consumer: Any = None
+        self._held = self._lost = False
+
+    def take(self, *, wait_s: float, over: Callable[[], bool] = bool) -> None:
+        """Waits for it, until `over` says that nobody wants it any more. Raises InfrastructureError naming who has it
+        when the wait runs out."""
+        deadline = time.monotonic() + wait_s
+        self._consumer = self._consumer or self._join()
+        while not self._held and not over():
+            self._poll(LOOK_S)
+            if not self._held and time.monotonic() > deadline:
+                holder = self.holder() or "nobody who can be named"
+                raise InfrastructureError(
+                    f"target: {holder} has it; wait for its end, or stop it (Connection {self._broker.connection})"
+                )
+
+    def holder(self) -> str | None:
+        """Which experiment has the target, and whose it is; None when it is free, or nobody says."""
+        from confluent_kafka import KafkaException
+
+        admin: Any = importlib.import_module("confluent_kafka.admin")
+        # Held on to: what a client that is gone was asked is never answered.
+        client = admin.AdminClient(self._broker.settings())
+        try:
+            members = client.describe_consumer_groups([TURN], request_timeout=ASK_S)[TURN].result().members
+        except KafkaException:
+            return None
+        return next((f"{one.client_id} ({one.host})" for one in members if one.assignment.topic_partitions), None)
+
+    def keep(self) -> None:
+        """To be called each few seconds. Raises InfrastructureError when the broker has given it to somebody else."""
+        self._poll(0.0)
+        if self._lost:
+            raise InfrastructureError(
+                f"target: the broker did not hear of this experiment for {SESSION_S:g} s, and may have given the "
+                "target to another one"
+            )
+
+    def leave(self) -> None:
+        """Gives it back."""
+        self._held = False
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _join(self) -> Any:
+        from confluent_kafka import Consumer
+
+        _make_topic(self._broker)
+        consumer = Consumer(
+            self._broker.settings(
+                {
+                    "group.id": TURN,
+                    "client.id": f"{self._what} of {getpass.getuser()}@{socket.gethostname()}",
+                    "partition.assignment.strategy": "cooperative-sticky",
+                    "session.timeout.ms": round(self._session_s * 1000),
+                    "heartbeat.interval.ms": round(self._session_s * 1000 / 10),
+                    "enable.auto.commit": False,
+                }
+            )
+        )
+        consumer.subscribe([TURN], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        return consumer
+
+    def _poll(self, seconds: float) -> None:
+        from confluent_kafka import KafkaError
+
+        message = self._consumer.poll(seconds)
+        error = None if message is None else message.error()
+        if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            raise self._broker.refuse(
+                f"its user may not join the group {TURN} ({one_line(error.str())}); let it read groups whose names "
+                f"begin with {PREFIX}"
+            )
+
+    def _given(self, consumer: Any, partitions: list[Any]) -> None:
+        self._held = self._held or bool(partitions)
+
+    def _taken(self, consumer: Any, partitions: list[Any]) -> None:
+        if self._held and partitions:
+            self._held, self._lost = False, True
+
+
+@contextlib.contextmanager
+def held(broker: TargetBroker, what: str, *, wait_s: float, over: Callable[[], bool] = bool) -> Iterator[TargetLock]:
+    """The target, while it lasts."""
+    lock = TargetLock(broker, what)
+    try:
+        lock.take(wait_s=wait_s, over=over)
+        yield lock
+    finally:
+        lock.leave()
+
+
+def _make_topic(broker: TargetBroker) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    admin: Any = importlib.import_module("confluent_kafka.admin")
+    new = admin.NewTopic(TURN, num_partitions=1, replication_factor=-1)
+    client = admin.AdminClient(broker.settings())
+    try:
+        client.create_topics([new], request_timeout=ASK_S)[TURN].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            why = one_line(error.args[0].str())
+            raise InfrastructureError(f"Connection {broker.connection}: could not create {TURN} ({why})") from None

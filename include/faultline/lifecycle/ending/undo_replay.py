@@ -1,0 +1,109 @@
+"""Healing after a conductor that could not: what its journal registered for undoing, and never saw undone."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Mapping, Sequence
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from fault.action import UndoSpec
+from fault.errors import FaultError
+from fault.plan import PlannedFault
+from fault.registry import ACTIONS
+from faultline.experiment.attempt import Attempt
+from faultline.lifecycle.scheduler_input import injector_of, read_assignment
+from faultline.system.errors import InfrastructureError
+from faultline.system.journal import read_journal
+from faultline.system.text import one_line
+
+
+def as_line(undo: UndoSpec, fault: int) -> dict[str, Any]:
+    """The fields of the line `undo_registered`, for the fault of that number."""
+    return {"fault": fault, "undo": undo.name, "action": undo.action, "fields": dict(undo.fields)}
+
+
+def undo_of(line: Mapping[str, Any], planned: Sequence[PlannedFault]) -> UndoSpec:
+    """The undo that a line registered.
+
+    Lines from before name no action, which is that of the planned fault then, and hold the fields side by side.
+    """
+    if "action" in line:
+        return UndoSpec(str(line["action"]), str(line["undo"]), line["fields"])
+    return UndoSpec(planned[line["fault"]].fault.action, str(line["undo"]), line)
+
+
+def unhealed(attempt: Attempt) -> list[dict[str, Any]]:
+    """The `undo_registered` lines that no later `undone` line of the same fault and step says went well."""
+    left: dict[tuple[int, str], dict[str, Any]] = {}
+    for line in read_journal(attempt.conductor_journal):
+        if line.get("event") == "undo_registered":
+            left[line["fault"], line["undo"]] = line
+        elif line.get("event") == "undone" and not line["error"]:
+            left.pop((line["fault"], line["undo"]), None)
+    return list(left.values())
+
+
+def heal(attempt: Attempt) -> list[str]:
+    """Replays every undo whose act holds still, newest first, through the action that registered it. Idempotent.
+
+    Returns the names of those that were replayed. Raises InfrastructureError, after all were tried, naming those
+    that could not be.
+    """
+    left = unhealed(attempt)
+    if not left:
+        return []
+    replayed: list[str] = []
+    problems: list[str] = []
+    assignment = read_assignment(attempt.folder)
+    with contextlib.closing(injector_of(assignment)) as injector:
+        context = assignment.context(attempt.folder, injector)
+        for line in reversed(left):
+            action = None
+            try:
+                undo = undo_of(line, assignment.planned)
+                action = ACTIONS.get(undo.action)
+                if action is None:
+                    problems.append(f"action: {undo.action} is not known here; {undo.name} by hand")
+                elif action.hands.holds(undo, context):
+                    action.hands.undo(undo, context)
+                    replayed.append(undo.name)
+            except Exception as error:  # whatever it is, the other undos are still to be tried
+                said = error if isinstance(error, FaultError) else f"{line['undo']}: {type(error).__name__}: {error}"
+                problems.append(one_line(said) + (f"; {action.by_hand}" if action and action.by_hand else ""))
+    if problems:
+        raise InfrastructureError(f"healing: {'; '.join(problems)}")
+    return replayed
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGINT arrived. Not an Exception, so that no handler on the way can swallow it."""
+
+
+class Terminations:
+    """Turns the first SIGTERM or SIGINT into Terminated; later ones must not interrupt the healing."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._previous: dict[int, Any] = {}
+
+    def hold(self) -> None:
+        """From now on the signals are ignored."""
+        self._held = True
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+
+    def _arrived(self, signum: int, frame: FrameType | None) -> None:
+        if not self._held:
+            self._held = True
+            raise Terminated

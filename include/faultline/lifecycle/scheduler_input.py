@@ -1,0 +1,134 @@
+"""What a conductor is to do, read from the attempt's own file and its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fault.action import Context
+from fault.errors import FaultError
+from fault.identity import Tokens
+from fault.injector import Injector
+from fault.plan import PlannedFault
+from fault.victims import VictimGuard
+from faultline.experiment.attempt import Attempt
+from faultline.experiment.attempt_plan import AttemptPlan, FaultPhase, read_plan
+from faultline.experiment.common_parameters import MAX_WAIT_S, RECOVERED_WITHIN
+from faultline.installation.start import lay_hold
+from faultline.system.errors import ConfigError, InfrastructureError
+from faultline.system.journal import Instant
+from faultline.system.ssh_hosts import remote_hosts
+
+if TYPE_CHECKING:  # the SSH library takes a quarter of a second, which a run on this machine alone does without
+    from fault.ssh_connection import RemoteHost
+
+
+@dataclass(frozen=True)
+class SchedulerInput:
+    """What the conductor takes from both. `aim`, `warmup_max_s`, `max_wait_s`, `within`: see the plan.
+
+    `generator`: its specification, which holds the send schedule; None where the engine makes the events itself.
+    """
+
+    attempt: str
+    planned: tuple[PlannedFault, ...]
+    duration_s: float
+    bootstrap: str
+    input_topic: str
+    seed: int = 0
+    repetition: int = 0
+    checkpoint_interval_s: float = 1.0
+    snapshot_interval_s: float = 0.0
+    restart_delay_s: float = 0.0
+    services: str | None = None
+    holds: Mapping[str, Path] = field(default_factory=dict)
+    hosts: Mapping[str, RemoteHost] = field(default_factory=dict)
+    window_lock: Path | None = None
+    warmup_s: float = 0.0
+    aim: FaultPhase | None = None
+    here: str = ""
+    disks: Mapping[str, str] = field(default_factory=dict)
+    warmup_max_s: float | None = None
+    max_wait_s: float = MAX_WAIT_S
+    within: float = RECOVERED_WITHIN
+    generator: Mapping[str, Any] | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether the fault of the short form is injected several times."""
+        return self.aim is not None and len(self.planned) > 1
+
+    @property
+    def tokens(self) -> Tokens:
+        """What the command lines of victims carry."""
+        return Tokens(self.attempt, self.services)
+
+    def context(self, folder: Path, injector: Injector) -> Context:
+        """What the hands of actions work with. `folder`: the attempt's own."""
+        return Context(
+            folder,
+            injector,
+            self.tokens,
+            VictimGuard(self.tokens),
+            Instant.now,
+            seed=self.seed,
+            repetition=self.repetition,
+            hold=self._hold,
+            restart_delay_s=self.restart_delay_s,
+            addresses={"": self.here, **{name: host.host for name, host in self.hosts.items()}},
+            disks=self.disks,
+        )
+
+    def _hold(self, service: str, until_mono_ns: int) -> None:
+        if service in self.holds:
+            lay_hold(self.holds[service], until_mono_ns)
+
+
+def read_assignment(directory: Path) -> SchedulerInput:
+    """Reads DIR/plan.json. Raises ConfigError with one line that names what is wrong."""
+    try:
+        return assignment_of(Attempt(directory), read_plan(Attempt(directory)))
+    except (FaultError, InfrastructureError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def assignment_of(attempt: Attempt, plan: AttemptPlan) -> SchedulerInput:
+    """What a conductor takes from a plan."""
+    places, hosts = plan.places, plan.endpoints.hosts
+    # Of each host what may be filled; of this one, "", the disk of checkpoints.
+    disks = {name: host.get("disk") for name, host in hosts.items()} | {"": places.checkpoint_disk}
+    return SchedulerInput(
+        attempt=str(attempt.read()["attempt"]),
+        planned=plan.faults,
+        duration_s=plan.duration_s,
+        bootstrap=plan.endpoints.kafka,
+        input_topic=plan.topics["input"].name,
+        seed=plan.seed,
+        repetition=plan.order.repetition,
+        checkpoint_interval_s=plan.checkpoint_interval_s,
+        snapshot_interval_s=plan.snapshot_interval_s,
+        restart_delay_s=plan.restart_delay_s,
+        services=places.instance,
+        holds={name: Path(path) for name, path in places.holds.items()},
+        hosts=remote_hosts(hosts),
+        window_lock=None if places.window_lock is None else Path(places.window_lock),
+        warmup_s=plan.warmup_s,
+        aim=plan.aim,
+        here=plan.endpoints.here,
+        disks={name: str(disk) for name, disk in disks.items() if disk},
+        warmup_max_s=plan.warmup_max_s,
+        max_wait_s=plan.max_wait_s,
+        within=plan.recovered_within,
+        generator=plan.generator,
+    )
+
+
+def injector_of(assignment: SchedulerInput) -> Injector:
+    """Reaches this machine and each one that is reached over SSH; to none it connects before it is asked."""
+    if not assignment.hosts:
+        return Injector()
+    from fault.ssh_connection import SshChannel
+
+    return Injector({name: SshChannel(host) for name, host in assignment.hosts.items()})

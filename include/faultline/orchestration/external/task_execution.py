@@ -1,0 +1,172 @@
+"""The detached process that does the work of a task of an external Airflow; it imports no Airflow.
+
+    python -m faultline.orchestration.external.task_execution FOLDER NAME ATTEMPT LOCK < request.json
+
+`LOCK`: the descriptor whose lock says that it lives. The request holds what the task knows of its run, and Connections.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faultline.experiment.attempt import write_json
+from faultline.installation.java import find_java
+from faultline.installation.service_users import OWNER
+from faultline.installation.supervision import service_environment
+from faultline.lifecycle import steps
+from faultline.lifecycle.context import RunContext, open_run
+from faultline.lifecycle.finish import aggregation
+from faultline.lifecycle.teardown import UnfinishedError, ended_if_unreadable
+from faultline.orchestration.external.hooks import ExternalHooks
+from faultline.orchestration.external.steps import FailedError, SkipError, Work, ended, work_of
+from faultline.system.child_environment import set_owner_umask
+from faultline.system.errors import ConfigError, InvalidMeasurement
+from faultline.system.process_ledger import LedgerEntry, append_entry, birth
+from faultline.system.settings import Settings, instance, load_settings
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of an external Airflow, in the process that does its work."""
+
+    work: Work
+    request: Mapping[str, Any]
+    settings: Settings
+
+    @property
+    def hooks(self) -> ExternalHooks:
+        return ExternalHooks(self.settings, self.request, self.work.cancel)
+
+    def open_run(self) -> RunContext:
+        assert self.work.attempt is not None
+        return open_run(self.work.attempt.id, self.hooks, self.settings)
+
+    def perform(self, name: str) -> Any:
+        return steps.perform(steps.STEPS[name], self.open_run())
+
+
+def prepare(task: Task) -> str:
+    """Validates, and makes the attempt. Returns the attempt's id."""
+    from faultline.orchestration.planning import order_of_run
+    from faultline.reports.notes import headline
+
+    settings = task.settings
+    try:
+        order = order_of_run(task.request["params"], task.request["run_id"])
+        attempt = steps.prepare(order, task.hooks, settings).attempt
+    except steps.MeasuredError as measured:
+        raise SkipError(str(measured)) from None
+    except steps.RefusedError as refused:
+        print(headline(refused.record))
+        raise SkipError(f"refused: {refused.why}", str(refused.why)) from None
+    except ConfigError as error:
+        raise SkipError(f"refused: {error}", str(error)) from None
+    owner = attempt.folder / OWNER
+    owner.parent.mkdir(exist_ok=True)
+    mark = instance(settings).get("instance")
+    write_json(owner, {"place": task.request["place"], "prefix": task.request["prefix"], "instance": mark})
+    return attempt.id
+
+
+def judge(task: Task) -> str:
+    """Writes the record. Raises FailedError unless it is valid."""
+    from faultline.records.judge.rejudge import require_valid
+    from faultline.reports.notes import headline
+
+    record = task.perform("judge")
+    print(headline(record))
+    try:
+        require_valid(record)
+    except InvalidMeasurement as error:
+        raise FailedError(str(error)) from None
+    return str(Path("records") / record.config_id / f"{record.attempt}.json")
+
+
+def teardown(task: Task) -> dict[str, Any]:
+    """Ends what is left of other steps, then what the attempt's ledger names, and closes the attempt. No step begins
+    meanwhile: afterwards each of them refuses the closed attempt."""
+    assert task.work.attempt is not None
+    with ExitStack() as others:
+        for name in steps.STEPS.keys() - {task.work.name}:
+            others.enter_context(replace(task.work, name=name).take_over())
+        with ended_if_unreadable(task.work.attempt):
+            run = task.open_run()
+        outcome: dict[str, Any] = steps.perform(steps.TEARDOWN, run)
+    if why := outcome.get("unhealed"):
+        raise FailedError(f"{task.work.attempt.id} stays open, and the next experiment tries again: {why}")
+    return outcome
+
+
+def plan(task: Task) -> list[dict[str, Any]]:
+    """The cells to measure, as arguments of `run_experiment`."""
+    from faultline.orchestration.connections import look_at_targets
+    from faultline.orchestration.planning import SweepRun
+
+    run = SweepRun(task.request["dag"], task.request["run_id"], task.settings, look_at_targets)
+    planned, note = run.plan(task.request["params"])
+    print(note)
+    return planned
+
+
+def aggregate(task: Task) -> None:
+    """Rebuilds the summary tables, and prints what the sweep came to."""
+    from faultline.orchestration.planning import sweep_outcome
+
+    task.hooks.batch(aggregation(task.settings))
+    print(sweep_outcome(task.settings, task.request["run_id"]) or "nothing was planned")
+
+
+# By the name of a task; every other name is a step.
+WORK: dict[str, Callable[[Task], Any]] = {
+    "prepare": prepare, "judge": judge, "teardown": teardown, "plan": plan, "aggregate": aggregate,
+}  # fmt: skip
+
+
+def outcome_of(task: Task) -> dict[str, Any]:
+    """How the work of a task ended. What it starts gets the environment that tasks of Faultline's own Airflow give."""
+    name, settings = task.work.name, task.settings
+
+    def act() -> Any:
+        os.environ.update(service_environment(settings, find_java(settings.home / "java.json").home))
+        try:
+            return WORK[name](task) if name in WORK else task.perform(name)
+        except UnfinishedError as error:
+            raise FailedError(str(error)) from None
+
+    return ended(act)
+
+
+def begin(folder: Path, name: str) -> None:
+    """Writes this process down in the ledger of its work."""
+    own = psutil.Process()
+    ticks, boot = birth(own.pid)
+    entry = LedgerEntry(own.pid, own.create_time(), name, [], "", "", time.time_ns(), time.monotonic_ns(), ticks, boot)
+    append_entry(folder / "ledger.jsonl", entry)
+
+
+def main(act: Callable[[Task], dict[str, Any]] = outcome_of) -> None:
+    """Does the work that the command line names, and leaves how it ended. `act`: what does it."""
+    folder, name, attempt, lock = sys.argv[1:]
+    # The lock must end with this process, whatever that starts.
+    os.set_inheritable(int(lock), False)
+    set_owner_umask()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    request, settings = json.load(sys.stdin), load_settings()
+    # Not before: a task that died in the middle of the request has begun nothing.
+    begin(Path(folder), name)
+    work = work_of(name, attempt or None, request, settings)
+    work.end_with(json.loads(json.dumps(act(Task(work, request, settings)), default=str)))
+
+
+if __name__ == "__main__":
+    main()

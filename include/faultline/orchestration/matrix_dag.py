@@ -1,0 +1,312 @@
+"""The factory of matrix DAGs: plan -> run_experiment (mapped) -> aggregate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, task
+
+from faultline.experiment.axes import axis_text
+from faultline.experiment.cell import EXPERIMENT
+from faultline.experiment.decide import EXAMPLE
+from faultline.experiment.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
+from faultline.orchestration.forms import SECTIONS, axis_param, empty_param, further_axes_param, label_param
+from faultline.orchestration.local_spark import LocalSparkJob
+from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, POLL_S, RETRIES, RunExperiment, retry_policy
+from faultline.system.errors import ConfigError
+from faultline.system.settings import load_settings
+
+if TYPE_CHECKING:
+    from faultline.experiment.config import Configuration
+    from faultline.orchestration.planning import SweepRun
+    from faultline.records.record import Record
+
+UNMEASURED = "not every cell has a valid record: the red tasks and the note of this run say why"
+DOC = """\
+### {title}
+
+{text}
+
+{presets}
+
+Each value on each axis gives one experiment a repetition; they run one at a time, in an order shuffled by
+`seed`. Cells that already have a valid record are left out (`only_missing`), so triggering the same form again
+**resumes** a sweep, and measures what an earlier one missed.
+
+With `decide` it repeats each configuration until its neighbours along an axis can be told apart, or are known to be as
+good as equal, or the budget is spent; what is decided is skipped.
+"""
+
+
+def matrix_dag(name: str) -> DAG:
+    """The DAG of one matrix, whose form shows the axes first and every other parameter after them."""
+    spec = MATRICES[name]
+    with DAG(
+        name,
+        schedule=None,
+        is_paused_upon_creation=False,
+        catchup=False,
+        params=matrix_params(spec),
+        doc_md=DOC.format(title=spec.title, text=spec.text, presets=presets_text(spec)),
+        description=spec.title,
+        tags=["faultline", "matrix"],
+        render_template_as_native_obj=True,
+    ) as dag:
+        planned, end = plan(), aggregate()
+        runs = measure(planned)
+        steps = [planned, runs, *([search(planned)] if spec.search else []), end]
+        chain(*steps[1:])
+        steps >> require_success()
+    return dag
+
+
+def measure(planned: Any) -> Any:
+    """`run_experiment`, mapped over what a plan returns: one cell is measured at a time, and the next one ready."""
+    return RunExperiment.partial(
+        task_id="run_experiment",
+        max_active_tis_per_dagrun=AT_ONCE,
+        retries=RETRIES,
+        retry_policy=retry_policy(),
+        retry_delay=timedelta(seconds=10),
+        map_index_template="{{ task.cell }}",
+    ).expand_kwargs(planned)
+
+
+def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
+    """The form of a matrix: preset, axes, sweep, then the configuration's other fields; all empty, for the preset to
+    fill."""
+    others = [name for names in SECTIONS.values() for name in names if name not in spec.axes]
+    return {
+        "preset": Param(
+            DEFAULT, type="string", enum=list(spec.presets), title="preset",
+            description="Fills what is left empty below.", description_md=presets_text(spec),
+        ),
+        **{name: axis_param(name, spec.said_of(name)) for name in spec.axes},
+        "axes": further_axes_param(),
+        "repetitions": integer_param(
+            "repetitions", None, 1, 100,
+            f"Measurements of each configuration. Empty: {_of_presets(spec, 'repetitions')}",
+        ),
+        "controls": integer_param(
+            "controls", None, 0, 100,
+            f"Runs of the first configuration without fault. Empty: {_of_presets(spec, 'controls')}",
+        ),
+        "only_missing": Param(
+            True, type="boolean", title="only_missing", section="Sweep",
+            description="Leave out cells that already have a valid record. Off: measure all of them again.",
+        ),
+        "max_measurements": integer_param(
+            "max_measurements", MOST_MEASUREMENTS, 1, 10, "Measurements of a cell till it is given up."
+        ),
+        "keep_unsound": Param(
+            False, type="boolean", title="keep_unsound", section="Sweep",
+            description="A cell that is given up keeps its unsound records, and does not fail the run.",
+        ),
+        "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
+        "build": label_param("build", "Label of the software under test. Empty: versions, settings, code.", "Sweep"),
+        "decide": Param(
+            None, type=["null", "object"], title="decide", section="Sweep",
+            description=f"Measure until it can be told, in place of repetitions: an object such as {EXAMPLE}; "
+            "`error` (0.05), and `hours` beside `experiments` or in their place.",
+        ),
+        "resume": Param(
+            None, type=["null", "string"], title="resume", section="Sweep",
+            description="Id of a sweep whose missing cells are measured, in its series. All else stays empty.",
+        ),
+        **(search_params() if spec.search else {}),
+        **{name: empty_param(name, spec.said_of(name)) for name in others},
+    }  # fmt: skip
+
+
+def _of_presets(spec: MatrixSpec, name: str) -> str:
+    """What each preset makes of a number of the sweep."""
+    return ", ".join(f"{number} ({preset})" for preset, number in spec.said_of(name).items()) + "."
+
+
+def presets_text(spec: MatrixSpec) -> str:
+    """The presets as a table: what each puts on the axes."""
+    head = ["| preset | " + " | ".join((*spec.axes, "repetitions")) + " |", "| --- " * (len(spec.axes) + 2) + "|"]
+    rows = []
+    for preset in spec.presets:
+        values = spec.values(preset)
+        shown = [axis_text(list(values[axis])) for axis in spec.axes]
+        rows.append("| " + " | ".join([f"`{preset}`", *shown, str(values["repetitions"])]) + " |")
+    return "\n".join([*head, *rows])
+
+
+@task(**AGAIN)
+def plan() -> list[dict[str, Any]]:
+    """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
+    try:
+        planned, note = sweep_run().plan(get_current_context()["params"])
+    except ConfigError as error:
+        raise refused(error) from None
+    say_planned(note)
+    return planned
+
+
+def sweep_run() -> SweepRun:
+    """This run, which plans a sweep."""
+    from faultline.orchestration.planning import SweepRun
+    from faultline.orchestration.targets.connection_query import look_before
+
+    context = get_current_context()
+    return SweepRun(context["dag"].dag_id, context["run_id"], load_settings(), look_before)
+
+
+def say_planned(note: str) -> None:
+    """Puts what a sweep sets out to do into the note of its run, where its outcome will stand."""
+    from faultline.orchestration.airflow_api import note_run
+
+    note_run(load_settings(), get_current_context(), note)
+
+
+def refused(error: ConfigError) -> Any:
+    """What a task that plans raises; the run's note says the same, since nobody looks for it in a log."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from faultline.reports.notes import refusal_headline
+
+    say_planned(refusal_headline(error))
+    return AirflowFailException(str(error))
+
+
+class Aggregate(LocalSparkJob):
+    """Rebuilds the summary tables over all records, then puts what the sweep came to into the note of its run."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(program="aggregate", **arguments)
+
+    def execute(self, context: Any) -> None:
+        from faultline.lifecycle.finish import aggregation
+        from faultline.orchestration.airflow_api import note_run
+        from faultline.orchestration.planning import sweep_outcome
+
+        settings = load_settings()
+        self.run_batch(aggregation(settings), context)
+        # Without one nothing was planned, and the note says why already.
+        if note := sweep_outcome(settings, context["run_id"]):
+            note_run(settings, context, note)
+
+
+def aggregate() -> Aggregate:
+    """The last task; also when some experiments failed."""
+    return Aggregate(task_id="aggregate", trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
+
+
+@task(trigger_rule=TriggerRule.ONE_FAILED)
+def require_success() -> None:
+    """Fails the run when one of its tasks failed: `aggregate` comes last and succeeds in any case."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    raise AirflowFailException(UNMEASURED)
+
+
+def integer_param(name: str, default: int | None, low: int, high: int, text: str) -> Param:
+    """A whole number of the form's part about the sweep; without a default it may be empty."""
+    return Param(
+        default,
+        type="integer" if default is not None else ["null", "integer"],
+        minimum=low,
+        maximum=high,
+        title=name,
+        section="Sweep",
+        description=text,
+    )
+
+
+# The task `search`: the highest input rate that the matrix's first configuration sustains, found by bisection.
+
+
+def search_params() -> dict[str, Param]:
+    """The form's part: whether to search, and between which rates."""
+    return {
+        "search": Param(
+            False, type="boolean", title="search", section="Search",
+            description="Afterwards, look for the highest sustained rate of the first configuration by bisection.",
+        ),
+        "search_low": Param(
+            100.0, type="number", exclusiveMinimum=0, title="search_low", section="Search",
+            description="A rate that should hold, in Kafka records per second.",
+        ),
+        "search_high": Param(
+            50_000.0, type="number", exclusiveMinimum=0, maximum=500_000, title="search_high", section="Search",
+            description="A rate that should not hold.",
+        ),
+    }  # fmt: skip
+
+
+@task(trigger_rule=TriggerRule.ALL_DONE, retries=2, retry_delay=timedelta(seconds=10))
+def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """Measures one rate after another, each as a run of `experiment`; a retry begins with the records that exist."""
+    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+    from faultline.comparison.capacity import highest_sustained, search_capacity
+    from faultline.experiment.cell import sweep_id_of
+    from faultline.experiment.matrices import MATRICES
+    from faultline.lifecycle.environment import installed_build
+
+    context = get_current_context()
+    spec, given = MATRICES[context["dag"].dag_id], context["params"]
+    if not given["search"] or planned is None:
+        raise AirflowSkipException("not asked for" if planned is not None else "the form was refused")
+    params = spec.resolve(given)
+    try:
+        config = spec.matrix(params).configurations()[0]
+    except ConfigError as error:
+        raise AirflowFailException(str(error)) from None
+    build = params["build"] or installed_build(load_settings(), configurations=[config])
+    series = params["series"] or build
+    labels = {"series": series, "build": build, "matrix": spec.name, "parent_run_id": context["run_id"]}
+    labels |= {"sweep_id": sweep_id_of(context["run_id"])}
+    try:
+        found, records = search_capacity(
+            config,
+            partial(highest_sustained, low=params["search_low"], high=params["search_high"]),
+            lambda there: _known(there, series),
+            lambda there: _measure(there, labels),
+        )
+    except ConfigError as error:
+        raise AirflowFailException(str(error)) from None
+    for rate, held in found.tried:
+        print(f"{rate:g} records/s: {'sustained' if held else 'not sustained'} ({records[rate].attempt})")
+    return {"sustained": found.sustained, "exceeded": found.exceeded, "tried": [list(one) for one in found.tried]}
+
+
+def _known(config: Configuration, series: str) -> Record | None:
+    """The newest record of this configuration in the series."""
+    from faultline.experiment.cell import Cell
+    from faultline.records.store import Store
+
+    return Store(load_settings().results).newest(Cell(config.config_id, 0, series))
+
+
+def _measure(config: Configuration, labels: Mapping[str, str]) -> Record:
+    """One run of `experiment`, waited for; an earlier try's, when that still runs.
+
+    Raises InfrastructureError when it leaves no record.
+    """
+    from datetime import UTC, datetime
+
+    from faultline.orchestration.airflow_api import FINISHED, AirflowApi
+    from faultline.system.errors import InfrastructureError
+
+    api = AirflowApi(load_settings())
+    prefix = f"{labels['sweep_id']}__{config.config_id}-search-"
+    before = _known(config, labels["series"])
+    running = [run["dag_run_id"] for run in api.runs(EXPERIMENT, "queued", "running")]
+    run_id = next((name for name in running if name.startswith(prefix)), None) or api.trigger(
+        EXPERIMENT,
+        {**config.model_dump(mode="json"), **labels, "repetition": 0},
+        run_id=f"{prefix}{datetime.now(UTC):%H%M%S}",
+    )
+    while api.run_state(EXPERIMENT, run_id) not in FINISHED:
+        time.sleep(POLL_S)
+    record = _known(config, labels["series"])
+    if record is None or (before is not None and record.attempt == before.attempt):
+        raise InfrastructureError(f"{run_id}: ended without a record; see its first failed task")
+    return record

@@ -1,0 +1,149 @@
+"""One record as the pages and comparisons know it: what identifies it, and its figures by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from faultline.records.format import fault_of
+from faultline.records.record import SOUND, Record
+from faultline.records.recoveries import Bounds, recoveries_of, spacing_of, window_of
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """What the pages show of one record without opening its file.
+
+    `path` is relative to the folder of records; `metrics`: every number that is known, by its path in the record joined
+    with dots, such as `latency_ms.p50`, in the record's units. `recoveries`: of a run with several injections, none of
+    any other. `window`: T0 and length of the measured window, in s; `spacing_s`: mean time between two injections.
+    """
+
+    path: str
+    attempt: str
+    matrix: str | None
+    sweep_id: str | None
+    config_id: str
+    repetition: int
+    series: str
+    build: str
+    status: str
+    measured_at: str
+    logical_date: str | None
+    config: Mapping[str, Any]
+    metrics: Mapping[str, float | bool]
+    reasons: tuple[str, ...]
+    cores: int | None
+    # As git describes the checkout, with `-dirty` when it had changes; and what would make a night differ from others.
+    commit: str | None
+    surroundings: Mapping[str, str]
+    recoveries: tuple[Bounds, ...] = ()
+    window: tuple[float, float] | None = None
+    spacing_s: float | None = None
+
+    @classmethod
+    def of(cls, record: Record, path: str = "") -> IndexEntry:
+        """What the pages show of `record`."""
+        return cls.from_content(path, record.config, content_of(record))
+
+    @classmethod
+    def from_content(cls, path: str, config: Mapping[str, Any], content: Mapping[str, Any]) -> IndexEntry:
+        """The entry with these fields, as `content_of` returns them or as JSON holds them."""
+        kept = {
+            **content,
+            "reasons": tuple(content["reasons"]),
+            "recoveries": tuple(Bounds(*one) for one in content["recoveries"]),
+            "window": tuple(content["window"]) if content["window"] else None,
+        }
+        return cls(path=path, config=config, **kept)
+
+    @property
+    def sound(self) -> bool:
+        """Whether its figures count."""
+        return self.status in SOUND
+
+    @property
+    def group(self) -> str:
+        """What may be averaged together: one build, and of that one series."""
+        return self.build if self.series == self.build else f"{self.build} · {self.series}"
+
+    @cached_property
+    def fault(self) -> str:
+        """The fault in a few words."""
+        return fault_of(self.config)
+
+
+_Measured = TypeVar("_Measured", IndexEntry, Record)
+
+
+def counting(measured: Iterable[_Measured]) -> list[_Measured]:
+    """What counts of records in order of attempt: of a repetition that was measured twice, in one series of one build,
+    the newest sound one. Those that are not sound stay."""
+    found = list(measured)
+    newest = {_place(one): one.attempt for one in found if one.sound}
+    return [one for one in found if not one.sound or newest[_place(one)] == one.attempt]
+
+
+def _place(one: IndexEntry | Record) -> tuple[str, int, str, str]:
+    return one.config_id, one.repetition, one.series, one.build
+
+
+def content_of(record: Record) -> dict[str, Any]:
+    """The fields of a record's `IndexEntry`, as JSON holds them, but for its path and its configuration."""
+    return {
+        "attempt": record.attempt,
+        "matrix": record.matrix,
+        "sweep_id": record.sweep_id,
+        "config_id": record.config_id,
+        "repetition": record.repetition,
+        "series": record.series,
+        "build": record.build,
+        "status": record.status,
+        "measured_at": record.measured_at,
+        "logical_date": record.logical_date,
+        "metrics": dict(_numbers(record.metrics.model_dump(exclude_none=True))),
+        "reasons": record.reasons,
+        "cores": record.environment.cores,
+        "commit": record.environment.git_commit,
+        "surroundings": _surroundings(record),
+        "recoveries": [[one.number, one.low, one.high] for one in recoveries_of(record)],
+        "window": window_of(record),
+        "spacing_s": spacing_of(record),
+    }
+
+
+def _surroundings(record: Record) -> dict[str, str]:
+    """Host and versions."""
+    environment = record.environment
+    known = {"host": environment.host, "cores": environment.cores, **(environment.versions or {})}
+    return {name: str(value) for name, value in known.items() if value is not None}
+
+
+def _numbers(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, float | bool]]:
+    """Every single number and truth value by its path; what is null, a list or a text is left out."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float):
+            yield f"{prefix}{name}", value
+
+
+# What all attempts have harvested, by its size: how much there is to aggregate.
+
+
+# Above it, an aggregate gains more from Spark's optimisations than they cost, and takes longer than one may that the
+# Spark that stays does.
+LARGE_BYTES = 100_000_000
+
+
+def is_large(attempts: Path) -> bool:
+    """Whether aggregating the tuples of these attempts is no short job."""
+    return tuples_bytes(attempts) > LARGE_BYTES
+
+
+def tuples_bytes(attempts: Path) -> int:
+    """Size of all harvested tuples, which is what aggregating them takes."""
+    return sum(file.stat().st_size for file in attempts.glob("*/harvest/tuples.parquet"))

@@ -1,0 +1,113 @@
+"""Records of attempts as they are stored: by the step `judge`, or judged once more from their raw files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from faultline.experiment.attempt import Attempt
+from faultline.records.judge.judge import judge, judged
+from faultline.records.record import Record, content_problem
+from faultline.records.store import Store
+from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
+from faultline.system.files import sync_files
+from faultline.system.settings import Settings
+from faultline.system.text import one_line
+
+# Beside `records`: what another judgement took the place of, by configuration, attempt and the schema it had.
+SUPERSEDED = "superseded"
+
+
+def judge_attempt(attempt: Attempt, settings: Settings) -> Record:
+    """Judges the raw files and stores the record; an attempt that has its record keeps it."""
+    store = Store(settings.results)
+    existing = stored_record(attempt, settings)
+    if existing is not None and existing.status != "failed":
+        return existing
+    record = judge(attempt.folder)
+    # There is no record of which the disk lacks what it was made of.
+    for folder in (attempt.harvest, attempt.engine_logs, attempt.folder):
+        sync_files(folder)
+    store.write(record)
+    return record
+
+
+def require_valid(record: Record) -> None:
+    """Raises InvalidMeasurement with the reasons unless the record's figures count."""
+    if not record.sound:
+        raise InvalidMeasurement(f"{record.attempt}: {record.status}: {'; '.join(record.reasons)}")
+
+
+def error_of(record: Record) -> FaultlineError | None:
+    """What a finished cell's newest record means for its sweep; None when it is valid."""
+    text = "; ".join(record.reasons) or record.status
+    if record.sound:
+        return None
+    if record.status == "unsound":
+        return InvalidMeasurement(text)
+    return ConfigError(text) if text.startswith("ConfigError") else InfrastructureError(text)
+
+
+def stored_record(attempt: Attempt, settings: Settings) -> Record | None:
+    """The record that the store holds of this attempt, if any. Raises InfrastructureError for a damaged one."""
+    for path in settings.records.glob(f"*/{attempt.id}.json"):
+        try:
+            return Record.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            problem = content_problem(error, "move it away, then clear the task judge")
+            raise InfrastructureError(f"{path}: {problem}") from None
+    return None
+
+
+# Once more: by today's definitions, or by other choices.
+
+
+@dataclass(frozen=True)
+class RejudgedAttempt:
+    """One attempt: its record as it stands, and by each `recovered_within` what its raw files come to today.
+
+    `problem`: why they could not be judged; `found` is empty then.
+    """
+
+    before: Record
+    found: dict[float, Record]
+    problem: str = ""
+
+
+def rejudge(records: Sequence[Record], settings: Settings, within: Sequence[float]) -> list[RejudgedAttempt]:
+    """Judges the attempts of `records` by each of `within`; writes nothing."""
+    return [_again(record, settings.attempts / record.attempt, within) for record in records]
+
+
+def keep(again: RejudgedAttempt, settings: Settings) -> Path | None:
+    """Puts the record of today in the place of the one that stands, which is kept in `superseded`.
+
+    Returns where the old one lies now; None when nothing changed. The new one has the configuration's own
+    `recovered_within`, and `series.json` and `audit.json` beside the raw files are made anew.
+    """
+    store = Store(settings.results)
+    record = judge(settings.attempts / again.before.attempt)
+    path = store.path(again.before)
+    if record.as_json() == path.read_text(encoding="utf-8"):
+        return None
+    moved = settings.results / SUPERSEDED / path.parent.name / f"{path.stem}.schema-{again.before.schema_}.json"
+    number = 1
+    while moved.exists():
+        number += 1
+        moved = moved.with_name(f"{path.stem}.schema-{again.before.schema_}.{number}.json")
+    store.replace(record, moved)
+    return moved
+
+
+def _again(record: Record, folder: Path, within: Sequence[float]) -> RejudgedAttempt:
+    if record.status in ("failed", "cancelled"):
+        return RejudgedAttempt(record, {}, f"{record.status}: it was not measured to its end")
+    if not folder.is_dir():
+        return RejudgedAttempt(record, {}, "its raw files are gone")
+    try:
+        return RejudgedAttempt(record, {share: judged(folder, within=share).record for share in within})
+    except InfrastructureError as error:
+        return RejudgedAttempt(record, {}, one_line(str(error)))

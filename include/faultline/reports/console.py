@@ -1,0 +1,173 @@
+"""The answer of a sweep on standard output: as text for a terminal, as JSON values for programs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from faultline.comparison.candidates import COSTS, Candidate
+from faultline.comparison.effects import Effect, EffectVerdict
+from faultline.comparison.recommendation import SURE, Recommendation
+from faultline.comparison.sweep_summary import SweepSummary, Unsound
+from faultline.records.format import NONE, WIDTH
+from faultline.reports.views.allocation import allocation_json
+from faultline.reports.views.sweep_summary import (
+    NOISE,
+    SHORT,
+    advice_text,
+    answer_lines,
+    capital,
+    front_heads,
+    front_rows,
+    n_text,
+    placebo_text,
+    size_text,
+    unsound_text,
+    verdict_text,
+)
+from faultline.system.text import finite
+
+_STYLES = {EffectVerdict.DIFFERS: "bold", EffectVerdict.SAME: "", EffectVerdict.OPEN: "dim"}
+
+
+def print_answer(answer: SweepSummary | None, unsound: Unsound | None) -> None:
+    """The answer on standard output, above what it rests on. `unsound`: what unsound runs would add."""
+    console = _console()
+    console.print(Text("Answer", style="bold underline"))
+    lines = answer_lines(answer) if answer else [] if unsound else ["No record has figures, so there is no answer yet."]
+    for line in [*lines, *([unsound_text(unsound)] if unsound else [])]:
+        console.print(Padding(Text(line), (0, 0, 0, 4 if line.startswith("·") else 2)))
+
+
+def print_advice(answer: SweepSummary) -> None:
+    """The advice, and the front below it."""
+    console = _console()
+    for line in [NOISE] if answer.single else []:
+        console.print(Text(line, style="yellow"))
+    for number, line in enumerate(advice_text(answer)):
+        console.print(Text(line, style="" if number else "bold"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("Configuration", overflow="fold")
+    for heading in front_heads(answer):
+        table.add_column(heading, justify="right")
+    table.add_column("n", justify="right")
+    table.add_column("No other beats it in all", overflow="fold")
+    for name, figures, where, n in front_rows(answer):
+        table.add_row(*map(Text, (name, *figures, str(n), where)))
+    console.print(table)
+    if answer.recoveries:
+        console.print(Text(placebo_text(answer.placebo), style="dim"))
+
+
+def print_effects(effects: Sequence[Effect]) -> None:
+    """The effects along an axis as a table on standard output."""
+    console = _console()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(capital(effects[0].axis.name), overflow="fold")
+    for heading in ("Figure", "Change (95 %)"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("p", justify="right", no_wrap=True)
+    table.add_column("n", no_wrap=True)
+    table.add_column("Verdict", overflow="fold")
+    for effect in effects:
+        table.add_row(*map(Text, _cells(effect)), style=_STYLES[effect.verdict])
+    console.print(table)
+
+
+def _cells(effect: Effect) -> Iterator[str]:
+    yield f"{effect.after} instead of {effect.before}"
+    yield SHORT[effect.metric.key]
+    yield size_text(effect)
+    yield f"{effect.p:.2g}" if effect.found.freedom else NONE
+    yield n_text(effect.found).removeprefix("n = ")
+    yield verdict_text(effect)
+
+
+def effects_json(effects: Sequence[Effect]) -> list[dict[str, Any]]:
+    """The effects for programs: ratios as shares, recoveries in seconds, an unknown or infinite end null."""
+    return [
+        {
+            "axis": effect.axis.key,
+            "before": effect.before,
+            "after": effect.after,
+            "metric": effect.metric.key,
+            "unit": "share" if effect.ratio else effect.metric.unit,
+            "change": _json_change(effect),
+            "p": effect.p,
+            "n": effect.found.n,
+            "paired": effect.found.paired,
+            "rows": len(effect.found.rows),
+            "verdict": effect.verdict.value,
+            "margin": math.expm1(effect.margin) if effect.ratio else effect.margin,
+            "more_repetitions": effect.more,
+            "remark": effect.why or None,
+        }
+        for effect in effects
+    ]
+
+
+def answer_json(answer: SweepSummary) -> dict[str, Any]:
+    """The advice, the front and the effects for programs."""
+    advice = answer.advice
+    return {
+        "told": bool(advice and advice.told),
+        "choose": None if advice is None or advice.best is None else _json_candidate(advice.best, advice),
+        "sure": None if advice is None or advice.best is None else advice.sure,
+        "enough": SURE,
+        "second": None
+        if advice is None or advice.second is None
+        else {**_json_candidate(advice.second[0], advice), "share": advice.second[1]},
+        "experiments_to_tell": None if advice is None else advice.experiments,
+        "repetitions": {"fewest": answer.fewest, "most": answer.most},
+        "why": answer.why or None,
+        "text": advice_text(answer),
+        "front": [
+            {
+                "configuration": place.candidate.name,
+                "config_ids": place.candidate.config_ids,
+                **{key: finite(value) for key, value in zip(answer.front.keys, place.figures, strict=True)},
+                "beaten_by": place.beaten_by,
+                "sure": place.sure,
+                "certain": place.certain,
+            }
+            for place in answer.front.places
+        ],
+        "effects": effects_json(answer.effects),
+        "scatter": allocation_json(answer.allocation),
+        "placebo": None
+        if answer.placebo is None
+        else {
+            **{name: finite(value) for name, value in asdict(answer.placebo).items()},
+            "relied_on": answer.placebo.relied_on,
+        },
+    }
+
+
+def _json_candidate(one: Candidate, advice: Recommendation) -> dict[str, Any]:
+    costs = dict.fromkeys((advice.wish.minimise, *advice.wish.limits))
+    return {
+        "configuration": one.name,
+        "config_ids": one.config_ids,
+        **{key: None if (figure := one.figure(COSTS[key])) is None else finite(figure) for key in costs},
+    }
+
+
+def _json_change(effect: Effect) -> dict[str, float | None]:
+    change = asdict(effect.found.change)
+    return {
+        name: math.expm1(known) if effect.ratio and (known := finite(value)) is not None else finite(value)
+        for name, value in change.items()
+    }
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)

@@ -1,0 +1,225 @@
+"""The story of one attempt as values and texts: events, faults, restarts, and recoveries with their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.records.format import NONE, count, seconds, share, signed
+from faultline.records.record import Record, RecoveryPart
+from faultline.records.recoveries import is_repeated
+
+Pairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class ReportEvent:
+    """One event. Seconds after T0 and after the fault's t0, None where there is none; `source` is the evidence."""
+
+    name: str
+    words: str
+    after_gate_s: float | None
+    after_fault_s: float | None
+    source: str
+
+    @property
+    def letter(self) -> str:
+        """`t0` to `t7`, whose letters are known from the definitions; else empty."""
+        plain = self.name.partition("#")[0]
+        return plain if len(plain) == 2 and plain[0] == "t" and plain[1].isdigit() else ""
+
+    @property
+    def after_gate(self) -> str:
+        """Seconds after T0."""
+        return seconds(self.after_gate_s, 3)
+
+    @property
+    def after_fault(self) -> str:
+        """Seconds after the fault, with a sign."""
+        return NONE if self.after_fault_s is None else signed(self.after_fault_s)
+
+
+@dataclass(frozen=True)
+class RecoverySpan:
+    """A part of a recovery, in seconds after t0. `seen` is False for the time that was watched without recovery."""
+
+    name: str
+    start_s: float
+    length_s: float
+    seen: bool = True
+
+
+@dataclass(frozen=True)
+class InjectionReport:
+    """What the conductor did for one planned fault, from its journal.
+
+    `planned_at_s`: seconds after T0; `late_ms`: actual − planned of the last delivery; `undone`: what healed it.
+    """
+
+    planned_at_s: float | None
+    late_ms: float | None
+    victims: tuple[str, ...]
+    outcome: str | None
+    detail: str
+    undone: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FaultReport:
+    """One planned fault: `number` from 1, `what` was planned, the `verdict` in words, and how it went."""
+
+    number: int
+    what: str
+    verdict: str
+    recovery: RecoveryPart
+    spans: tuple[RecoverySpan, ...]
+    snapshot_age_s: float | None
+    events: tuple[ReportEvent, ...]
+    deed: InjectionReport | None
+
+    @property
+    def headline(self) -> str:
+        """The verdict, with a capital letter."""
+        return self.verdict[:1].upper() + self.verdict[1:]
+
+    @property
+    def censored(self) -> bool:
+        """Whether the recovery was not seen to end."""
+        return self.recovery.recovered is False
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds from the fault to the end of the last span."""
+        return max((span.start_s + span.length_s for span in self.spans), default=0.0)
+
+    @property
+    def facts(self) -> Pairs:
+        """What was done, how it went, and how deep it cut; what is not known is left out."""
+        deed, recovery, pairs = self.deed, self.recovery, []
+        if deed is not None:
+            late = "" if deed.late_ms is None else f", {signed(deed.late_ms, 2)} ms off"
+            planned = "" if deed.planned_at_s is None else f"T0 + {seconds(deed.planned_at_s, 3)} s{late}"
+            pairs += [
+                ("Victim", "; ".join(deed.victims)),
+                ("Planned", planned),
+                ("Outcome", ": ".join(str(text) for text in (deed.outcome, deed.detail) if text)),
+                ("Undone", "; ".join(deed.undone)),
+            ]
+        if (trigger := recovery.trigger) is not None:
+            pairs.append((
+                "Came after",
+                f"{seconds(trigger.waited_s)} s: the engine was back to normal {seconds(trigger.normal_s)} s after the "
+                f"fault before; {count(trigger.baseline_commits)} commits followed",
+            ))  # fmt: skip
+        drift_s, note = recovery.drift_since_first_s, recovery.note if recovery.recovered is not None else None
+        known = (
+            ("By the first baseline", None if drift_s is None else -drift_s, lambda value: f"{signed(value, 2)} s"),
+            ("Remark", note, str),
+            ("Snapshot", self.snapshot_age_s, lambda value: f"{seconds(value)} s old at the fault"),
+            ("Dip", recovery.dip_depth, lambda value: f"{share(value)} of the usual throughput"),
+            ("Longest silence", recovery.silence_s, lambda value: f"{seconds(value, 2)} s"),
+            ("Lag area", recovery.lag_area_record_s, lambda value: f"{count(value)} record·s"),
+        )
+        pairs += [(name, text(value)) for name, value, text in known if value is not None]
+        return [(name, value) for name, value in pairs if value]
+
+
+@dataclass(frozen=True)
+class RestartReport:
+    """Who started what again. `after_gate_s`: seconds after T0."""
+
+    after_gate_s: float | None
+    who: str
+    what: str
+    source: str
+
+    @property
+    def after_gate(self) -> str:
+        """Seconds after T0."""
+        return seconds(self.after_gate_s, 3)
+
+
+@dataclass(frozen=True)
+class ExperimentReport:
+    """All of it. `edges`: events that belong to no fault; `offenders`: first offending keys of the audit."""
+
+    edges: tuple[ReportEvent, ...] = ()
+    faults: tuple[FaultReport, ...] = ()
+    restarts: tuple[RestartReport, ...] = ()
+    offenders: tuple[Mapping[str, Any], ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+# The recoveries of one record: in words, one line each, and in their parts.
+
+
+# Parts of a recovery in order; the last one ends at t7.
+PARTS = (
+    ("detection_s", "detection", "#5B4B9A"),
+    ("redeploy_s", "redeploy", "#3F72A8"),
+    ("load_s", "load", "#2A9D9D"),
+    ("replay_s", "replay", "#52B788"),
+    ("catchup_s", "catch-up", "#A7C957"),
+    ("settling", "until all normal", "#E9C46A"),
+)
+
+
+def parts_of(record: Record) -> list[RecoveryPart]:
+    """The recovery from each injection, in order; of a record from before there were several, its one; of a control
+    none."""
+    parts = record.metrics.recoveries or [record.metrics.recovery]
+    return [part for part in parts if part.recovered is not None]
+
+
+def repeated_parts(record: Record) -> list[RecoveryPart]:
+    """The recoveries whose medians are the run's own figures: those of one fault that was injected several times; none
+    of any other run."""
+    parts = parts_of(record) if is_repeated(record.config) else []
+    return parts if len(record.metrics.recoveries) > 1 else []
+
+
+def recovery_lines(record: Record) -> list[str]:
+    """`recovery 2: detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s; as before after 14.0 s`."""
+    parts = parts_of(record)
+    told = [
+        f"{f'recovery {number_of(part, number)}: ' if len(parts) > 1 else ''}{_text(part)}"
+        for number, part in enumerate(parts, start=1)
+    ]
+    notes = [
+        f"recovery {number_of(part, number)} does not count: {part.note}"
+        for number, part in enumerate(record.metrics.recoveries, start=1)
+        if part.note is not None
+    ]
+    return [*told, *notes]
+
+
+def number_of(part: RecoveryPart, place: int) -> int:
+    """The number of the injection; of other faults of a plan the `place` among them, from 1."""
+    return part.injection or place
+
+
+def _text(part: RecoveryPart) -> str:
+    caught_up_s = None if part.reload_s is None or part.replay_s is None else part.reload_s + part.replay_s
+    seen = (
+        ("detected", part.detection_s),
+        ("state loaded" if part.load_s else "running again", part.reload_s),
+        ("caught up", caught_up_s),
+        ("as before", part.macro_s),
+    )
+    known = [f"{name} after {seconds:.1f} s" for name, seconds in seen if seconds is not None]
+    if part.censored_at_s is not None:
+        known.append(f"not yet as before after {part.censored_at_s:.1f} s")
+    return "; ".join(known) or "no instant of it is known"
+
+
+def part_lengths(recovery: RecoveryPart) -> dict[str, float]:
+    """Length in seconds of each known part of PARTS; `settling` up to t7, or `unseen` up to where watching ended."""
+    known = {name: getattr(recovery, name, None) for name, _, _ in PARTS}
+    lengths = {name: round(float(value), 3) for name, value in known.items() if value is not None}
+    total = sum(lengths.values())
+    if recovery.macro_s is not None:
+        lengths["settling"] = round(max(0.0, recovery.macro_s - total), 3)
+    elif recovery.censored_at_s is not None:
+        lengths["unseen"] = round(max(0.0, recovery.censored_at_s - total), 3)
+    return lengths

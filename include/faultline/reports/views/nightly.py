@@ -1,0 +1,193 @@
+"""The view of the nightly runs of one set: one figure over all of them, and what each came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from faultline.comparison.config_points import axes_of, in_order, names_of, points_of
+from faultline.comparison.coverage import gap_of, missed_nights
+from faultline.comparison.nightly_history import (
+    MetricHistory,
+    NightlyRun,
+    changes_of_surroundings,
+    course_of,
+    course_of_commits,
+    nights_of,
+)
+from faultline.comparison.nightly_verdict import NightlyVerdict, kept_verdict
+from faultline.comparison.slo import SLO
+from faultline.records.catalogue import metrics_of
+from faultline.records.columns import Metric
+from faultline.records.format import NONE
+from faultline.records.index_entry import IndexEntry
+from faultline.records.sweep_plan import SweepPlan, SweepPlans
+from faultline.reports.figures.nightly import course_figure
+from faultline.reports.views.sweep import PageNotFound, chosen_metric
+
+NIGHTS_A_PAGE = 60
+BY = ("night", "commit")
+_NOT_MEASURED = "not measured; ./faultline missing {} --measure makes up for it, or a backfill"
+
+
+@dataclass(frozen=True)
+class ChosenMetric:
+    """What a reader chose; empty: the default. `cell` is a configuration's id, `of` the DAG whose nights are shown,
+    `by` what its figure is drawn along."""
+
+    metric: str = ""
+    cell: str = ""
+    page: int = 1
+    of: str = ""
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class NightlyRow:
+    """One nightly run; or several in a row, back to `until`, of which nothing was measured."""
+
+    day: str
+    verdict: NightlyVerdict
+    missing: int | None
+    sweep: str | None = None
+    until: str = ""
+    valid: int = 0
+    total: int = 0
+    build: str = NONE
+    value: str = NONE
+    begins: bool = False
+    changed: str = ""
+
+
+@dataclass(frozen=True)
+class NightlyView:
+    """The nightly runs `of` one set and what a reader chose of them. Raises Unknown, as soon as it is asked for, for a
+    configuration or a metric that there is not."""
+
+    results: Path
+    entries: Sequence[IndexEntry]
+    of: str
+    choice: ChosenMetric
+
+    @cached_property
+    def nights(self) -> list[NightlyRun]:
+        """Those that have a record, the oldest first."""
+        return nights_of(self.entries)
+
+    @cached_property
+    def cells(self) -> dict[str, str]:
+        """The names of the configurations by their ids."""
+        points = points_of(self.entries)
+        names = names_of(points)
+        return {point.config_id: names[point.config_id] for point in in_order(points, axes_of(points))}
+
+    @cached_property
+    def cell(self) -> str:
+        """The configuration that is drawn."""
+        cell = self.choice.cell or next(iter(self.cells))
+        if cell not in self.cells:
+            raise PageNotFound(f"No night has measured the configuration {cell}.")
+        return cell
+
+    @cached_property
+    def metrics(self) -> list[Metric]:
+        """What can be drawn of it."""
+        return metrics_of([entry for entry in self.entries if entry.config_id == self.cell])
+
+    @cached_property
+    def metric(self) -> Metric | None:
+        """What is drawn."""
+        return chosen_metric(self.metrics, self.choice.metric)
+
+    @property
+    def by(self) -> str:
+        """Along what it is drawn."""
+        return self.choice.by or BY[0]
+
+    @cached_property
+    def surroundings(self) -> Mapping[str, str]:
+        """What was different around the engine, by date."""
+        return changes_of_surroundings(self.nights)
+
+    @cached_property
+    def course(self) -> MetricHistory | None:
+        """The metric over the nightly runs."""
+        return course_of(self.nights, self.cell, self.metric) if self.metric else None
+
+    @cached_property
+    def _kept(self) -> Callable[[str | None], NightlyVerdict]:
+        # Of a year of nights only the verdicts that are looked at are read.
+        return cache(lambda sweep_id: kept_verdict(self.results, sweep_id) or NightlyVerdict(summary="not compared"))
+
+    @cached_property
+    def limit(self) -> SLO | None:
+        """The limit of the metric by the newest nightly run that had limits."""
+        kept = (self._kept(night.entries[-1].sweep_id) for night in reversed(self.nights[-NIGHTS_A_PAGE:]))
+        bounds = next((one.limits for one in kept if one.limits), {})
+        return SLO(self.metric, bounds[self.metric.key]) if self.metric and self.metric.key in bounds else None
+
+    @cached_property
+    def figure(self) -> go.Figure | None:
+        """The metric over nightly runs or commits; None where there is nothing to draw."""
+        by_commit = self.by == "commit"
+        drawn = course_of_commits(self.nights, self.cell, self.metric) if self.metric and by_commit else self.course
+        if drawn is None or not any(drawn.values):
+            return None
+        return course_figure(drawn, self.surroundings, by_commit=by_commit, limit=self.limit)
+
+    @cached_property
+    def _plans(self) -> list[SweepPlan]:
+        return [plan for plan in SweepPlans(self.results).of_matrix(self.of) if plan.logical_date]
+
+    @cached_property
+    def _absent(self) -> dict[str, NightlyRow]:
+        """By date those that have no record, and perhaps no plan."""
+        measured = {night.date for night in self.nights}
+        waiting = [plan for plan in self._plans if plan.logical_date not in measured]
+        rows = [(str(plan.logical_date), "nothing measured yet", gap_of(plan, ()).planned) for plan in waiting]
+        missed = missed_nights(self._plans, datetime.now(UTC))
+        rows += [(gap.series, _NOT_MEASURED.format(self.of), gap.planned) for gap in missed]
+        return {date: NightlyRow(date[:10], NightlyVerdict(summary=why), planned) for date, why, planned in rows}
+
+    @cached_property
+    def dates(self) -> list[str]:
+        """Of all of them, the newest first."""
+        return sorted({*(night.date for night in self.nights), *self._absent}, reverse=True)
+
+    def rows(self, dates: Iterable[str]) -> list[NightlyRow]:
+        """The rows of these dates; those in a row of which nothing was measured are one."""
+        measured = {night.date: night for night in self.nights}
+        found: list[NightlyRow] = []
+        for date in dates:
+            row = self._row(measured[date]) if date in measured else self._absent[date]
+            last = found[-1] if found else row
+            alike = (last.sweep, last.verdict, last.missing) == (row.sweep, row.verdict, row.missing)
+            if found and row.sweep is None and not row.total and alike:
+                found[-1] = replace(row, until=last.until or last.day)
+            else:
+                found.append(row)
+        return found
+
+    def _row(self, night: NightlyRun) -> NightlyRow:
+        sweep = night.entries[-1].sweep_id
+        plan = next((plan for plan in self._plans if plan.logical_date == night.date), None)
+        every = [entry for entry in self.entries if str(entry.logical_date) == night.date]
+        place = self.course.places.index(night.date) if self.course else -1
+        value = self.course.values[place] if self.course else None
+        return NightlyRow(
+            day=night.day,
+            sweep=sweep,
+            valid=len(night.valid),
+            total=len(night.entries),
+            missing=None if plan is None else len(gap_of(plan, every).missing),
+            build=night.build or NONE,
+            value=self.course.metric.text(value.value) if self.course and value is not None else NONE,
+            begins=self.course is not None and place in self.course.changes,
+            verdict=self._kept(sweep),
+            changed=self.surroundings.get(night.date, ""),
+        )

@@ -1,0 +1,393 @@
+"""The answer of a sweep in words: for pages, reports, notes and the terminal, so that all say the same.
+
+`output` prints them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from faultline.comparison.candidates import COSTS, Candidate
+from faultline.comparison.effects import P50, Effect, EffectVerdict
+from faultline.comparison.recommendation import Recommendation
+from faultline.comparison.statistics.estimate import LEAST, EffectEstimate, Interval
+from faultline.comparison.sweep_summary import Placebo, SweepSummary, Unsound
+from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, metrics_in
+from faultline.records.columns import Sheet
+from faultline.records.format import signed
+from faultline.reports.views.allocation import allocation_lines
+from faultline.system.text import counted
+
+SHORT = {metric.key: metric.head(Sheet.ANSWER) for metric in metrics_in(Sheet.ANSWER)}
+_ASKED = {"cpu": "CPU", "recovery": "recovery", "latency": "latency p99", "latency_p50": "latency p50"}
+# From such a factor on a share is harder to read than the factor.
+_FACTOR = 1.6
+NOISE = (
+    f"Each configuration was measured once. A single run is noise, so nothing can be told yet: "
+    f"measure with repetitions={LEAST} or more; what is there is not measured again."
+)
+
+
+# The figures by which a step is chosen, and which one line tells of the only step; the others follow below.
+TRADED = (CPU_TOTAL, P50, MACRO)
+# Heads the list of what is open.
+UNDECIDED = "Undecided, and how many more repetitions of each configuration would tell"
+
+
+def size_text(effect: Effect) -> str:
+    """The change with its interval: `−38 % (−44 … −31)`, `× 1.9 (1.7 … 2.2)`, `+4.2 s (+1.0 … +7.9)`."""
+    change = effect.found.change
+    if math.isnan(change.value):
+        return "unknown"
+    if not effect.ratio:
+        return f"{signed(change.value, 1)} s{_ends(change, lambda value: signed(value, 1))}"
+    factor = Interval(*(_exp(value) for value in (change.value, change.low, change.high)))
+    if factor.value < _FACTOR and (factor.high < _FACTOR * 2 or math.isinf(factor.high)):
+        shares = Interval(*((value - 1) * 100 for value in (factor.value, factor.low, factor.high)))
+        whole = 1 if abs(shares.value) < 10 else 0
+        return f"{signed(shares.value, whole)} %{_ends(shares, lambda value: signed(value, whole))}"
+    return f"× {_factor(factor.value)}{_ends(factor, _factor)}"
+
+
+def effect_text(effect: Effect) -> str:
+    """One figure of a step: `CPU −38 % (−44 … −31)`, `latency p99 differs by less than 4 %`."""
+    name = SHORT[effect.metric.key]
+    if effect.verdict is EffectVerdict.SAME:
+        return f"{name} differs by less than {bound_text(effect)}"
+    both = " (with the other parameters both ways)" if effect.opposed else ""
+    return f"{name} {size_text(effect)}{both}"
+
+
+def bound_text(effect: Effect) -> str:
+    """Beyond which a difference can be ruled out; of recoveries never less than how exactly they are known."""
+    if not effect.ratio:
+        return f"{math.ceil(effect.margin * 10) / 10:g} s"
+    change = effect.found.change
+    return f"{math.ceil(math.expm1(max(abs(change.low), abs(change.high))) * 1000) / 10:g} %"
+
+
+def telling_text(effect: Effect) -> str:
+    """What would settle an open effect: `about 7 more repetitions of each configuration would tell`."""
+    short = short_telling(effect)
+    return f"{short} of each configuration would tell" if effect.more is not None else short
+
+
+def short_telling(effect: Effect) -> str:
+    """The same where a heading says what the number is."""
+    parts = [effect.why] if effect.why else []
+    if effect.more is not None:
+        parts.append(f"about {effect.more:,} more {'repetition' if effect.more == 1 else 'repetitions'}")
+    return "; ".join(parts) or "no number of repetitions that one would measure tells"
+
+
+def step_lines(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
+    """For each step: its name, what is decided of it with n, and what is open with what would tell it."""
+    return [(step_text(same[0]), _decided(same), _open(same)) for same in by_step(effects)]
+
+
+def by_step(effects: Sequence[Effect]) -> list[list[Effect]]:
+    """The effects of each step, in order."""
+    found: dict[tuple[str, str, str], list[Effect]] = {}
+    for effect in effects:
+        found.setdefault((effect.axis.key, effect.before, effect.after), []).append(effect)
+    return list(found.values())
+
+
+def step_text(effect: Effect) -> str:
+    """`checkpoint interval 5 s instead of 2 s`."""
+    return f"{effect.axis.noun} {effect.after} instead of {effect.before}"
+
+
+def _decided(effects: Sequence[Effect]) -> str:
+    told = [effect for effect in effects if effect.verdict is not EffectVerdict.OPEN]
+    if not told:
+        return ""
+    sizes = {n_text(effect.found) for effect in told}
+    if len(sizes) == 1:
+        return f"{', '.join(map(effect_text, told))}, {sizes.pop()}"
+    return ", ".join(f"{effect_text(effect)}, {n_text(effect.found)}" for effect in told)
+
+
+def _open(effects: Sequence[Effect]) -> str:
+    return "; ".join(
+        f"{SHORT[effect.metric.key]} {size_text(effect)}: {short_telling(effect)}"
+        for effect in effects
+        if effect.verdict is EffectVerdict.OPEN
+    )
+
+
+def traded(effects: Sequence[Effect]) -> list[Effect]:
+    """The effects of one line: those of the only step; none where there are several, whose lines come by verdict."""
+    return [effect for effect in effects if effect.metric.key in TRADED] if len(by_step(effects)) == 1 else []
+
+
+def rest_of(effects: Sequence[Effect]) -> list[Effect]:
+    """The effects that `trade_lines` leaves out."""
+    shown = traded(effects)
+    return [effect for effect in effects if effect not in shown]
+
+
+def seen_lines(effects: Sequence[Effect]) -> list[str]:
+    """What single runs show, without any claim: a line a step."""
+    shown = [effect for effect in effects if effect.metric.key in TRADED]
+    return [f"Seen so far: {uncapital(trade_text(same))}." for same in by_step(shown)]
+
+
+def trade_lines(effects: Sequence[Effect]) -> list[str]:
+    """The only step with all of its intervals, and how many more runs would settle what is open; else nothing."""
+    shown = traded(effects)
+    if not shown:
+        return []
+    still_open = [effect for effect in shown if effect.verdict is EffectVerdict.OPEN]
+    lines = [f"{trade_text(shown)}."]
+    if still_open:
+        wanting: dict[str, list[str]] = {}
+        for effect in still_open:
+            wanting.setdefault(_wanting(effect), []).append(SHORT[effect.metric.key])
+        told = "; ".join(f"{', '.join(names)} ({what})" for what, names in wanting.items())
+        lines.append(f"Not shown yet: {told}.")
+    return lines
+
+
+def trade_text(effects: Sequence[Effect]) -> str:
+    """`Checkpoint interval 5 s instead of 2 s: CPU −29 % (−38 … −19), recovery +3.1 s (−0.5 … +6.8), n = 3 runs each`.
+
+    `effects`: of one step, one at least.
+    """
+    figures = ", ".join(f"{SHORT[effect.metric.key]} {size_text(effect)}" for effect in effects)
+    return f"{capital(step_text(effects[0]))}: {figures}, {_runs(effects)}"
+
+
+def _wanting(effect: Effect) -> str:
+    """`about 4 more runs of each would tell`."""
+    parts = [effect.why] if effect.why else []
+    if effect.more is not None:
+        parts.append(f"about {counted(effect.more, 'more run')} of each would tell")
+    return "; ".join(parts) or "no number of runs that one would measure tells"
+
+
+def _runs(effects: Sequence[Effect]) -> str:
+    """`n = 3 runs each`; where figures differ in it, of the one with the least."""
+    found = min((effect.found for effect in effects), key=lambda one: one.n)
+    if len(found.rows) > 1:
+        return n_text(found)
+    return f"n = {counted(found.n, 'run')} each"
+
+
+def n_text(found: EffectEstimate) -> str:
+    """`n = 12 pairs`; where repetitions do not pair, so many on either side."""
+    if not found.paired:
+        return f"n = {found.n} a side"
+    return f"n = {found.n} {'pair' if found.n == 1 else 'pairs'}"
+
+
+def advice_text(answer: SweepSummary) -> list[str]:
+    """The advice in a sentence or more; why there is none."""
+    advice = answer.advice
+    if advice is None:
+        return [answer.why[0].upper() + answer.why[1:] + "."] if answer.why else []
+    if advice.best is None:
+        return [f"{miss_text(advice)}."]
+    lines = []
+    # Draws from a few runs say too little.
+    share = f"; the best in {_often(advice.sure)} of draws" if advice.best.repetitions >= LEAST else ""
+    if advice.told:
+        lines.append(f"{capital(_wanted(advice))}: {advice.best.name} ({_costs(advice, advice.best)}{share}).")
+    else:
+        lines.append(f"{capital(_wanted(advice))}: nobody can tell yet. {_telling(advice)}")
+        ahead = "Ahead so far" if advice.best.repetitions < LEAST else "Ahead by its medians"
+        lines.append(f"{ahead}: {advice.best.name} ({_costs(advice, advice.best)}{share}).")
+    if advice.second and share:
+        second, often = advice.second
+        lines.append(f"Second: {second.name} ({_costs(advice, second)}; in {_often(often)}).")
+    if len(answer.choice.given) > 1:
+        lines.append(f"Each configuration counts at its worst of these cases: {'; '.join(answer.choice.given)}.")
+    if advice.unknown or answer.choice.incomplete:
+        lacking = "; ".join([*advice.unknown, *answer.choice.incomplete])
+        lines.append(f"Left out, since not all of it was measured: {lacking}.")
+    if answer.choice.overloaded:
+        lines.append(f"Left out, since it did not keep up with the load: {'; '.join(answer.choice.overloaded)}.")
+    return lines
+
+
+def miss_text(advice: Recommendation) -> str:
+    """That no configuration is within the limits, which is the nearest, and by how much it misses; one line."""
+    if advice.nearest is None:
+        return "no configuration has all of these figures measured"
+    misses = []
+    for key, figure in advice.missed.items():
+        limit = advice.wish.limits.get(key, math.inf)
+        if math.isinf(figure):
+            over = unit_text(key, advice.nearest.known_over(COSTS[key]))
+            misses.append(f"{_ASKED[key]} was not seen to end ({over} at least)")
+        else:
+            misses.append(f"{_ASKED[key]} {unit_text(key, figure)}, {unit_text(key, figure - limit)} too much")
+    return f"no configuration has {_limits(advice)}; the nearest is {advice.nearest.name}: {', '.join(misses)}"
+
+
+def unit_text(cost: str, value: float) -> str:
+    """A cost with its unit."""
+    metric = BY_KEY[COSTS[cost]]
+    return f"{metric.text(value)} {metric.unit}"
+
+
+def _wanted(advice: Recommendation) -> str:
+    """`the least CPU with recovery under 30 s`."""
+    return f"the least {_ASKED[advice.wish.minimise]}" + (f" with {_limits(advice)}" if advice.wish.limits else "")
+
+
+def _limits(advice: Recommendation) -> str:
+    if not advice.wish.limits:
+        return f"a known {_ASKED[advice.wish.minimise]}"
+    return " and ".join(
+        "a recovery that ends" if math.isinf(limit) else f"{_ASKED[key]} under {unit_text(key, limit)}"
+        for key, limit in advice.wish.limits.items()
+    )
+
+
+def _costs(advice: Recommendation, one: Candidate) -> str:
+    told = []
+    for key in dict.fromkeys((advice.wish.minimise, *advice.wish.limits)):
+        figure = one.figure(COSTS[key])
+        if figure is not None and math.isfinite(figure):
+            told.append(f"{_ASKED[key]} {unit_text(key, figure)}")
+        elif figure is not None:
+            told.append(f"{_ASKED[key]} > {unit_text(key, one.known_over(COSTS[key]))}")
+    return ", ".join(told)
+
+
+def _often(share: float) -> str:
+    """A share of draws, of which all are not certainty."""
+    return "more than 99 %" if share > 0.99 else f"{share * 100:.0f} %"
+
+
+def _telling(advice: Recommendation) -> str:
+    if advice.experiments is None:
+        return "No number of repetitions that one would measure tells: they are too alike."
+    more = "experiment" if advice.experiments == 1 else "experiments"
+    return f"About {advice.experiments:,} more {more} would tell ({advice.up_to} repetitions of each that may be best)."
+
+
+def front_rows(answer: SweepSummary) -> list[tuple[str, list[str], str, int]]:
+    """For each candidate: name, figures with units, where it stands, and repetitions."""
+    rows = []
+    for place in answer.front.places:
+        figures = []
+        for key, value in zip(answer.front.keys, place.figures, strict=True):
+            metric = BY_KEY[key]
+            infinite = math.isinf(value)
+            shown = place.candidate.known_over(key) if infinite else value
+            figures.append(f"{'> ' * infinite}{metric.text(shown)} {metric.unit}")
+        where = "on the front" if place.beaten_by is None else f"beaten by {place.beaten_by}"
+        sure = "" if place.certain else ", not certain"
+        rows.append((place.candidate.name, figures, where + sure, place.candidate.repetitions))
+    return rows
+
+
+def front_heads(answer: SweepSummary) -> list[str]:
+    """The names of a front's figures."""
+    return [capital(SHORT[key]) for key in answer.front.keys]
+
+
+def placebo_text(placebo: Placebo | None) -> str:
+    """What the controls say of how far recoveries can be relied on."""
+    if placebo is None:
+        return "No control was measured, so how often the rule finds a recovery where nothing broke is unknown."
+    macro = "not seen to end" if math.isinf(placebo.macro_s) else f"{placebo.macro_s:.1f} s"
+    known = "" if placebo.resolution_s is None else f" (known to {placebo.resolution_s:.1f} s)"
+    many = "1 control" if placebo.controls == 1 else f"{placebo.controls} controls"
+    called = f"Of {many}, in which nothing broke, the rule calls {placebo.unrecovered} unrecovered"
+    said = f"{called} ({placebo.share * 100:.0f} %); their median recovery is {macro}{known}."
+    return said if placebo.relied_on else f"{said} The recoveries here are not to be relied on."
+
+
+def answer_lines(answer: SweepSummary) -> list[str]:
+    """The whole answer, a line for each thing: effects, what is open, advice, and how far recoveries hold."""
+    if answer.single:
+        lines = [NOISE, *seen_lines(answer.effects)]
+    else:
+        lines = trade_lines(answer.effects)
+        told = step_lines(rest_of(answer.effects))
+        lines += [f"{capital(step)}: {decided}." for step, decided, _ in told if decided]
+        open_ones = [f"· {step}: {undecided}." for step, _, undecided in told if undecided]
+        lines += [f"{UNDECIDED}:", *open_ones] if open_ones else []
+        lines += advice_text(answer)
+    if answer.allocation is not None:
+        lines += allocation_lines(answer.allocation)
+    if answer.recoveries:
+        lines.append(placebo_text(answer.placebo))
+    return lines
+
+
+def short_answer(answer: SweepSummary) -> list[str]:
+    """The answer for a note, the most important first: how far it can be relied on, advice, effects."""
+    if answer.single:
+        return [NOISE, *seen_lines(answer.effects)]
+    advice = advice_text(answer) if answer.advice is not None else []
+    trade, rest = trade_lines(answer.effects), rest_of(answer.effects)
+    told = [f"{step}: {decided}" for step, decided, _ in step_lines(rest) if decided]
+    undecided = sum(effect.verdict is EffectVerdict.OPEN for effect in rest)
+    doubt = answer.recoveries and answer.placebo is not None and not answer.placebo.relied_on
+    return [
+        *(["the recoveries are not to be relied on"] if doubt else []),
+        *trade,
+        *advice[:1],
+        *told,
+        *([f"{undecided} of {len(rest)} effects undecided"] if undecided and not trade else []),
+    ]
+
+
+def verdict_text(effect: Effect) -> str:
+    """The verdict, and what would settle it where it is open."""
+    if effect.verdict is EffectVerdict.OPEN:
+        return f"open: {telling_text(effect)}"
+    return f"less than {bound_text(effect)}" if effect.verdict is EffectVerdict.SAME else effect.verdict.value
+
+
+def uncapital(text: str) -> str:
+    """With a small letter."""
+    return text[:1].lower() + text[1:]
+
+
+def capital(text: str) -> str:
+    """With a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def _exp(value: float) -> float:
+    """The factor of a logarithm; an end that nobody knows stays infinite."""
+    return math.exp(value) if abs(value) < 700 else value
+
+
+def _factor(value: float) -> str:
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def _ends(change: Interval, text: Callable[[float], str]) -> str:
+    """The interval in parentheses; an end that nobody knows is left open."""
+    low, high = (math.isfinite(end) for end in (change.low, change.high))
+    if not low and not high:
+        return ""
+    if not high:
+        return f" (at least {text(change.low)})"
+    return f" ({text(change.low)} … {text(change.high)})" if low else f" (at most {text(change.high)})"
+
+
+def unsound_text(unsound: Unsound) -> str:
+    """What the unsound runs would add, in one line."""
+    codes = ", ".join(f"{number} {code}" for code, number in sorted(unsound.codes.items(), key=lambda one: -one[1]))
+    runs = counted(unsound.runs, "unsound run")
+    head = f"{runs} ({codes}) {'does' if unsound.runs == 1 else 'do'} not count"
+    if not unsound.usable:
+        head = f"No run is usable, so nothing is claimed: {runs} ({codes})"
+    steps = by_step(unsound.effects)
+    if not steps:
+        return f"{head}; {'it compares' if unsound.runs == 1 else 'they compare'} nothing."
+    if len(steps) == 1:
+        shown = traded(unsound.effects) or list(unsound.effects)
+        whose = "Their figures" if not unsound.usable else "With it" if unsound.runs == 1 else "With them"
+        return f"{head}. {whose}: {uncapital(trade_text(shown))}."
+    decided = sum(effect.verdict is not EffectVerdict.OPEN for effect in unsound.effects)
+    whose = "With it" if unsound.runs == 1 else "With them"
+    return f"{head}. {whose}, {decided} of {len(unsound.effects)} effects would be decided."
