@@ -119,7 +119,7 @@ def as_message(error: Exception) -> dict[str, Any]:
 
 
 def error_of(told: Mapping[str, Any], where: str = "") -> FaultError | None:
-    """The error that `as_message` told, `where` being said first of what is no process; None for one of no known kind."""
+    """Return the error that `as_message` wrote, with `where` in front; None for an unknown kind."""
     kind = KINDS.get(told["kind"])
     if kind is IdentityMismatch:
         return IdentityMismatch(told["pid"], told["part"], told["detail"])

@@ -1,7 +1,7 @@
 """What finds, checks and hits on the host that it runs on, for whoever asks. Standard library only.
 
 Elsewhere it is asked over standard input, one JSON line each (`serve`): it came over the connection
-(`fault.remote_bootstrap`), listens nowhere, and is gone with the connection; watchdogs and recordings stay. A request is
+(`fault.remote_bootstrap`), listens nowhere, and ends with the connection; watchdogs and recordings stay. A request is
 {"n", "do", ...}; the answer is {"n", "value"}, or {"n", "error": {"kind", ...}}.
 """
 

@@ -1,4 +1,4 @@
-"""docs/how-to/measure-your-job.md, command by command, as far as nothing has to be measured; the rest is a test of the system."""
+"""docs/how-to/measure-your-job.md, command by command, without the measurements; a system test runs those."""
 
 from __future__ import annotations
 

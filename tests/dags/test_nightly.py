@@ -46,11 +46,11 @@ def test_queries_of_nexmark_and_chains_of_stages_fit_into_a_night() -> None:
 
 def test_a_night_is_planned_measured_aggregated_compared_and_judged(bag: Any) -> None:
     dag = bag.dags[NIGHTLY]
-    chain = ["plan_night", "run_experiment", "aggregate", "compare_with_baseline", "no_regression"]
+    chain = ["plan_nightly_run", "run_experiment", "aggregate", "compare_with_baseline", "no_regression"]
     for before, after in zip(chain, chain[1:], strict=False):
         assert after in dag.get_task(before).downstream_task_ids
-    assert {task.task_id for task in dag.leaves} == {"tell_people", "require_success"}
-    assert dag.get_task("tell_people").trigger_rule == "all_done", "also of what failed"
+    assert {task.task_id for task in dag.leaves} == {"send_alerts", "require_success"}
+    assert dag.get_task("send_alerts").trigger_rule == "all_done", "also of what failed"
     assert dag.get_task("compare_with_baseline").trigger_rule == "all_done", "what was measured is compared"
     assert dag.get_task("run_experiment").max_active_tis_per_dagrun == 2
     assert (dag.schedule.expression, dag.is_paused_upon_creation) == ("0 2 * * *", True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from faultline.cli.service_control import bring_up
 from faultline.cli.sweep_progress import minutes_text
-from faultline.cli.sweep_runner import SweepRun, await_dags, begin, finish, follow_course, planned_in
+from faultline.cli.sweep_runner import SubmittedSweep, await_dags, begin, finish, follow_course, planned_in
 from faultline.comparison.coverage import Gap
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.matrix import PlannedCell
@@ -46,14 +46,14 @@ def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
     return code
 
 
-def _sweep(api: AirflowApi, gap: Gap, preset: str | None, cells: Sequence[PlannedCell]) -> SweepRun:
+def _sweep(api: AirflowApi, gap: Gap, preset: str | None, cells: Sequence[PlannedCell]) -> SubmittedSweep:
     """A sweep of what another one left out, in its series; or of a preset that nobody has triggered."""
     if gap.sweep_id is None:
         return begin(api, gap.matrix, {"preset": preset, "series": gap.series}, cells)
     return begin(api, gap.matrix, {"resume": gap.sweep_id}, cells)
 
 
-def _night(api: AirflowApi, gap: Gap, plan: SweepPlan | None, cells: Sequence[PlannedCell]) -> SweepRun:
+def _night(api: AirflowApi, gap: Gap, plan: SweepPlan | None, cells: Sequence[PlannedCell]) -> SubmittedSweep:
     """The night once more, under its own date; a run of it that is there is run again, as its backfill would."""
     if plan is not None:
         try:
@@ -63,6 +63,6 @@ def _night(api: AirflowApi, gap: Gap, plan: SweepPlan | None, cells: Sequence[Pl
         if state in FINISHED:
             api.clear(gap.matrix, plan.run_id)
         if state is not None:
-            return SweepRun(gap.matrix, plan.run_id, cells)
+            return SubmittedSweep(gap.matrix, plan.run_id, cells)
     run_id = api.trigger(gap.matrix, {}, logical_date=gap.series)
-    return SweepRun(gap.matrix, run_id, cells)
+    return SubmittedSweep(gap.matrix, run_id, cells)

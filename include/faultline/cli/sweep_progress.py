@@ -213,28 +213,28 @@ class SweepProgress:
         end = "kept with this label" if self._keep_unsound else "given up"
         return f"{told}; {end} after {unsound} measurements", judged
 
-    def _now(self, total: int, done: int, recovery: str) -> Progress:
+    def _now(self, total: int, done: int, recovery: str) -> ProgressState:
         """Where the sweep stands. `recovery`: the one that lasts, in words."""
         if not total:
-            return Progress("planning")
+            return ProgressState("planning")
         if done >= total:
-            return Progress("aggregating: tables over all results", left="about 1 min left")
+            return ProgressState("aggregating: tables over all results", left="about 1 min left")
         running = [
             (cell, attempts[-1]) for cell, attempts in self._measured.items() if attempts[-1].id not in self._took
         ]
         if not running:
             head = f"{done} of {total} experiments done; the next measurement is prepared"
-            return Progress(head, left=self._left(total - done))
+            return ProgressState(head, left=self._left(total - done))
         # The next one waits while one is measured.
         cell, attempt = next((one for one in running if not is_waiting(one[1])), running[-1])
         if is_waiting(attempt):
             head = f"{self._place(cell, attempt, total)}: waits for {holder_text(self._settings) or 'its turn'}"
-            return Progress(head, left=f"{self._left(total - done)} from then")
+            return ProgressState(head, left=f"{self._left(total - done)} from then")
         phase = phase_of(attempt, read=self._journals.setdefault(attempt.id, JournalCache()).read)
         detail = recovery or phase.detail
         left = self._left(total - done - 1, phase.left_s or 0.0)
         head = f"{self._place(cell, attempt, total)}: {phase.name}"
-        return Progress(head, f", {detail}" if detail else "", left, f"{self._number(cell, total)} {phase.name}")
+        return ProgressState(head, f", {detail}" if detail else "", left, f"{self._number(cell, total)} {phase.name}")
 
     def _place(self, cell: Cell, attempt: Attempt, total: int) -> str:
         """`experiment 2 of 5 (state 1 MB, …)`, and which measurement of it when it is not the first."""
@@ -283,7 +283,7 @@ CLEAR = "\r\x1b[2K"
 
 
 @dataclass(frozen=True)
-class Progress:
+class ProgressState:
     """State of what is followed: a new line is due where `head` changes; `left` is the time left in words.
 
     `short`: the head where a line of 80 columns has to hold all of it; empty for the same.
@@ -301,10 +301,7 @@ class Progress:
 
 
 class ProgressLine:
-    """Display of one course; `say` prints lines that stay.
-
-    The line is rewritten where `out` is a terminal that can do so; NO_COLOR and TERM=dumb ask for plain lines.
-    """
+    """Progress line: rewritten on a terminal, plain lines elsewhere and with NO_COLOR or TERM=dumb."""
 
     def __init__(self, say: Say, out: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._out = sys.stderr if out is None else out
@@ -321,7 +318,7 @@ class ProgressLine:
         self.clear()
         self._say(text)
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ProgressState) -> None:
         """Rewrite the line; elsewhere print it if its head is new or was printed long ago."""
         if self._rewrites:
             width = shutil.get_terminal_size().columns - 1

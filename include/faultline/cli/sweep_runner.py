@@ -43,7 +43,7 @@ STOP_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True)
-class SweepRun:
+class SubmittedSweep:
     """A sweep in Airflow: its DAG, its run, and its cells."""
 
     dag_id: str
@@ -100,7 +100,7 @@ def follow_sweep(sweep: str | None, say: Say) -> int:
     settings = load_settings()
     plan = plan_of(settings, sweep)
     api, cells = AirflowApi(settings), planned_in(plan)
-    course = SweepRun(plan.matrix, plan.run_id, cells)
+    course = SubmittedSweep(plan.matrix, plan.run_id, cells)
     say(f"{plan.matrix}, sweep {plan.sweep_id}")
     ended = follow_course(api, settings, course, cells, say)
     return finish(settings, cells, say, ended=ended, course=course)
@@ -175,24 +175,24 @@ def outline(wanted: SweepRequest, cells: Sequence[PlannedCell], missing: Sequenc
     ]
 
 
-def begin(api: AirflowApi, dag_id: str, form: Mapping[str, Any], cells: Sequence[PlannedCell]) -> SweepRun:
+def begin(api: AirflowApi, dag_id: str, form: Mapping[str, Any], cells: Sequence[PlannedCell]) -> SubmittedSweep:
     """Triggers a matrix."""
     run_id = f"{dag_id}_{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{secrets.token_hex(2)}"
-    return SweepRun(dag_id, api.trigger(dag_id, dict(form), run_id=run_id), cells)
+    return SubmittedSweep(dag_id, api.trigger(dag_id, dict(form), run_id=run_id), cells)
 
 
-def running(api: AirflowApi, settings: Settings, dag_id: str, cells: Sequence[PlannedCell]) -> SweepRun | None:
+def running(api: AirflowApi, settings: Settings, dag_id: str, cells: Sequence[PlannedCell]) -> SubmittedSweep | None:
     """A sweep of the same cells that still runs, such as after this command was interrupted."""
     mine, manifests = {cell.cell for cell in cells}, SweepPlans(settings.results)
     for run in api.runs(dag_id, "running", "queued"):
         plan = manifests.read(sweep_id_of(run["dag_run_id"]))
         if plan is not None and {cell.cell for cell in planned_in(plan)} == mine:
-            return SweepRun(dag_id, run["dag_run_id"], cells)
+            return SubmittedSweep(dag_id, run["dag_run_id"], cells)
     return None
 
 
 def follow_course(
-    api: AirflowApi, settings: Settings, course: SweepRun, missing: Sequence[PlannedCell], say: Say
+    api: AirflowApi, settings: Settings, course: SubmittedSweep, missing: Sequence[PlannedCell], say: Say
 ) -> bool:
     """Shows the progress until the run has ended; False when the services were ended before."""
     typical_s = max((budget_s(cell.config) for cell in missing), default=0.0)
@@ -205,7 +205,7 @@ def finish(
     say: Say,
     *,
     ended: bool,
-    course: SweepRun | None,
+    course: SubmittedSweep | None,
     again: bool = False,
     show: Callable[[list[Record]], None] | None = None,
 ) -> int:
@@ -316,7 +316,7 @@ def progress_of(settings: Settings, plan: SweepPlan) -> tuple[int, int]:
     return len(cells) - len(newest_records(settings, cells, plan=plan)[1]), len(cells)
 
 
-def _settled(settings: Settings, course: SweepRun) -> bool:
+def _settled(settings: Settings, course: SubmittedSweep) -> bool:
     """Whether a sweep with a question lacks nothing that is still asked for."""
     from faultline.comparison.coverage import gap_of
     from faultline.comparison.decisions import settled_in

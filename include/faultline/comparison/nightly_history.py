@@ -128,7 +128,8 @@ def judge_nightly_run(
         date=night.date, build=night.build, baseline=tuple(one.date for one in baseline),
         summary=_summary(compared, [one.day for one in baseline], len(promised.beyond)), problem=problem or None,
         power=_power(compared) or None, reasons=_lines(compared, ComparisonVerdict.WORSE),
-        improvements=_lines(compared, ComparisonVerdict.BETTER), comparisons=tuple(rows_of(compared)), **promised.as_json(),
+        improvements=_lines(compared, ComparisonVerdict.BETTER), comparisons=tuple(rows_of(compared)),
+        **promised.as_json(),
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """One service of the embedded system in the foreground, as each container of docker-compose.yaml runs one.
 
-    python -m faultline.installation.container_entrypoint prepare    settings, Kafka's storage, Airflow's database: what `up` makes
+    python -m faultline.installation.container_entrypoint prepare    write settings, Kafka's storage, the database
     python -m faultline.installation.container_entrypoint NAME       becomes the service NAME
 
 Same programs, ports and settings as `./faultline up`, so that an experiment need not know who started them. Running
@@ -37,7 +37,7 @@ def services(settings: Settings, java: Java) -> dict[str, Service]:
     mark = instance(settings).get("instance")
     if mark is None:
         raise ConfigError(
-            f"{settings.home}: not prepared; run `python -m faultline.installation.container_entrypoint {PREPARE}` first"
+            f"{settings.home}: not prepared; run `python -m faultline.installation.container_entrypoint {PREPARE}`"
         )
     return {one.name: one for one in [*data_services(settings, java.executable, mark), *control_services(settings)]}
 

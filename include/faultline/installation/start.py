@@ -139,7 +139,7 @@ def stranded(settings: Settings, command: list[str]) -> list[psutil.Process]:
 
 
 def spark_session() -> NoReturn:
-    """Starts `spark_jobs/job_server.py`, to which harvest and aggregate are handed. Settings are those of a small job: the
+    """Starts `spark_jobs/job_server.py`, which runs harvest and aggregate. Settings are those of a small job: the
     optimising compiler and adaptive plans cost such a job more than they bring, and they would be at work after it,
     beside what is measured next."""
     from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment

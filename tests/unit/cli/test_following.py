@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.cli import sweep_progress
-from faultline.cli.sweep_progress import CLEAR, Progress, ProgressLine, SweepProgress, follow, minutes_text
+from faultline.cli.sweep_progress import CLEAR, ProgressLine, ProgressState, SweepProgress, follow, minutes_text
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.store import Store
@@ -261,7 +261,7 @@ def test_services_that_were_ended_end_the_watch_at_once(sweep: Sweep) -> None:
     assert len(sweep.lines) == 1 and "services were ended" in sweep.lines[0]
 
 
-STATE = Progress("experiment 1 of 6: measuring", ", T0 + 33 s", "about 5 min left", "1 of 6 measuring")
+STATE = ProgressState("experiment 1 of 6: measuring", ", T0 + 33 s", "about 5 min left", "1 of 6 measuring")
 COLUMNS = 60
 
 
@@ -309,12 +309,12 @@ def test_elsewhere_a_line_is_printed_where_something_changes(
 ) -> None:
     line, said = line_on(out, environment)
     line.show(STATE)
-    line.show(Progress(STATE.head, ", T0 + 34 s", STATE.left))
+    line.show(ProgressState(STATE.head, ", T0 + 34 s", STATE.left))
     assert said == ["experiment 1 of 6: measuring, T0 + 33 s, about 5 min left"] and out.getvalue() == ""
-    line.show(Progress("experiment 1 of 6: draining"))
+    line.show(ProgressState("experiment 1 of 6: draining"))
     assert said[1:] == ["experiment 1 of 6: draining"]
     monkeypatch.setattr(sweep_progress, "REPEAT_S", -1.0)
-    line.show(Progress("experiment 1 of 6: draining"))
+    line.show(ProgressState("experiment 1 of 6: draining"))
     assert len(said) == 3, "long not said"
 
 
@@ -324,5 +324,5 @@ def test_a_line_never_wraps(head: str, columns: int) -> None:
         patch.setattr(sweep_progress.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
         out = Terminal()
         line, _ = line_on(out, {"TERM": "xterm"})
-        line.show(Progress(head))
+        line.show(ProgressState(head))
     assert len(out.getvalue().removeprefix(CLEAR)) < columns

@@ -85,7 +85,7 @@ def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixtur
     print_comparison(compared, "before", "after")
     said = capsys.readouterr().out
     heads = next(line for line in said.splitlines() if "Configuration" in line)
-    assert heads.split() == ["Configuration", "Metric", "before", "after", "Change", "p", "ComparisonVerdict"]
+    assert heads.split() == ["Configuration", "Metric", "before", "after", "Change", "p", "Verdict"]
     assert "Configurations left out" not in said
     assert "1,002 (n=5)" in said
     assert "1,502 (n=5)" in said

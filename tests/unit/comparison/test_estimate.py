@@ -141,7 +141,8 @@ def test_six_pairs_of_which_one_never_ended_are_told_apart_by_their_signed_ranks
     assert (found.p, found.direction) == (pytest.approx(2 / 2**6), 1)
     assert 0 < found.change.low < 20.1 and found.change.high == math.inf
     assert estimate([PairedRow(after, before)]).direction == -1
-    assert estimate([PairedRow(*({n: side[n] for n in part} for side in (before, after))) for part in ((0, 1, 2), (3, 4, 5))]
+    assert estimate([PairedRow(*({n: side[n] for n in part} for side in (before, after)))
+                     for part in ((0, 1, 2), (3, 4, 5))]
                     ).p == found.p, "pairs of all rows"  # fmt: skip
 
 

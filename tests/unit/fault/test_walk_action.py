@@ -74,8 +74,8 @@ class Offsets:
 attempt = Attempt(Path(sys.argv[1]))
 fault = Fault("executor", "fill", at_s=0.1, duration_s=0.2)
 planned = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
-given = Assignment(attempt.id, planned, duration_s=0.5, bootstrap="", input_topic="in")
-conductor = Conductor(given, attempt.folder, injector=Injector(), offsets=Offsets(), progress=None)
+given = SchedulerInput(attempt.id, planned, duration_s=0.5, bootstrap="", input_topic="in")
+conductor = FaultScheduler(given, attempt.folder, injector=Injector(), offsets=Offsets(), progress=None)
 print(*conductor.dry_run())
 with Journal(attempt.conductor_journal) as journal:
     print(conductor.run(journal))

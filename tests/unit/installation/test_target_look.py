@@ -38,9 +38,10 @@ def endpoints(page: str = "http://127.0.0.1:1", **more: Any) -> Endpoints:
 
 
 LOOKS = {
-    "kafka": "kafka.reached", "kafka login": "kafka.logged_in", "kafka rights": "kafka.worked",
-    "kafka topics": "kafka.others_topics", "storage": "machines.looked_at", "host a": "machines.greeted",
-    "spark": "spark.alive", "spark version": "spark.versions", "spark login and storage": "spark.probed",
+    "kafka": "kafka_preflight.reached", "kafka login": "kafka_preflight.logged_in",
+    "kafka rights": "kafka_preflight.worked", "kafka topics": "kafka_preflight.others_topics",
+    "storage": "machines.looked_at", "host a": "machines.greeted", "spark": "spark_preflight.alive",
+    "spark version": "spark_preflight.versions", "spark login and storage": "spark_preflight.probed",
 }  # fmt: skip
 AT_ONCE = ["kafka", "kafka login", "storage", "host a", "spark", "spark version"]
 

@@ -25,7 +25,7 @@ def test_a_workloads_program_is_part_of_the_build_and_a_reader_is_not(tmp_path: 
     before = program_hashes(tmp_path)
     assert set(before) == {"queries/q1.sql"}
     (tmp_path / "harvest.py").write_text("1")
-    (tmp_path / "word_tuples.py").write_text("1")
+    (tmp_path / "harvest_words.py").write_text("1")
     assert program_hashes(tmp_path) == before
     (tmp_path / "queries" / "q1.sql").write_text("SELECT 2")
     assert program_hashes(tmp_path) != before

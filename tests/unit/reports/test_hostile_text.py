@@ -147,7 +147,7 @@ def test_a_report_and_a_static_site_have_the_markup_of_their_harmless_twins(text
     with stores(texts) as both:
         reports, sites = [], []
         for results, records, of in both:
-            reports.append(render(records, results, title=of(1), sweep={of(2): of(3)}))
+            reports.append(render(records, results, title=of(1)))
             crawled = crawl(Settings(ROOT, results.parent / "home", results))
             sites.append([answer.body.decode() for _, answer in crawled if answer.media_type.startswith("text/html")])
         assert_alike(*reports, "report")

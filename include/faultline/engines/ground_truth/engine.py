@@ -87,7 +87,7 @@ class TraceProgress:
 
 
 class GroundTruthEngine:
-    """See `faultline.engines.protocol.Engine`. It is one process, needs no room on a cluster, and keeps no state on disk.
+    """See `engines.protocol.Engine`. It is one process, needs no room on a cluster, and keeps no state on disk.
 
     Attempts of before it had traces of its own hold forged files of Spark, and are read as Spark's.
     """

@@ -73,7 +73,7 @@ class TraceWriter(Protocol):
         """A line for whoever reads the log."""
 
 
-class Clock(Protocol):
+class RunClock(Protocol):
     """Monotonic time."""
 
     def now_ns(self) -> int:
@@ -95,7 +95,7 @@ class Incarnation:
         partitions: int,
         transport: Transport,
         traces: TraceWriter,
-        clock: Clock,
+        clock: RunClock,
         stop: Callable[[], bool],
         restored: Restored,
     ) -> None:

@@ -17,7 +17,15 @@ from faultline.system.text import suggest
 OWN_SETTINGS = frozenset({BUSY})
 MOST_BUSY_US = 1_000_000.0
 # Programs in spark_jobs/ that are no part of a workload.
-READERS = ("aggregate", "counts", "harvest", "nexmark_source", "probe", "query_counts", "rehearsal", "session")
+READERS = (
+    "aggregate",
+    "output_matching",
+    "nexmark_generation_cost",
+    "probe",
+    "query_counts",
+    "cds_training",
+    "job_server",
+)
 
 
 def program_hashes(folder: Path) -> dict[str, str]:
@@ -25,7 +33,7 @@ def program_hashes(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.suffix in (".py", ".sql") and path.stem not in READERS and not path.stem.endswith("_tuples")
+        if path.suffix in (".py", ".sql") and path.stem not in READERS and not path.stem.startswith("harvest")
     }
 
 

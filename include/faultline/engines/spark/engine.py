@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Spark:
-    """See `faultline.engines.protocol.Engine`. What reads a configuration is imported where it is asked for: the recorder
+    """See `engines.protocol.Engine`. What reads a configuration is imported where it is asked for: the recorder
     and the workload supervisor ask for an engine, too, and shall stay light."""
 
     name = "spark"

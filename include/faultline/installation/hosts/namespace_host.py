@@ -1,7 +1,7 @@
 """One host: its disk, processes and network, and how a command gets there.
 
-python -P -m faultline.installation.hosts.namespace_host keep NAME              keeps it; the host ends with this process
-python -P -m faultline.installation.hosts.namespace_host enter NAME COMMAND...  becomes a command there, once it is there
+python -P -m faultline.installation.hosts.namespace_host keep NAME             keep it; it ends with this process
+python -P -m faultline.installation.hosts.namespace_host enter NAME COMMAND... become a command there
 """
 
 from __future__ import annotations

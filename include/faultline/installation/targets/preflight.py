@@ -80,7 +80,8 @@ def checks_of(here: Settings, target: Target) -> list[list[Check]]:
         )
 
     of_spark = [
-        Check("spark", master), Check("spark version", lambda: spark_preflight.versions(here, connection, state, installed)),
+        Check("spark", master),
+        Check("spark version", lambda: spark_preflight.versions(here, connection, state, installed)),
     ]  # fmt: skip
     if not here.endpoints.engine_ui:
         of_spark = [Check("spark", str, f"{here.endpoints.engine} has no page that tells its workers and versions")]

@@ -190,7 +190,7 @@ def install(
         return
     made["connections"] = sorted({*(one for one in made["connections"] if one in there), *missing})
     made["pool"] = new_pool or bool(made["pool"])
-    source = Path(__file__).with_name("thin_dags.py").read_text()
+    source = Path(__file__).with_name("proxy_dags.py").read_text()
     made["files"] = {DAG_FILE: _digest(source)}
     place = {
         "prefix": guest.prefix, "queue": guest.queue, "pool": guest.pool, "home": str(settings.home),

@@ -1,6 +1,6 @@
 """The DAG `nightly_regression`: the same configurations each night, held against the nights before.
 
-plan_night -> run_experiment (mapped) -> aggregate -> compare_with_baseline -> no_regression -> tell_people
+plan_nightly_run -> run_experiment (mapped) -> aggregate -> compare_with_baseline -> no_regression -> send_alerts
 
 `no_regression` fails when a figure became worse, so that whatever Airflow does about failed tasks is done about
 regressions; `send_alerts` alerts those whom the night's file names.

@@ -88,7 +88,7 @@ class Evidence:
     `stored`: what was read back from its store; None where nothing was. `recorder_death`: why samples are missing; None
     where none are. `processes`: of all hosts; this one's own are those of the host "". `broker_ahead_ms`: by how much
     the broker's clock was ahead, which latencies end by; None where the engine's own ends them. `clock_jump_ms`: see
-    `faultline.system.measured_window`. `not_measured`: figures that could not be told of a job, or where it ran, and why.
+    `system.measured_window`. `not_measured`: figures that could not be told of a job, or where it ran, and why.
     """
 
     folder: Path

@@ -23,7 +23,7 @@ MAX_ATTEMPTS = 20
 STATUSES = ("valid", "unmet", "unsound", "failed", "cancelled")
 
 
-class RecordPending(Unknown):
+class RecordPending(PageNotFound):
     """What was asked for will exist when a run has measured it; `address` is where to look again."""
 
     def __init__(self, message: str, address: str) -> None:
