@@ -30,7 +30,7 @@ import json, sys
 from pathlib import Path
 from fault.injector import Injector
 from fault.plan import Fault, FaultPlan
-from faultline.lifecycle import conductor
+from faultline.lifecycle import fault_scheduler
 from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.system.journal import Journal
 
@@ -39,11 +39,11 @@ class Offsets:
         return {"0": 1}
 
 folder, attempt, fault, duration_s = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), float(sys.argv[4])
-conductor.MISSED_WINDOW_S = 60.0  # a busy machine makes an act late
+fault_scheduler.MISSED_WINDOW_S = 60.0  # a busy machine makes an act late
 planned = FaultPlan((Fault(**fault),)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
-given = Assignment(attempt, planned, duration_s=duration_s, bootstrap="", input_topic="in")
+given = SchedulerInput(attempt, planned, duration_s=duration_s, bootstrap="", input_topic="in")
 with Journal(folder / "conductor.jsonl") as journal:
-    made = conductor.Conductor(given, folder, injector=Injector(), offsets=Offsets(), progress=None)
+    made = fault_scheduler.FaultScheduler(given, folder, injector=Injector(), offsets=Offsets(), progress=None)
     sys.exit(made.run(journal))
 """
 Start = Callable[..., "subprocess.Popen[bytes]"]

@@ -169,7 +169,7 @@ def test_a_lead_that_is_killed_leaves_no_executor_that_sends(settings: Settings,
 IMPATIENT = """
 import sys
 from generators import producer
-producer.DELIVERY_TIMEOUT_MS, producer.Sender.flush.__defaults__ = 4_000, (4.0,)
+producer.DELIVERY_TIMEOUT_MS, producer.RecordSender.flush.__defaults__ = 4_000, (4.0,)
 from generators.__main__ import main
 sys.exit(main())
 """
