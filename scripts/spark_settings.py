@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "include"), str(ROOT)]
 
-from faultline.engines.spark.conf_rules import KNOWN
+from faultline.engines.spark.conf_rules import KNOWN_SETTINGS_FILE
 from faultline.installation.java import find_java
 from faultline.system.settings import load_settings
 
@@ -96,7 +96,9 @@ def main() -> None:
 
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     found = settings_of(spark.sparkContext._jvm)
-    KNOWN.write_text(json.dumps({"pyspark": spark.version, "settings": found}, indent=1) + "\n", encoding="utf-8")
+    KNOWN_SETTINGS_FILE.write_text(
+        json.dumps({"pyspark": spark.version, "settings": found}, indent=1) + "\n", encoding="utf-8"
+    )
     print(f"{len(found)} settings of Spark {spark.version}")
     spark.stop()
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.ground_truth.planted_end import EndWatch, PlantedEnd, planted_end
-from faultline.engines.ground_truth.scripted_run import MS, NS, Ints, Outage, RunSpec, ScriptedTimeline, lay_out
+from faultline.engines.ground_truth.scripted_run import MS, NS, Ints, Outage, RunSpec, ScriptedTimeline, build_timeline
 from faultline.experiment.workloads.known_truth_script import Script
 from faultline.records.judge.parts import PARTS
 from faultline.records.judge.tuples import PERMILLES, nearest_rank
@@ -78,7 +78,7 @@ def planted(
     """
     if kills_ns is None:
         kills_ns = [] if run.fault_at_ns is None else [run.fault_at_ns]
-    return read_off(script, run, lay_out(script, run, kills_ns, until_ns), primer=primer, watch=watch)
+    return read_off(script, run, build_timeline(script, run, kills_ns, until_ns), primer=primer, watch=watch)
 
 
 def read_off(
@@ -88,7 +88,7 @@ def read_off(
     watch = watch or EndWatch(round(run.warmup_s * NS), round(run.end_s * NS))
     produced = (course.due_ns >= watch.start_ns) & (course.due_ns < watch.end_ns)
     emitted = np.ones(len(course.due_ns), dtype=np.bool_)
-    lost = [number for number, treatment in course.treated.items() if not treatment.copies]
+    lost = [number for number, treatment in course.treatments.items() if not treatment.copies]
     emitted[lost] = False
     counts = {
         "expected": len(course.due_ns) + primer,

@@ -40,7 +40,7 @@ class EndWatch:
 
 def planted_end(script: Script, run: RunSpec, course: ScriptedTimeline, outage: Outage, watch: EndWatch) -> PlantedEnd:
     """The end of the recovery from `outage`, as the judge must find it."""
-    lost = np.isin(np.arange(len(course.due_ns)), [n for n, one in course.treated.items() if not one.copies])
+    lost = np.isin(np.arange(len(course.due_ns)), [n for n, one in course.treatments.items() if not one.copies])
     latency_ms = course.emit_ns // MS - course.due_ns // MS
     start, end, until = watch.start_ns, watch.end_ns, watch.until_ns
     bins = _bins(script, run, course, lost)

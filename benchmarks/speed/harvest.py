@@ -20,7 +20,7 @@ from benchmarks.figure import BenchmarkFigure
 from benchmarks.speed.spark_job import QUICK_SIZES, SIZES, Cost, Size, growth, run_job, submit_command
 from benchmarks.synthetic_topics import Filled, fill, fresh_topics
 from faultline.cli.service_control import bring_up
-from faultline.engines.batches import BATCHES, write_batches
+from faultline.engines.batches import BATCHES_FILE, write_batches
 from faultline.experiment.attempt import write_json
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.lifecycle.collect import is_large
@@ -99,7 +99,7 @@ def write_configuration(
         "kafka_options": kafka_options(settings),
         "input_topic": topics[0],
         "output_topic": topics[1],
-        "batches": str(folder / BATCHES),
+        "batches": str(folder / BATCHES_FILE),
         "target": str(folder / "harvest"),
         **config.kind.tuples(config.own),
     }

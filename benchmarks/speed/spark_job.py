@@ -16,7 +16,7 @@ import psutil
 from benchmarks.figure import BenchmarkFigure, summarise
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
-from faultline.engines.supervisor_journal import last_words
+from faultline.engines.supervisor_journal import exit_reason
 from faultline.installation.cds_archive import archive_here
 from faultline.installation.java import find_java
 from faultline.installation.spark import spark_submit
@@ -70,7 +70,7 @@ def run_job(settings: Settings, command: Sequence[str], folder: Path) -> Cost:
     seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode != 0:
         raise InfrastructureError(
-            f"{command[0]}: ended with status {process.returncode}: {last_words(log, ENGINE.error_line)}"
+            f"{command[0]}: ended with status {process.returncode}: {exit_reason(log, ENGINE.error_line)}"
         )
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Cost(seconds, cpu, peak / 1e6)

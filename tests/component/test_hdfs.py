@@ -135,7 +135,7 @@ def test_a_cycle_that_began_is_seen_at_the_first_look(theirs: OthersHdfs, tmp_pa
     client(theirs).put(f"{made}/", there.path, recursive=True)
     progress = CheckpointProgress(tmp_path / "here", tmp_path / "none", there)
     at = progress.await_cycle("checkpoint", 0, time.monotonic_ns() + 10**9)
-    assert at == (there / "commits" / "0").changed_ms() * 1_000_000 == progress.last_commit_ns()
+    assert at == (there / "commits" / "0").modified_ms() * 1_000_000 == progress.last_commit_ns()
     assert progress.await_cycle("checkpoint", at + 1, time.monotonic_ns() + 10**8) is None
     # As `drain_limit_s` asks: for what there is, and no more.
     assert CheckpointProgress(tmp_path / "new", tmp_path / "none", there).await_cycle("checkpoint", 0, 0) == at

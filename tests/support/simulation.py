@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from faultline.engines.ground_truth.engine import ENGINE
-from faultline.engines.ground_truth.scripted_run import MS, NS, Ints, RunSpec, ScriptedTimeline, lay_out
+from faultline.engines.ground_truth.scripted_run import MS, NS, Ints, RunSpec, ScriptedTimeline, build_timeline
 from faultline.engines.ground_truth.traces import METHODS, launched, loaded
 from faultline.engines.protocol import Commit, EngineEvent, ProcessRun, Traces
 from faultline.experiment.common_parameters import RECOVERED_WITHIN
@@ -150,7 +150,7 @@ class Simulated:
         primer = PRIMER * self.run.partitions
         n = primer + len(self.due_ms)
         final, outputs = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64)
-        for number, treatment in self.course.treated.items():
+        for number, treatment in self.course.treatments.items():
             outputs[primer + number] = treatment.copies
             final[primer + number] = treatment.counted if treatment.copies else 0
         return {
@@ -179,11 +179,11 @@ def simulate(script: Script, run: RunSpec, seed: int, later_s: Sequence[float] =
     late = iter(random.integers(0, LATEST_MS * MS, size=64 * (1 + len(later_s))).tolist())
     planned = [] if run.fault_at_ns is None else [run.fault_at_ns, *(round(at * NS) for at in later_s)]
     kills = [at + next(late) for at in planned]
-    course = lay_out(script, run, kills)
+    course = build_timeline(script, run, kills)
     due_ms = (T0_WALL_NS + course.due_ns) // MS
     jitter = random.integers(0, LATEST_MS * MS, size=len(course.due_ns))
     emit_ms = (T0_WALL_NS + course.emit_ns + jitter) // MS
-    for number, treatment in course.treated.items():
+    for number, treatment in course.treatments.items():
         if not treatment.copies:
             emit_ms[number] = -1
     commits = [Commit(0, 0, T0_WALL_NS - 2 * NS, T0_WALL_NS - NS, _ends(0, run.partitions))]

@@ -61,7 +61,7 @@ from faultline.system.files import write_private
 from faultline.system.kafka import kafka_client
 from faultline.system.secrets import read_secrets
 from faultline.system.settings import load_settings
-from faultline.engines.spark.settings import AUTHENTICATED
+from faultline.engines.spark.settings import AUTHENTICATION
 
 settings = load_settings()
 there, folder, shared = settings.endpoints, settings.home / "of-a-target", settings.results / "shared"

@@ -23,8 +23,8 @@ from faultline.engines.protocol import Commit, EngineEvent, Traces
 from faultline.engines.spark.driver_log import parse_driver_log
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.executor_log import ExecutorEvents, parse_executor_log
-from faultline.engines.spark.traces import drivers_logged, executors_logged, sampled
-from faultline.engines.supervisor_journal import epochs_of, lives_of
+from faultline.engines.spark.traces import events_of_driver_logs, events_of_executor_logs, events_of_samples
+from faultline.engines.supervisor_journal import epochs_of, process_runs_of
 from faultline.records.judge.end import limits_of
 from faultline.records.judge.signals import TopicSchedule, bins_of_batches
 from faultline.records.judge.timeline import FaultEvidence
@@ -216,8 +216,8 @@ class Synthetic(Left):
         traces = Traces(
             method="batch",
             commits=tuple(self.commits),
-            seen=(*sampled(samples), *self.logged()),
-            lives=lives_of(self.supervisor),
+            events=(*events_of_samples(samples), *self.logged()),
+            process_runs=process_runs_of(self.supervisor),
             epochs=epochs_of(self.supervisor),
         )
         return FaultEvidence(
@@ -252,7 +252,10 @@ class Synthetic(Left):
             tuple(sorted((x for one in parsed for x in one.loads), key=lambda x: x.wall_ns)),
             tuple(sorted((x for one in parsed for x in one.snapshots), key=lambda x: x.wall_ns)),
         )
-        return [*executors_logged(log), *drivers_logged(parse_driver_log(self.driver_log, "driver-0.log"))]
+        return [
+            *events_of_executor_logs(log),
+            *events_of_driver_logs(parse_driver_log(self.driver_log, "driver-0.log")),
+        ]
 
     def write(self, results: Path) -> Path:
         """Writes the attempt under `results`/attempts and returns its directory."""

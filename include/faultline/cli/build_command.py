@@ -30,7 +30,7 @@ def add(
     from importlib.metadata import version
 
     from faultline.engines.spark.conf_rules import check_settings
-    from faultline.engines.spark.distributions import distributions, examined, keep, read_conf
+    from faultline.engines.spark.distributions import distributions, inspect_distribution, read_conf, register
     from faultline.installation.supervisord import Supervisor
     from faultline.system.errors import ConfigError
     from faultline.system.locks import MachineLock
@@ -41,9 +41,9 @@ def add(
         raise ConfigError(f"{name}: an experiment is measured ({holder.text}); add it when that is over")
     told = {} if conf is None else read_conf(conf)
     check_settings(told, "--conf")
-    made = examined(settings, name, spark_home, java, told, version("pyspark"))
+    made = inspect_distribution(settings, name, spark_home, java, told, version("pyspark"))
     before = distributions(settings).get(name)
-    keep(settings, made)
+    register(settings, made)
     say(f"{name}: Spark {made.version} in {made.spark_home}, jars {made.sha256[:12]}, Python {made.python}")
     supervisor = Supervisor(settings)
     if supervisor.running():
@@ -75,7 +75,7 @@ def show() -> None:
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="Build to unregister; its folder is kept.")]) -> None:
     """Unregister a build and stop its master and workers. Records are kept."""
-    from faultline.engines.spark.distributions import forget
+    from faultline.engines.spark.distributions import unregister
     from faultline.installation.supervisord import Supervisor
     from faultline.system.errors import ConfigError
     from faultline.system.locks import MachineLock
@@ -84,7 +84,7 @@ def remove(name: Annotated[str, typer.Argument(help="Build to unregister; its fo
     settings = load_settings()
     if (holder := MachineLock(settings.machine).holder()) and holder.own:
         raise ConfigError(f"{name}: an experiment is measured ({holder.text}); remove it when that is over")
-    gone = forget(settings, name)
+    gone = unregister(settings, name)
     if Supervisor(settings).running():
         _stop(settings, gone)
     say(f"{name} is forgotten; {gone.spark_home} stays")

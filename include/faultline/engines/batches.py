@@ -15,19 +15,19 @@ from faultline.experiment.attempt import write_json
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 
-BATCHES = "batches.json"
+BATCHES_FILE = "batches.json"
 
 
 def write_batches(folder: Path, commits: Sequence[Commit], *, method: str, reached: Offsets) -> None:
     """Writes the file into the folder of an attempt. Raises InfrastructureError when there is no commit."""
     if not commits:
         raise InfrastructureError(f"{folder.name}: the checkpoint holds no committed batch; clear the whole run")
-    write_json(folder / BATCHES, batches_document(commits, method=method, reached=reached))
+    write_json(folder / BATCHES_FILE, batches_document(commits, method=method, reached=reached))
 
 
 def batches_document(commits: Iterable[Commit], *, method: str, reached: Offsets) -> dict[str, Any]:
     """The content of the file."""
-    return {"method": method, "batches": [_line(commit) for commit in commits], "reached": dict(reached)}
+    return {"method": method, "batches": [_row(commit) for commit in commits], "reached": dict(reached)}
 
 
 def read_batches(folder: Path) -> tuple[str, tuple[Commit, ...], dict[str, int]]:
@@ -35,13 +35,13 @@ def read_batches(folder: Path) -> tuple[str, tuple[Commit, ...], dict[str, int]]
 
     Raises InfrastructureError when the file is missing or no JSON object.
     """
-    content = read_document(folder / BATCHES)
+    content = read_document(folder / BATCHES_FILE)
     ordered = tuple(sorted(map(_commit, content["batches"]), key=lambda commit: (commit.epoch, commit.number)))
     reached = content.get("reached") or (ordered[-1].ends if ordered else {})
     return str(content["method"]), ordered, offsets_by_partition(reached)
 
 
-def _line(commit: Commit) -> dict[str, Any]:
+def _row(commit: Commit) -> dict[str, Any]:
     return {
         "lineage": commit.epoch,
         "batch": commit.number,

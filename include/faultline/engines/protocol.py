@@ -38,7 +38,7 @@ KINDS = (
 CYCLES = ("checkpoint", "snapshot")
 GRANULARITIES = ("batch", "record")
 # Events that an engine numbers itself run through one row, which stands for a partition.
-ROW = "0"
+NUMBERED_PARTITION = "0"
 
 
 def offsets_by_partition(value: Mapping[Any, Any]) -> dict[str, int]:
@@ -51,7 +51,7 @@ def covers(committed: Offsets, wanted: Offsets) -> bool:
     return all(committed.get(partition, 0) >= offset for partition, offset in wanted.items())
 
 
-def behind(committed: Offsets, wanted: Offsets) -> int:
+def uncommitted_count(committed: Offsets, wanted: Offsets) -> int:
     """How many offsets of `wanted` were not committed, over all partitions."""
     return sum(max(0, offset - committed.get(partition, 0)) for partition, offset in wanted.items())
 
@@ -127,8 +127,8 @@ class Batch:
 
     number: int
     wall_ns: int
-    took_ms: float
-    computed_ms: float | None
+    duration_ms: float
+    compute_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,10 @@ class Traces:
     method: str
     commits: tuple[Commit, ...] = ()
     reached: Offsets = field(default_factory=dict)
-    seen: tuple[EngineEvent, ...] = ()
-    lives: tuple[ProcessRun, ...] = ()
+    events: tuple[EngineEvent, ...] = ()
+    process_runs: tuple[ProcessRun, ...] = ()
     epochs: tuple[StateEpoch, ...] = ()
-    work: tuple[Batch, ...] = ()
+    batches: tuple[Batch, ...] = ()
     totals: tuple[Totals, ...] = ()
     collections: tuple[Collections, ...] = ()
     state_rows: int | None = None
@@ -187,9 +187,9 @@ class Traces:
     late_rows: int = 0
     settings: Mapping[str, str] | None = None
 
-    def of(self, kind: str) -> list[EngineEvent]:
+    def events_of(self, kind: str) -> list[EngineEvent]:
         """What was seen of a kind, in order of time."""
-        return [one for one in self.seen if one.kind == kind]
+        return [one for one in self.events if one.kind == kind]
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class FaultInterval:
         """An instant of another clock's grain before this lies before t0."""
         return self.t0_ns - CLOCK_RESOLUTION_NS
 
-    def holds(self, wall_ns: int | None) -> bool:
+    def contains(self, wall_ns: int | None) -> bool:
         """Whether an instant belongs to the fault: not before t0, and before the next fault."""
         return (
             wall_ns is not None and wall_ns >= self.earliest_ns and (self.until_ns is None or wall_ns < self.until_ns)
@@ -231,7 +231,7 @@ class Capabilities:
     cycles: frozenset[str]
     granularity: frozenset[str]
 
-    def unknown(self) -> list[str]:
+    def unknown_values(self) -> list[str]:
         """What nobody in the house knows of."""
         known = ((self.commit_modes, COMMIT_MODES), (self.cycles, CYCLES), (self.granularity, GRANULARITIES))
         return sorted(one for mine, all_of_them in known for one in mine - set(all_of_them))
@@ -287,7 +287,8 @@ class EvidenceReader(Protocol):
 class Engine(EvidenceReader, Protocol):
     """What runs a workload: asked before a run, while it lasts, and at its end.
 
-    `only_for`: the workloads that nothing else runs; empty for the engine that runs all the rest. `packages`: the
+    `exclusive_workloads`: the workloads that nothing else runs; empty for the default.
+    `packages`: the
     installed distributions that it is made of, whose versions an environment names, and what they are in words.
     `parameters`: of a configuration those that not every engine reads, and this one does. `programs`: the folder of
     the checkout that holds what it runs, None where it runs nothing of a build. `error_line`: matches lines of a
@@ -295,14 +296,14 @@ class Engine(EvidenceReader, Protocol):
     """
 
     name: str
-    only_for: frozenset[str]
+    exclusive_workloads: frozenset[str]
     capabilities: Capabilities
     packages: Mapping[str, str]
     parameters: frozenset[str]
     programs: str | None
     error_line: re.Pattern[str]
 
-    def fixed_settings(self) -> dict[str, str]:
+    def build_settings(self) -> dict[str, str]:
         """Its settings that are alike in every experiment; the label of a build hangs on them."""
 
     def settings(self, config: Configuration) -> dict[str, str]:
@@ -322,16 +323,16 @@ class Engine(EvidenceReader, Protocol):
     def check(self, config: Configuration) -> None:
         """Raises ConfigError, naming the key, for what it can never run here."""
 
-    def another(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
+    def alternate_build(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
         """The build of it that runs an experiment, in words and by its hash; None where that is the installed one."""
 
     def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
         """Where an experiment reaches this installation's services: of an engine there may be several builds."""
 
-    def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
+    def startup_blocker(self, endpoints: Endpoints, config: Configuration) -> str | None:
         """What it lacks to begin at once, in words; None when it lacks nothing."""
 
-    def holds(self, settings: Settings) -> dict[str, Path]:
+    def restart_delays(self, settings: Settings) -> dict[str, Path]:
         """Where a fault holds down those of its embedded services that one can end, by the node that each is."""
 
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
@@ -343,23 +344,23 @@ class Engine(EvidenceReader, Protocol):
     def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
         """The generator with these arguments as a job on the engine's cluster."""
 
-    def starting(self, run: Run) -> Callable[[], None]:
+    def while_starting(self, run: Run) -> Callable[[], None]:
         """What is to be called now and then until all that was primed is committed: it holds back what can wait."""
 
-    def begun(self, run: Run, runtime: Runtime) -> None:
+    def on_ready(self, run: Run, runtime: Runtime) -> None:
         """All that was primed is committed. What hastened the start so far is taken away here, so that processes which
         a fault makes it start again do it as everybody's do."""
 
     def sampler(self, run: Run) -> Sampler:
         """What the recorder asks each second."""
 
-    def guardian(self, run: Run) -> StateGuardian | None:
+    def state_guardian(self, run: Run) -> StateGuardian | None:
         """Who sees to it that lost state stays lost; None where the engine keeps what it should."""
 
     def progress(self, run: Run) -> Progress:
         """How far the workload has come."""
 
-    def live(self, run: Run) -> Callable[[], Traces]:
+    def live_reader(self, run: Run) -> Callable[[], Traces]:
         """Reader of what a run has left so far, in part and before any harvest; each call reads what is new."""
 
     def collect(self, run: Run) -> None:

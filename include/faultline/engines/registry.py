@@ -37,19 +37,19 @@ class Registry:
         self._by_workload: dict[str, Engine] = {}
         files: dict[str, str] = {}
         for file, engine in found.items():
-            if unknown := engine.capabilities.unknown():
+            if unknown := engine.capabilities.unknown_values():
                 raise ValueError(f"{file}: nobody knows the capability {', '.join(unknown)}")
-            claims = [f"workload {name}" for name in sorted(engine.only_for)] or ["rest of the workloads"]
+            claims = [f"workload {name}" for name in sorted(engine.exclusive_workloads)] or ["rest of the workloads"]
             for claim in (f"name {engine.name}", *claims):
                 if claim in files:
                     raise ValueError(f"{file}: the {claim} is taken by {files[claim]}")
                 files[claim] = file
             self.by_name[engine.name] = engine
-            self._by_workload |= dict.fromkeys(engine.only_for, engine)
-        others = [engine for engine in found.values() if not engine.only_for]
+            self._by_workload |= dict.fromkeys(engine.exclusive_workloads, engine)
+        others = [engine for engine in found.values() if not engine.exclusive_workloads]
         if not others:
             raise ValueError(f"{', '.join(found)}: no engine runs the workloads that none of them claims")
-        self.usual = others[0]
+        self.default = others[0]
         # Parameters that not every engine reads.
         self.parameters = frozenset().union(*(engine.parameters for engine in found.values()))
 
@@ -59,7 +59,7 @@ class Registry:
 
     def of_workload(self, workload: str) -> Engine:
         """The engine that has a workload for itself, else the one that runs the rest."""
-        return self._by_workload.get(workload, self.usual)
+        return self._by_workload.get(workload, self.default)
 
     def at(self, plan: AttemptPlan) -> Engine:
         """The engine that a plan names, else its workload. Raises InfrastructureError when it is there no more."""
@@ -69,7 +69,7 @@ class Registry:
         return self.by_name[name]
 
 
-def _found() -> Iterator[tuple[str, Engine]]:
+def _discover_engines() -> Iterator[tuple[str, Engine]]:
     """(file, engine) of each sub-package that offers one."""
     for package in pkgutil.iter_modules(engines.__path__, f"{engines.__name__}."):
         if package.ispkg and find_spec(f"{package.name}.engine") is not None:
@@ -77,5 +77,5 @@ def _found() -> Iterator[tuple[str, Engine]]:
             yield str(module.__file__), module.ENGINE
 
 
-ENGINES = Registry(dict(_found()))
-engine_of, engine_at = ENGINES.of, ENGINES.at
+ENGINES = Registry(dict(_discover_engines()))
+engine_of, engine_of_plan = ENGINES.of, ENGINES.at

@@ -18,11 +18,11 @@ from faultline.system.journal import Journal, Line
 class Runtime:
     """What this machine has for programs on a JVM; the room `installation` knows where.
 
-    `class_data`: the archive of loaded classes, None where there is none.
+    `cds_archive`: the archive of loaded classes, None where there is none.
     """
 
     java_home: Path
-    class_data: Path | None = None
+    cds_archive: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Supervised:
+class SupervisedProgram:
     """A program that the workload supervisor keeps running: when it dies, it starts it again, so often, after
     `restart_delay_s`. 0 times: the engine does that itself."""
 
@@ -52,11 +52,11 @@ class Supervised:
 class Submission:
     """What runs a workload, which goes on while all of these processes do: the end of one ends the others.
 
-    `ends_itself`: its processes look for the attempt's stop file; else they are ended by a signal.
+    `stops_on_request`: its processes look for the attempt's stop file; else they are ended by a signal.
     """
 
-    processes: tuple[Supervised, ...]
-    ends_itself: bool = True
+    processes: tuple[SupervisedProgram, ...]
+    stops_on_request: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class BatchJob:
     run: Run | None = None
 
     @property
-    def of_user(self) -> bool:
+    def is_user_job(self) -> bool:
         """Whether it runs the user's job once more, under the settings and with the jars of the run; never where other
         jobs come after it."""
         return self.run is not None and self.run.attempt.job.is_dir()
@@ -91,12 +91,12 @@ def write_program_configuration(run: Run, by_engine: Mapping[str, Any]) -> Path:
 class Sampler(Protocol):
     """What the recorder takes down of an engine each second.
 
-    `rules`: the roles of the run's processes by their command lines. `heirs`: the role of what a process starts, by the
-    role of that process, where the two differ.
+    `rules`: the roles of the run's processes by their command lines.
+    `child_roles`: the role of what a process starts, by the role of that process, where the two differ.
     """
 
     rules: Sequence[RoleRule]
-    heirs: Mapping[str, str]
+    child_roles: Mapping[str, str]
 
     def sample(self) -> Iterable[Line]:
         """Lines for the recorder's journal, each with its `kind`; none while the engine does not answer."""
@@ -108,7 +108,7 @@ class StateGuardian(Protocol):
     def watch(self, journal: Journal) -> None:
         """One look, several times a second while the workload runs; journals what it did."""
 
-    def driver_died(self, journal: Journal) -> None:
+    def on_driver_exit(self, journal: Journal) -> None:
         """The supervised program has died, and is not started again yet."""
 
 
@@ -116,7 +116,7 @@ class NoSampler:
     """For an engine that is one process below the supervisor, and writes down itself what it does."""
 
     rules: Sequence[RoleRule] = ()
-    heirs: Mapping[str, str] = MappingProxyType({})
+    child_roles: Mapping[str, str] = MappingProxyType({})
 
     def sample(self) -> Iterable[Line]:
         return ()

@@ -10,11 +10,11 @@ from pathlib import Path
 from faultline.engines.protocol import EngineEvent, ProcessRun, StateEpoch, Traces, VictimGroup
 from faultline.system.journal import Line, events
 
-FILE = "supervisor.jsonl"
+SUPERVISOR_JOURNAL = "supervisor.jsonl"
 DRIVER = "driver"
 
 
-def lives_of(lines: Iterable[Line], role: str = DRIVER) -> tuple[ProcessRun, ...]:
+def process_runs_of(lines: Iterable[Line], role: str = DRIVER) -> tuple[ProcessRun, ...]:
     """Every life of a process, in the order in which they began or, where that was not noted, ended."""
     found: list[ProcessRun] = []
     # Journals of before there were several tell of the driver alone.
@@ -40,11 +40,11 @@ def epochs_of(lines: Iterable[Line]) -> tuple[StateEpoch, ...]:
 
 def driver_exited(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """The first end of a life in the time of the fault, as the supervisor saw it."""
-    for life in traces.lives:
-        if life.ended_ns is not None and hit.span.holds(life.ended_ns):
+    for life in traces.process_runs:
+        if life.ended_ns is not None and hit.span.contains(life.ended_ns):
             number = life.incarnation
             return EngineEvent(
-                "lost", "driver", f"driver-{number}", life.ended_ns, FILE, f"exit of incarnation {number}"
+                "lost", "driver", f"driver-{number}", life.ended_ns, SUPERVISOR_JOURNAL, f"exit of incarnation {number}"
             )
     return None
 
@@ -55,11 +55,11 @@ def driver_exited(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
 # What Python writes above a traceback, and the line below one that says what was raised, in a log of several processes:
 # one of Python inside a worker stands there beside the driver's own, which is about the worker's.
 _TRACEBACK = "Traceback (most recent call last):"
-_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b")
-_LONGEST = 300
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b")
+_MAX_LENGTH = 300
 
 
-def last_words(log: Path, telling: re.Pattern[str]) -> str:
+def exit_reason(log: Path, telling: re.Pattern[str]) -> str:
     """The line that says most: what Python raised last, else the last that the pattern matches, else the last error,
     warning or line."""
     try:
@@ -68,8 +68,8 @@ def last_words(log: Path, telling: re.Pattern[str]) -> str:
         return "(no log)"
     last = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=len(lines))
     # The first: what a JVM logs as it ends comes after it.
-    raised = [line for line in lines[last:] if _RAISED.match(line) and _TRACEBACK not in line][:1]
+    raised = [line for line in lines[last:] if _EXCEPTION.match(line) and _TRACEBACK not in line][:1]
     told = [line for line in lines if telling.search(line)]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
     warnings = [line for line in lines if " WARN " in line]
-    return (raised or told or errors or warnings or lines or ["(empty)"])[-1][:_LONGEST]
+    return (raised or told or errors or warnings or lines or ["(empty)"])[-1][:_MAX_LENGTH]

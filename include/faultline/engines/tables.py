@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from faultline.engines.protocol import ROW
+from faultline.engines.protocol import NUMBERED_PARTITION
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import unwritable
 
@@ -79,9 +79,9 @@ def tuples(batches: Iterable[Mapping[str, Any]]) -> pa.Table:
     Of the first batch that is known nobody knows how large it was, unless it is batch 0: it has no row.
     """
     rows, ordered = [], sorted(batches, key=lambda one: int(one["batch"]))
-    before = int(ordered[0]["end_offsets"][ROW]) if ordered and ordered[0]["batch"] else 0
+    before = int(ordered[0]["end_offsets"][NUMBERED_PARTITION]) if ordered and ordered[0]["batch"] else 0
     for batch in ordered:
-        end = int(batch["end_offsets"][ROW])
+        end = int(batch["end_offsets"][NUMBERED_PARTITION])
         if end > before:
             planned, committed = int(batch["planned_wall_ns"]) // MS, int(batch["committed_wall_ns"]) // MS
             rows.append((0, int(batch["batch"]), planned, committed, False, end - before))

@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from faultline.engines.spark.distributions import those_that_are_known
+from faultline.engines.spark.distributions import readable_distributions
 from faultline.installation.airflow import airflow_services
 from faultline.installation.hosts.layout import folder_of, found
 from faultline.installation.hosts.namespace_host import first_process
@@ -30,7 +30,7 @@ def data_services(settings: Settings, java: Path, instance: str) -> list[Service
     """Kafka, the Spark master and the workers, of the `up` that is known as `instance`; those of other builds of Spark
     that are registered, too."""
     # One that is gone keeps nothing else from starting; whoever asks for it is told.
-    there = [own for own in those_that_are_known(settings).values() if own.spark_home.is_dir()]
+    there = [own for own in readable_distributions(settings).values() if own.spark_home.is_dir()]
     builds = [one for own in there for one in spark_services(settings, instance, own)]
     own = [kafka_service(settings, java, instance), *spark_services(settings, instance)]
     return [*host_services(settings), *own, *builds]

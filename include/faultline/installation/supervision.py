@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
+from faultline.engines.spark.distributions import Distribution, assign_ports, distributions
 from faultline.experiment.attempt import open_attempts, unhealed_attempts, unhealed_text
 from faultline.installation.airflow import airflow_environment, choose_database, write_airflow_home
 from faultline.installation.hosts.layout import choose_hosts
@@ -248,7 +248,7 @@ def _claim_ports(
     write_json(settings.home / "ports.json", usual)
     moved = {build.name: {name: chosen[f"{name}@{build.name}"] for name in build.ports} for build in builds}
     if any(moved[build.name] != dict(build.ports) for build in builds):
-        keep_ports(settings, moved)
+        assign_ports(settings, moved)
     return replace(settings, ports=usual)
 
 

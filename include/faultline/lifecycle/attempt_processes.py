@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from fault.action import Daemon, DaemonContext
-from faultline.engines.registry import engine_at
-from faultline.engines.supervisor_journal import last_words
+from faultline.engines.registry import engine_of_plan
+from faultline.engines.supervisor_journal import exit_reason
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.prerequisites import Companion
 from faultline.experiment.run import Run
@@ -105,7 +105,7 @@ def workload_trouble(run: Run, entry: LedgerEntry | None) -> str | None:
 
 def _last_words_of(run: Run, end: Line) -> str:
     log = run.attempt.engine_logs / f"{end['role']}-{end['incarnation']}.log"
-    return f"the last words of {log.name}: {last_words(log, engine_at(run.plan).error_line)}"
+    return f"the last words of {log.name}: {exit_reason(log, engine_of_plan(run.plan).error_line)}"
 
 
 def spawn(

@@ -25,7 +25,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 
 # The folder of the checkout that holds them: a build is of the engine that runs what no other has for itself.
-PROGRAMS = str(ENGINES.usual.programs)
+PROGRAMS = str(ENGINES.default.programs)
 GIT_S = 60.0
 
 

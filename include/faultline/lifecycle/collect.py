@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fault.identity import KAFKA_HOST
-from faultline.engines.batches import BATCHES, read_batches
-from faultline.engines.protocol import behind
-from faultline.engines.registry import engine_at
+from faultline.engines.batches import BATCHES_FILE, read_batches
+from faultline.engines.protocol import uncommitted_count
+from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.run import Run
@@ -34,7 +34,7 @@ def gather(run: Run) -> Path:
     Repeating it gives the same: it only reads what the run left.
     """
     attempt, plan = run.attempt, run.plan
-    engine_at(plan).collect(run)
+    engine_of_plan(plan).collect(run)
     copy_service_starts(attempt, run.settings)
     fetch_recordings(run)
     configuration = attempt.folder / "harvest_config.json"
@@ -45,7 +45,7 @@ def gather(run: Run) -> Path:
             "kafka_options": kafka_options(run.there),
             "input_topic": plan.topics["input"].name,
             "output_topic": plan.topics["output"].name,
-            "batches": str(attempt.folder / BATCHES),
+            "batches": str(attempt.folder / BATCHES_FILE),
             "target": str(attempt.harvest),
             "undrained": _undrained(attempt),
             **({AHEAD: broker_ahead_ms(attempt)} if plan.stamped_by_broker else {}),
@@ -59,7 +59,7 @@ def gather(run: Run) -> Path:
 def _undrained(attempt: Attempt) -> int:
     """Offsets of the input that were not committed; 0 where the generator did not tell how many there are."""
     done = seen(attempt.generator_journal, event="done")
-    return behind(read_batches(attempt.folder)[2], done["end_offsets"]) if done else 0
+    return uncommitted_count(read_batches(attempt.folder)[2], done["end_offsets"]) if done else 0
 
 
 def require_whole(plan: AttemptPlan) -> None:
@@ -134,5 +134,5 @@ def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
 
 def remove_working_data(run: Run) -> None:
     """Removes what the run made outside its raw files."""
-    engine_at(run.plan).discard(run)
+    engine_of_plan(run.plan).discard(run)
     shutil.rmtree(run.attempt.scratch, ignore_errors=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from faultline.engines.protocol import Engine, Progress
-from faultline.engines.registry import engine_at
+from faultline.engines.registry import engine_of_plan
 from faultline.engines.runtime import BatchJob, Program, Runtime
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import read_plan
@@ -55,7 +55,7 @@ class RunContext(Run):
 
     @cached_property
     def engine(self) -> Engine:
-        return engine_at(self.plan)
+        return engine_of_plan(self.plan)
 
     @cached_property
     def progress(self) -> Progress:

@@ -36,7 +36,7 @@ def describe(settings: Settings, config: Configuration, java: str, build: Build 
     cores = os.cpu_count() or 1
     another, elsewhere = None, config.target != EMBEDDED
     with contextlib.suppress(ConfigError):  # of a list that cannot be read: the refusal says so
-        another = engine_of(config).another(settings, config)
+        another = engine_of(config).alternate_build(settings, config)
     known = versions(settings, java)
     if elsewhere:
         del known["kafka"]
@@ -87,7 +87,7 @@ def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
         with contextlib.suppress(ConfigError):
             files |= {str(path): path for path in config.kind.files(config.own).values()}
         with contextlib.suppress(ConfigError):
-            if (another := engine_of(config).another(load_settings(), config)) is not None:
+            if (another := engine_of(config).alternate_build(load_settings(), config)) is not None:
                 builds |= {f"build {another[0]}": another[1]}
         if config.data is not None:
             with contextlib.suppress(InputError):
@@ -105,12 +105,12 @@ def default_build(
     the user's, which is under test as the programs are.
     """
     own = dict(sorted(build.spec.settings.items())) if build else {}
-    known, usual = versions(settings, java), ENGINES.usual
+    known, usual = versions(settings, java), ENGINES.default
     engine = {name: known[name] for name in (*usual.packages, "kafka", "java")}
     content = json.dumps(
         [
             engine,
-            usual.fixed_settings() | own,
+            usual.build_settings() | own,
             kafka_conf(settings),
             usual.program_hashes(build.programs if build else settings.root / str(usual.programs)),
             *([job] if job else []),

@@ -27,7 +27,7 @@ from fault.injector import FaultOutcome, Injector, Settlement
 from fault.plan import WAIT_INTERVALS, PlannedFault
 from fault.registry import ACTIONS
 from faultline.engines.protocol import Progress
-from faultline.engines.registry import engine_at
+from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.run import run_of
 from faultline.lifecycle.ending.undo_replay import Terminated, Terminations, as_line
@@ -336,7 +336,7 @@ def build(assignment: SchedulerInput, directory: Path) -> FaultScheduler:
         directory,
         injector=injector,
         offsets=KafkaEndOffsets(assignment.bootstrap, assignment.input_topic),
-        progress=engine_at(run.plan).progress(run),
+        progress=engine_of_plan(run.plan).progress(run),
         clocks=injector.clock_offsets,
         window_lock=assignment.window_lock,
     )

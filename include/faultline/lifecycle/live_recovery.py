@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from faultline.engines.protocol import Traces
-from faultline.engines.registry import engine_at
+from faultline.engines.registry import engine_of_plan
 from faultline.experiment.run import Run
 from faultline.lifecycle.progress import act_text
 from faultline.records.judge.journals import InjectedFault, read_conductor
@@ -70,8 +70,8 @@ class RecoveryWatch:
 
     def __init__(self, run: Run) -> None:
         self._plan = run.plan
-        self._engine = engine_at(run.plan)
-        self._traces = self._engine.live(run)
+        self._engine = engine_of_plan(run.plan)
+        self._traces = self._engine.live_reader(run)
         self._conductor = JournalReader(run.attempt.conductor_journal)
         self._lines: list[Line] = []
         self._reported: set[int] = set()

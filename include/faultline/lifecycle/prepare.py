@@ -127,7 +127,7 @@ def make_attempt(
 def _places(config: Configuration, settings: Settings, engine: Engine, *, elsewhere: bool) -> Places:
     """`elsewhere`: on a target, where the embedded services play no part."""
     mark = instance(settings).get("instance")
-    holds = {} if elsewhere else {"kafka": settings.hold("kafka"), **engine.holds(settings)}
+    holds = {} if elsewhere else {"kafka": settings.hold("kafka"), **engine.restart_delays(settings)}
     return Places(
         window_lock=str(settings.window_lock),
         instance=None if elsewhere else mark,

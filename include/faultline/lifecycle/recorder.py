@@ -20,7 +20,7 @@ from typing import Any
 
 from fault.identity import KAFKA
 from fault.process_sampler import Key, ProcessTable, RoleRule, machine, space_of
-from faultline.engines.registry import engine_at
+from faultline.engines.registry import engine_of_plan
 from faultline.engines.runtime import Sampler
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import AttemptPlan
@@ -48,7 +48,7 @@ def roles_here(plan: AttemptPlan, sampler: Sampler) -> ProcessTable:
     kafka = [] if instance is None else [RoleRule("kafka", KAFKA.main, instance_option(instance))]
     # What runs on other hosts is counted there.
     apart = bool(plan.endpoints.hosts)
-    heirs = {"supervisor": "driver", **sampler.heirs}
+    heirs = {"supervisor": "driver", **sampler.child_roles}
     return ProcessTable([*sampler.rules, *kafka], heirs, again_s=LONGEST_HOLD_S, apart=apart, waiting=ROLES)
 
 
@@ -60,7 +60,7 @@ class Recorder:
         self._run = run
         self._endpoints = plan.endpoints
         self._journal = journal
-        self._engine = engine_at(plan).sampler(run)
+        self._engine = engine_of_plan(plan).sampler(run)
         self._roles = roles_here(plan, self._engine)
         self._keeper = None if places.keeper is None else (places.keeper, SERVICES)
         self._input = KafkaEndOffsets(plan.endpoints.kafka, plan.topics["input"].name)
@@ -75,7 +75,7 @@ class Recorder:
         if self._endpoints.hosts:
             from faultline.lifecycle.hosts import recordings  # the SSH library takes its time
 
-            rules, heirs = self._engine.rules, self._engine.heirs
+            rules, heirs = self._engine.rules, self._engine.child_roles
             longest_s = self._run.plan.window_s + recordings.MARGIN_S
             recordings.begin(
                 self._run, rules, heirs, again_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append

@@ -138,7 +138,11 @@ def await_services(run: RunContext) -> None:
     def ready() -> bool:
         nonlocal lacking
         supervisor.start_given_up()
-        lacking = run.engine.ready(endpoints, run.config) if kafka_ready(endpoints.kafka, logins) else "Kafka is away"
+        lacking = (
+            run.engine.startup_blocker(endpoints, run.config)
+            if kafka_ready(endpoints.kafka, logins)
+            else "Kafka is away"
+        )
         return lacking is None
 
     wait_until(
@@ -193,14 +197,14 @@ def submit_workload(run: RunContext) -> LedgerEntry:
                 }
                 for one in submission.processes
             ],
-            "ends_itself": submission.ends_itself,
+            "ends_itself": submission.stops_on_request,
         },
     )
     start_fault_daemons(run)
     for companion in plan.companions:
         start_companion(run, companion)
     entry = _fill(run, plan.filling) if plan.filling else _prime(run)
-    run.engine.begun(run, run.runtime)
+    run.engine.on_ready(run, run.runtime)
     return entry
 
 
@@ -248,7 +252,7 @@ def _start_supervisor(attempt: Attempt, settings: Settings) -> LedgerEntry:
 def _await_commit(
     run: RunContext, entry: LedgerEntry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
 ) -> None:
-    attempt, starting = run.attempt, run.engine.starting(run)
+    attempt, starting = run.attempt, run.engine.while_starting(run)
     cancelled = seldom(run.hooks.cancelled, CANCELLED_CHECK_S)
 
     def look() -> bool:

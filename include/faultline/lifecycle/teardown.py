@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from faultline.engines.registry import engine_at
+from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.run import Run
 from faultline.installation.kafka import delete_own_topics
@@ -132,7 +132,7 @@ def _free(run: Run, delete_topics: Callable[[list[str]], None]) -> list[str]:
     for folder in (attempt.harvest, attempt.folder):
         sync_files(folder)
     if ran_through and not harvested:
-        engine_at(run.plan).keep_logs(run)
+        engine_of_plan(run.plan).keep_logs(run)
         return []
     topics = [] if order.keep_topics else [topic.name for topic in run.plan.topics.values()]
     # Where the target is reached today: its address may have changed since.

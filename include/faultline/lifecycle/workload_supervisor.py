@@ -27,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from faultline.engines.registry import engine_at
+from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.run import Run, run_of
 from faultline.system.journal import Journal
@@ -61,7 +61,7 @@ class WorkloadSupervisor:
         self._attempt = run.attempt
         self._kept = [_Kept(one) for one in specification["processes"]]
         self._ends_itself = bool(specification["ends_itself"])
-        self._guardian = engine_at(run.plan).guardian(run)
+        self._guardian = engine_of_plan(run.plan).state_guardian(run)
         self._stop = threading.Event()
         # Those that have ended; None: stop() was called.
         self._ended: queue.SimpleQueue[_Kept | None] = queue.SimpleQueue()
@@ -119,7 +119,7 @@ class WorkloadSupervisor:
         if not self._attempt.gate.exists():
             return False
         if self._guardian is not None:
-            self._guardian.driver_died(journal)
+            self._guardian.on_driver_exit(journal)
         if ended.incarnation >= ended.max_restarts:
             return False
         journal.write("restart", role=ended.role, delay_s=ended.restart_delay_s)

@@ -18,7 +18,7 @@ from faultline.engines.spark import checkpoint, state_epochs
 from faultline.engines.spark import shared_storage as throwaway
 from faultline.engines.spark.checkpoint import read_offsets, state_document
 from faultline.engines.spark.progress import CheckpointProgress, await_cycle
-from faultline.engines.spark.state_epochs import StateEpochManager, lineage_files
+from faultline.engines.spark.state_epochs import StateEpochManager, control_files
 from faultline.experiment.attempt import Attempt
 from faultline.system.journal import Journal, read_journal, write_lines
 
@@ -147,7 +147,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     folder = tmp_path / "20261121T061500Z-3fa9c1"
     folder.mkdir()
     (tmp_path / "ram").mkdir()
-    monkeypatch.setattr(throwaway, "RAM", tmp_path / "ram")
+    monkeypatch.setattr(throwaway, "RAM_DISK", tmp_path / "ram")
     return Attempt(folder)
 
 
@@ -177,7 +177,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def control(attempt: Attempt) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(lineage_files(attempt)["control"].read_text())
+    value: dict[str, Any] = json.loads(control_files(attempt)["control"].read_text())
     return value
 
 
@@ -193,12 +193,12 @@ def test_a_lost_executor_ends_the_lineage_once_the_query_has_stopped(
         assert control(attempt) == {"lineage": 0, "stop": True}
         keeper.watch(journal)
         assert keeper.lineage == 0, "the query has not stopped yet, its checkpoint is still in use"
-        lineage_files(attempt)["stopped"].write_text("0")
+        control_files(attempt)["stopped"].write_text("0")
         keeper.watch(journal)
         assert control(attempt) == {"lineage": 1, "stop": False}
         keeper.watch(journal)
         assert control(attempt) == {"lineage": 1, "stop": False}, "one loss ends one lineage"
-    assert not (throwaway.make_throwaway(attempt) / "lineage-0").exists()
+    assert not (throwaway.make_ephemeral_checkpoint(attempt) / "lineage-0").exists()
     assert [line["lineage"] for line in read_journal(attempt.supervisor_journal)] == [1]
 
     fresh = attempt.checkpoint.resolve()
@@ -220,7 +220,7 @@ def test_what_one_fault_took_ends_one_lineage_however_late_it_is_noticed(
         keeper.watch(journal)
         driver.lost = ["1", "2"]  # noticed while the query stops
         keeper.watch(journal)
-        lineage_files(attempt)["stopped"].write_text("0")
+        control_files(attempt)["stopped"].write_text("0")
         driver.lost = ["1", "2", "3"]  # noticed just as the next lineage begins
         keeper.watch(journal)
         keeper.watch(journal)
@@ -230,7 +230,7 @@ def test_what_one_fault_took_ends_one_lineage_however_late_it_is_noticed(
 
 def test_a_lineage_that_found_nothing_new_has_reached_its_start(attempt: Attempt, keeper: StateEpochManager) -> None:
     with Journal(attempt.supervisor_journal) as journal:
-        keeper.driver_died(journal)
+        keeper.on_driver_exit(journal)
     write_start(attempt.checkpoint.resolve(), 25)
     assert checkpoint.latest_offsets(attempt.checkpoint) == {"0": 25}
     assert CheckpointProgress(attempt.checkpoint, attempt.listener_journal).committed() == {"0": 25}
@@ -238,8 +238,8 @@ def test_a_lineage_that_found_nothing_new_has_reached_its_start(attempt: Attempt
 
 def test_a_dead_driver_ends_the_lineage_at_once(attempt: Attempt, keeper: StateEpochManager) -> None:
     with Journal(attempt.supervisor_journal) as journal:
-        keeper.driver_died(journal)
-        keeper.driver_died(journal)
+        keeper.on_driver_exit(journal)
+        keeper.on_driver_exit(journal)
     assert keeper.lineage == 2
     assert sorted(path.name for path in attempt.lineages.iterdir()) == ["0", "1"]
     assert checkpoint.commits_of(attempt.checkpoint, attempt.lineages) == []

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.engines.runtime import Runtime
-from faultline.engines.spark.conf_rules import CHANGELOG, KNOWN, check_conf, known_settings, megabytes
-from faultline.engines.spark.settings import NEXMARK_SETTINGS, decided_settings, jvms, workload_settings
+from faultline.engines.spark.conf_rules import CHANGELOG, KNOWN_SETTINGS_FILE, check_conf, known_settings, megabytes
+from faultline.engines.spark.settings import NEXMARK_SETTINGS, jvms, reserved_names, workload_settings
 from faultline.engines.spark.submission import SparkProgram, submit
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import PlannedEngine
@@ -123,7 +123,7 @@ def test_what_cannot_be_given_is_refused_with_the_remedy(values: dict[str, Any],
 
 
 def test_whatever_the_measuring_sets_itself_is_refused_or_may_be_varied_on_purpose() -> None:
-    for name in sorted(decided_settings(parse_configuration({"fault": "none"}))):
+    for name in sorted(reserved_names(parse_configuration({"fault": "none"}))):
         try:
             check_conf(parse_configuration({"fault": "none", f"spark_conf.{name}": "1g"}))
         except ConfigError as error:
@@ -150,7 +150,7 @@ def test_spark_knows_its_settings_and_their_kinds() -> None:
     assert len(known) > 800 and known["spark.executor.memory"].startswith("a size")
     kinds = {"spark.sql.adaptive.enabled": "true or false", "spark.sql.shuffle.partitions": "a whole number"}
     assert kinds.items() <= known.items()
-    made_from = json.loads(KNOWN.read_text())["pyspark"]
+    made_from = json.loads(KNOWN_SETTINGS_FILE.read_text())["pyspark"]
     assert made_from == version("pyspark"), "run .faultline/venv/bin/python scripts/spark_settings.py"
 
 

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from faultline.engines.spark import distributions as own
-from faultline.engines.spark.distributions import Distribution, distribution, distributions, examined, keep
+from faultline.engines.spark.distributions import (
+    Distribution,
+    distribution,
+    distributions,
+    inspect_distribution,
+    register,
+)
 from faultline.engines.spark.engine import Spark
 from faultline.engines.spark.settings import spark_environment, workload_settings
 from faultline.experiment.attempt import Attempt
@@ -25,7 +31,7 @@ from tests.support.refusals import refused
 VERSION = "4.2.0"
 WHOLE: dict[str, Any] = {
     "name": "mine", "spark_home": "/spark", "version": VERSION, "sha256": "0", "python": "python", "conf": {},
-    "own_connector": True, "java_home": None, "ports": dict.fromkeys(own.PORTS, 40_000),
+    "has_connector": True, "java_home": None, "ports": dict.fromkeys(own.PORTS, 40_000),
 }  # fmt: skip
 
 
@@ -48,8 +54,8 @@ def spark(folder: Path, version: str = VERSION, *, scala: str = "2.13", connecto
 
 
 def made(settings: Settings, home: Path, name: str = "mine", **more: str) -> Distribution:
-    found = examined(settings, name, home, None, more, VERSION)
-    keep(settings, found)
+    found = inspect_distribution(settings, name, home, None, more, VERSION)
+    register(settings, found)
     return found
 
 
@@ -60,10 +66,10 @@ def test_what_is_registered_is_read_again(settings: Settings, tmp_path: Path) ->
     assert distribution(settings, None) is None and distribution(settings, "other") == second
     assert len({*first.ports.values(), *second.ports.values()}) == 12, "each has ports of its own"
     assert made(settings, tmp_path / "a", **{"spark.x": "2"}).ports == first.ports, "and keeps them"
-    own.forget(settings, "mine")
+    own.unregister(settings, "mine")
     assert distributions(settings) == {"other": second}
     with pytest.raises(ConfigError, match="NAME: no Spark build is called 'mine'"):
-        own.forget(settings, "mine")
+        own.unregister(settings, "mine")
 
 
 def test_a_build_that_is_gone_or_changed_is_refused(settings: Settings, tmp_path: Path) -> None:
@@ -93,7 +99,7 @@ def test_what_cannot_be_run_is_refused_with_the_option_named(settings: Settings,
     ]
     for name, home, java, said in cases:
         with pytest.raises(ConfigError, match=said):
-            examined(settings, name, home, java, {}, VERSION)
+            inspect_distribution(settings, name, home, java, {}, VERSION)
     assert distributions(settings) == {}
 
 
@@ -107,13 +113,13 @@ def test_a_broken_list_is_named_by_who_needs_it_and_stops_nothing_else(settings:
     settings.home.mkdir()
     (settings.home / own.FILE).write_text(text if isinstance(text, str) else json.dumps(text))
     engine, plain, said = Spark(), parse_configuration({}), list[str]()
-    assert engine.endpoints(settings, plain) == settings.endpoints and engine.another(settings, plain) is None
-    assert len(engine.holds(settings)) == 2 and len(data_services(settings, Path("/java"), "i")) == 4
+    assert engine.endpoints(settings, plain) == settings.endpoints and engine.alternate_build(settings, plain) is None
+    assert len(engine.restart_delays(settings)) == 2 and len(data_services(settings, Path("/java"), "i")) == 4
     _claim_ports(settings, {}, said.append)
     assert any(f"started: {settings.home / own.FILE}: is no list of Spark builds" in line for line in said)
     for asks in (
         lambda: engine.endpoints(settings, parse_configuration({"spark_build": "mine"})),
-        lambda: own.forget(settings, "mine"),
+        lambda: own.unregister(settings, "mine"),
     ):
         with refused(f"{settings.home / own.FILE}: is no list of Spark builds (", "; delete it, and add them anew"):
             asks()
@@ -155,7 +161,7 @@ def test_an_experiment_names_a_build_or_the_installed_one(settings: Settings, tm
     with pytest.raises(ConfigError, match="spark_build: no Spark build is called 'mina'; did you mean mine"):
         engine.endpoints(settings, parse_configuration({"spark_build": "mina"}))
     workers = {f"spark-worker-{number}{build}" for number in (1, 2) for build in ("", "@mine")}
-    assert {path.stem for path in engine.holds(settings).values()} == workers
+    assert {path.stem for path in engine.restart_delays(settings).values()} == workers
 
 
 def test_it_is_submitted_with_its_own_home_python_and_settings(settings: Settings, tmp_path: Path) -> None:

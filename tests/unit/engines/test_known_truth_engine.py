@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.engines.ground_truth.process_run import Arrival, Incarnation
-from faultline.engines.ground_truth.scripted_run import MS, NS, RunSpec, ScriptedTimeline, lay_out
-from faultline.engines.ground_truth.traces import Ends, Restored
+from faultline.engines.ground_truth.scripted_run import MS, NS, RunSpec, ScriptedTimeline, build_timeline
+from faultline.engines.ground_truth.traces import Ends, RestoredState
 from faultline.experiment.workloads.known_truth_script import Script
 from faultline.system.errors import InfrastructureError
 
@@ -81,17 +81,17 @@ class World:
     def say(self, message: str) -> None:
         pass
 
-    def restored(self) -> Restored:
+    def restored(self) -> RestoredState:
         if not self.commits:
-            return Restored()
+            return RestoredState()
         batch = max(self.commits)
-        return Restored(batch, self.commits[batch][1], self.plans[batch][2])
+        return RestoredState(batch, self.commits[batch][1], self.plans[batch][2])
 
 
 class Reader:
     """One engine's view of the world's topics."""
 
-    def __init__(self, world: World, restored: Restored) -> None:
+    def __init__(self, world: World, restored: RestoredState) -> None:
         self._world = world
         self._from = {p: (restored.ends or {}).get(p, 0) for p in range(world.partitions)}
         self._next = 0
@@ -117,7 +117,7 @@ def incarnate(
     def ends() -> int | None:
         return load_end if load_end is not None and world.now >= load_end - 300 * MS else None
 
-    laid = partial(lay_out, script, run, kills)
+    laid = partial(build_timeline, script, run, kills)
     engine.follow(laid, T0, ends, stateless=script.nothing_to_load, restarted=bool(kills))
 
 
@@ -125,7 +125,7 @@ def live(
     script: Script, run: RunSpec, *kills_ns: int, restart_ns: int = NS, end_ns: int | None = None
 ) -> tuple[World, ScriptedTimeline]:
     """A whole run: each kill with its restart; the load ends at `end_ns` after T0, or with the schedule."""
-    course = lay_out(script, run, kills_ns, end_ns)
+    course = build_timeline(script, run, kills_ns, end_ns)
     world = World(course, run.partitions)
     until = T0 + max(int(course.emit_ns.max()), course.rows[-1].commit_ns) + NS
     load_end = None if end_ns is None else T0 + end_ns
@@ -206,7 +206,7 @@ def test_counts_stay_exact_over_several_kills_and_a_load_that_ends_early(
     kills = [8 * NS + 400 * MS + sum(apart_ns[:number]) for number in range(len(apart_ns))]
     end_ns = kills[-1] + after_ns
     world, course = live(script, run, *kills, end_ns=end_ns)
-    assert max(course.due_ns) <= end_ns < max(lay_out(script, run, kills).due_ns)
+    assert max(course.due_ns) <= end_ns < max(build_timeline(script, run, kills).due_ns)
     assert len(course.outages) == len(kills)
     assert_survived(world, script, run, course)
 
@@ -217,7 +217,7 @@ def test_a_restart_that_comes_late_does_everything_all_the_same() -> None:
 
 
 def test_a_late_generator_makes_the_engine_late_and_nothing_wrong() -> None:
-    course = lay_out(SCRIPT, dataclasses.replace(RUN, fault_at_s=None), [])
+    course = build_timeline(SCRIPT, dataclasses.replace(RUN, fault_at_s=None), [])
     world = World(course, RUN.partitions)
     stall, end = T0 + 6 * NS, T0 + 9 * NS
     world.input = [(end if stall <= at < end else at, p, o, primer) for at, p, o, primer in world.input]
@@ -228,14 +228,14 @@ def test_a_late_generator_makes_the_engine_late_and_nothing_wrong() -> None:
 
 
 def test_a_primer_after_the_gate_is_an_error() -> None:
-    world = World(lay_out(SCRIPT, RUN, []), RUN.partitions)
+    world = World(build_timeline(SCRIPT, RUN, []), RUN.partitions)
     world.input.insert(2 * PRIMER, (6 * NS, 0, PRIMER, True))
     with pytest.raises(InfrastructureError, match="primer: 0:3 came after the gate"):
         incarnate(world, SCRIPT, RUN, [], until=30 * NS)
 
 
 def test_asked_to_stop_before_the_gate_it_stops() -> None:
-    world = World(lay_out(SCRIPT, RUN, []), RUN.partitions)
-    engine = Incarnation(2, Reader(world, Restored()), world, world, lambda: world.now > 3 * NS, Restored())
+    world = World(build_timeline(SCRIPT, RUN, []), RUN.partitions)
+    engine = Incarnation(2, Reader(world, RestoredState()), world, world, lambda: world.now > 3 * NS, RestoredState())
     assert engine.await_gate(lambda: None) is None
     assert world.commits[0][1] == {0: PRIMER, 1: PRIMER}

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.batches import BATCHES
+from faultline.engines.batches import BATCHES_FILE
 from faultline.engines.ground_truth.engine import ENGINE
-from faultline.engines.ground_truth.traces import FILE, Restored, TraceJournal, commits_of, restore
+from faultline.engines.ground_truth.traces import TRACES_FILE, RestoredState, TraceJournal, commits_of, restore
 from faultline.engines.protocol import Commit, ProcessRun, Traces
 from faultline.engines.spark.engine import ENGINE as SPARK
 from faultline.records.judge.judge import judge
@@ -36,7 +36,7 @@ def until_the_kill(traces: TraceJournal) -> None:
 
 
 def own(folder: Path, incarnation: int, style: str = "batch") -> TraceJournal:
-    return TraceJournal(folder / FILE, incarnation=incarnation, style=style)
+    return TraceJournal(folder / TRACES_FILE, incarnation=incarnation, style=style)
 
 
 def offsets(commits: tuple[Commit, ...]) -> list[tuple[int, dict[str, int]]]:
@@ -44,13 +44,13 @@ def offsets(commits: tuple[Commit, ...]) -> list[tuple[int, dict[str, int]]]:
 
 
 def test_an_incarnation_goes_on_where_the_one_before_it_committed_last(tmp_path: Path) -> None:
-    assert restore(tmp_path / FILE) == Restored()
+    assert restore(tmp_path / TRACES_FILE) == RestoredState()
     until_the_kill(own(tmp_path, 0))
-    assert restore(tmp_path / FILE) == Restored(1, SECOND, FIRST)
+    assert restore(tmp_path / TRACES_FILE) == RestoredState(1, SECOND, FIRST)
     again = own(tmp_path, 1)
-    assert restore(tmp_path / FILE) == Restored(1, SECOND, FIRST)
+    assert restore(tmp_path / TRACES_FILE) == RestoredState(1, SECOND, FIRST)
     again.commit(2, SECOND, THIRD)
-    assert restore(tmp_path / FILE) == Restored(2, THIRD, FIRST)
+    assert restore(tmp_path / TRACES_FILE) == RestoredState(2, THIRD, FIRST)
 
 
 def test_traces_come_back_as_they_were_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,18 +68,20 @@ def test_traces_come_back_as_they_were_left(tmp_path: Path, capsys: pytest.Captu
     write_lines(tmp_path / "supervisor.jsonl", [{"event": name, "incarnation": 0, "wall_ns": at} for name, at in life])
 
     traces = ENGINE.traces(tmp_path)
-    at = {line["event"] + str(line.get("batch", "")): line["wall_ns"] for line in read_journal(tmp_path / FILE)}
+    at = {line["event"] + str(line.get("batch", "")): line["wall_ns"] for line in read_journal(tmp_path / TRACES_FILE)}
     assert traces.method == "rank"
     assert offsets(traces.commits) == [(0, {"0": 3, "1": 3}), (1, {"0": 5, "1": 4}), (2, {"0": 9, "1": 9})]
     instants = [(at[f"planned{number}"], at[f"committed{number}"]) for number in (1, 2)]
     assert [(one.planned_ns, one.committed_ns) for one in traces.commits[1:]] == instants
-    assert [batch.took_ms for batch in traces.work][2] == pytest.approx((at["committed2"] - at["planned2"]) / 1e6)
+    assert [batch.duration_ms for batch in traces.batches][2] == pytest.approx(
+        (at["committed2"] - at["planned2"]) / 1e6
+    )
     assert (traces.reached, traces.state_rows, traces.state_bytes) == ({"0": 9, "1": 9}, 18, 0)
-    assert traces.lives == (ProcessRun(0, 5, 9),)
-    assert [one.process for one in traces.of("task_started")] == 2 * ["driver-0"] + 4 * ["driver-1"]
-    last = reloads(traces.of("state_loaded"), 0, None)[-1]
+    assert traces.process_runs == (ProcessRun(0, 5, 9),)
+    assert [one.process for one in traces.events_of("task_started")] == 2 * ["driver-0"] + 4 * ["driver-1"]
+    last = reloads(traces.events_of("state_loaded"), 0, None)[-1]
     assert (last.store, last.task, last.process) == ("1", "task 1 of batch 2", "driver-1")
-    (task,) = [one for one in traces.of("task_started") if (one.process, one.task) == (last.process, last.task)]
+    (task,) = [one for one in traces.events_of("task_started") if (one.process, one.task) == (last.process, last.task)]
     assert (task.wall_ns, task.source) == (at["launched2"], "traces.jsonl: task 1 of batch 2 launched")
 
 
@@ -89,12 +91,12 @@ def test_a_kill_in_the_middle_of_a_line_loses_that_line_only(
 ) -> None:
     folder = tmp_path_factory.mktemp("traces")
     until_the_kill(own(folder, 0))
-    whole = (folder / FILE).read_bytes()
-    commits = commits_of(read_journal(folder / FILE))
-    (folder / FILE).write_bytes(whole[: len(whole) - cut])
-    left = [one for one in commits if one in commits_of(read_journal(folder / FILE))]
+    whole = (folder / TRACES_FILE).read_bytes()
+    commits = commits_of(read_journal(folder / TRACES_FILE))
+    (folder / TRACES_FILE).write_bytes(whole[: len(whole) - cut])
+    left = [one for one in commits if one in commits_of(read_journal(folder / TRACES_FILE))]
     assert commits[: len(left)] == left
-    assert restore(folder / FILE).batch == (left[-1].number if left else -1)
+    assert restore(folder / TRACES_FILE).batch == (left[-1].number if left else -1)
 
 
 def test_progress_is_told_from_what_is_new(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_the_harvest_is_told_of_the_commits(tmp_path: Path) -> None:
         ENGINE.collect(run)
     until_the_kill(own(tmp_path, 1))
     ENGINE.collect(replace(run, plan=replace(run.plan, method="rank")))
-    content = json.loads((tmp_path / BATCHES).read_text())
+    content = json.loads((tmp_path / BATCHES_FILE).read_text())
     assert (content["method"], content["reached"]) == ("rank", {"0": 5, "1": 4})
     assert [(one["lineage"], one["batch"]) for one in content["batches"]] == [(0, 0), (0, 1)]
 
@@ -145,7 +147,7 @@ def own_lines(traces: Traces) -> list[Line]:
         lines.append({"event": "committed", "wall_ns": one.committed_ns, "batch": one.number, "ends": ends})
     # The made-up attempt numbers its tasks by batch and partition, of which there are two.
     for name, kind in (("launched", "task_started"), ("loaded", "state_loaded")):
-        for one in traces.of(kind):
+        for one in traces.events_of(kind):
             batch, partition = divmod(int(str(one.task).removeprefix("TID ")), 10)
             if name == "loaded" or partition == 0:
                 lines.append({"event": name, "wall_ns": one.wall_ns, "batch": batch, "partition": partition})
@@ -159,8 +161,8 @@ def test_own_traces_give_the_figures_that_sparks_gave(tmp_path: Path, nothing_to
     after = known_truth_attempt(made, tmp_path / "after")
     read = SPARK.traces(before)
     assert ENGINE.traces(before) == read, "an attempt of before is read as Spark's"
-    write_lines(after / FILE, own_lines(read))
-    for name in ("listener.jsonl", "checkpoint.json", BATCHES):
+    write_lines(after / TRACES_FILE, own_lines(read))
+    for name in ("listener.jsonl", "checkpoint.json", BATCHES_FILE):
         (after / name).unlink()
     (after / "spark-logs").rename(tmp_path / "elsewhere")
     old, new = judge(before), judge(after)
@@ -172,5 +174,5 @@ def test_own_traces_give_the_figures_that_sparks_gave(tmp_path: Path, nothing_to
         {event.name: event.wall_ns for event in record.timeline if event.name != "snapshot"} for record in (old, new)
     ]
     assert instants[0] == instants[1]
-    assert {event.source.partition(":")[0] for event in new.timeline if event.name in ("t3", "t4")} == {FILE}
+    assert {event.source.partition(":")[0] for event in new.timeline if event.name in ("t3", "t4")} == {TRACES_FILE}
     assert "traces" in new.artifacts and "traces" not in old.artifacts

@@ -15,7 +15,7 @@ from faultline.engines.spark.driver_log import is_driver_event, parse_driver_log
 from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.executor_log import parse_executor_log, read_executor_logs
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option, parse_gc_log, read_gc_logs
-from faultline.engines.supervisor_journal import last_words
+from faultline.engines.supervisor_journal import exit_reason
 
 LOST = (
     "2026-11-21T06:16:29.150Z WARN [task-result-getter-2] TaskSetManager: [queryId = aee4d] "
@@ -288,15 +288,15 @@ java.lang.AssertionError: assertion failed
 )
 def test_what_was_raised_is_told_before_what_spark_says_of_it(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "driver-0.log").write_text(text)
-    assert last_words(tmp_path / "driver-0.log", ENGINE.error_line) == words
+    assert exit_reason(tmp_path / "driver-0.log", ENGINE.error_line) == words
 
 
 def test_who_has_no_line_of_an_error_class_says_the_last_error_or_line(tmp_path: Path) -> None:
     log, telling = tmp_path / "log", re.compile("TOLD")
-    assert last_words(tmp_path / "none", telling) == "(no log)"
+    assert exit_reason(tmp_path / "none", telling) == "(no log)"
     for text, words in (
         ("TOLD you\nbut an Error\n", "TOLD you"), ("one Exception\nbye", "one Exception"), ("bye\n\n", "bye"),
         ("", "(empty)"), ("x" * 400, "x" * 300),
     ):  # fmt: skip
         log.write_text(text)
-        assert last_words(log, telling) == words
+        assert exit_reason(log, telling) == words

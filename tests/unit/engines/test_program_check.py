@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from faultline.engines.spark import program_check
-from faultline.engines.spark.collect import running_settings
-from faultline.engines.spark.program_check import LOOK_S, PATIENCE_S, ProgramCheck, set_otherwise
+from faultline.engines.spark.collect import application_settings
+from faultline.engines.spark.program_check import CHECK_INTERVAL_S, GRACE_S, ProgramCheck, setting_mismatch
 from faultline.experiment.attempt import Attempt
 from faultline.system.errors import InfrastructureError
 
@@ -60,7 +60,7 @@ def attempt(tmp_path: Path) -> Attempt:
 def pass_time(driver: Driver, check: ProgramCheck, seconds: float) -> None:
     until = driver.now + seconds
     while driver.now < until:
-        driver.now += LOOK_S / 4
+        driver.now += CHECK_INTERVAL_S / 4
         check.look()
 
 
@@ -70,40 +70,40 @@ def check(driver: Driver, attempt: Attempt) -> ProgramCheck:
 
 
 def test_batches_without_a_checkpoint_are_told_and_nothing_else_is(driver: Driver, check: ProgramCheck) -> None:
-    pass_time(driver, check, 10 * PATIENCE_S)
+    pass_time(driver, check, 10 * GRACE_S)
     driver.jobs = [BEFORE]
-    pass_time(driver, check, 10 * PATIENCE_S)
+    pass_time(driver, check, 10 * GRACE_S)
     driver.jobs = [BEFORE, BATCH]
-    pass_time(driver, check, PATIENCE_S - LOOK_S)
+    pass_time(driver, check, GRACE_S - CHECK_INTERVAL_S)
     with pytest.raises(InfrastructureError, match=r"^program: .*; have its query use \{checkpoint\}"):
-        pass_time(driver, check, 3 * LOOK_S)
+        pass_time(driver, check, 3 * CHECK_INTERVAL_S)
 
 
 def test_one_that_does_as_it_was_told_is_asked_no_more(driver: Driver, attempt: Attempt, check: ProgramCheck) -> None:
     driver.jobs = [BATCH]
-    pass_time(driver, check, PATIENCE_S - LOOK_S)  # another query of its came first
+    pass_time(driver, check, GRACE_S - CHECK_INTERVAL_S)  # another query of its came first
     begin(attempt, '{"orders":{"0":0}}')
     driver.settings = [[name, value] for name, value in ASKED.items()]
-    pass_time(driver, check, LOOK_S)
+    pass_time(driver, check, CHECK_INTERVAL_S)
     before = driver.asked
-    pass_time(driver, check, 10 * PATIENCE_S)
+    pass_time(driver, check, 10 * GRACE_S)
     assert driver.asked == before > 0
-    assert running_settings(attempt.folder) == ASKED
+    assert application_settings(attempt.folder) == ASKED
 
 
 def test_several_queries_in_one_checkpoint_are_named(driver: Driver, attempt: Attempt, check: ProgramCheck) -> None:
     for name in ("words", "lengths"):
         (attempt.checkpoint / name / "offsets").mkdir(parents=True)
     with pytest.raises(InfrastructureError, match="several queries .*lengths, words"):
-        pass_time(driver, check, PATIENCE_S + 2 * LOOK_S)
+        pass_time(driver, check, GRACE_S + 2 * CHECK_INTERVAL_S)
 
 
 @pytest.mark.parametrize("name", ASKED)
 def test_a_setting_that_the_program_makes_itself_is_named(driver: Driver, check: ProgramCheck, name: str) -> None:
     driver.settings = [[one, "other" if one == name else value] for one, value in ASKED.items()]
     with pytest.raises(InfrastructureError, match=re.escape(name)):
-        pass_time(driver, check, 2 * LOOK_S)
-    assert set_otherwise(ASKED, {**ASKED, name: "*****(redacted)"}) is None
+        pass_time(driver, check, 2 * CHECK_INTERVAL_S)
+    assert setting_mismatch(ASKED, {**ASKED, name: "*****(redacted)"}) is None
 
 
 def begin(attempt: Attempt, *starts: str) -> None:
@@ -128,4 +128,4 @@ def test_a_program_that_does_not_take_in_all_of_its_input_is_told_so(
 ) -> None:
     begin(attempt, *starts)
     with nullcontext() if said is None else pytest.raises(InfrastructureError, match=said):
-        pass_time(driver, check, 10 * PATIENCE_S)
+        pass_time(driver, check, 10 * GRACE_S)

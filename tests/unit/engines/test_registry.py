@@ -55,9 +55,12 @@ def test_a_workload_runs_on_the_engine_that_has_it_for_itself_else_on_the_other(
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ({"name": "spark", "only_for": frozenset({"a"})}, r"^b\.py: the name spark is taken by a\.py$"),
+        ({"name": "spark", "exclusive_workloads": frozenset({"a"})}, r"^b\.py: the name spark is taken by a\.py$"),
         ({"name": "other"}, r"^b\.py: the rest of the workloads is taken by a\.py$"),
-        ({"name": "other", "only_for": {"a"}, "capabilities": MOON}, r"^b\.py: nobody knows the capability moon$"),
+        (
+            {"name": "other", "exclusive_workloads": {"a"}, "capabilities": MOON},
+            r"^b\.py: nobody knows the capability moon$",
+        ),
     ],
 )
 def test_an_engine_that_declares_nonsense_is_refused(second: dict[str, object], message: str) -> None:
@@ -91,12 +94,12 @@ def test_offsets_are_covered_on_every_partition_or_not(committed: dict[str, int]
 def test_an_instant_belongs_to_the_fault_before_it_and_to_no_later_one(t0: int, after: int, length: int | None) -> None:
     span = FaultInterval(t0, None if length is None else t0 + length)
     belongs = after >= -10_000_000 and (length is None or after < length)
-    assert span.holds(t0 + after) is belongs
-    assert span.holds(None) is False
+    assert span.contains(t0 + after) is belongs
+    assert span.contains(None) is False
 
 
 def test_an_engine_does_not_notice_what_it_does_not_know() -> None:
     hit = VictimGroup("any", [], FaultInterval(0))
     for one in ENGINES.by_name.values():
-        assert one.detect(hit, Traces("batch", seen=(EngineEvent("lost", "executor", "a/0", 5, "f", "t"),))) is None
+        assert one.detect(hit, Traces("batch", events=(EngineEvent("lost", "executor", "a/0", 5, "f", "t"),))) is None
         assert one.without_effect(hit, Traces("batch")) is None

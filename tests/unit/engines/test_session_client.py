@@ -20,7 +20,7 @@ import pytest
 from fault.procfs import start_ticks
 from faultline.engines.spark import jit_priority as own_compilers
 from faultline.engines.spark import job_client as subject
-from faultline.engines.spark.jit_priority import COMPILER, LAST_NICENESS, JitPriority
+from faultline.engines.spark.jit_priority import C2_THREAD, LOWEST_PRIORITY, JitPriority
 from faultline.engines.spark.job_client import JobServerUnavailable, run_in_session
 from faultline.experiment.attempt import Attempt
 from faultline.system.child_environment import may_raise_priority
@@ -146,7 +146,7 @@ def test_a_greeting_that_names_somebody_elses_process_ends_nobody(
 
 
 def test_without_a_session_that_greets_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "GREETING_S", 0.2)
+    monkeypatch.setattr(subject, "GREETING_TIMEOUT_S", 0.2)
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     with pytest.raises(JobServerUnavailable, match="no warm Spark answers"):
         run_in_session(settings, "harvest", ())
@@ -192,7 +192,7 @@ def named(name):
     sys.stdout.write(str(threading.get_native_id()) + "\\n")
     sys.stdout.flush()
     threading.Event().wait()
-for name in ("{COMPILER}", "C1 CompilerThre"):
+for name in ("{C2_THREAD}", "C1 CompilerThre"):
     threading.Thread(target=named, args=(name,), daemon=True).start()
 sys.stdin.read()
 """
@@ -201,7 +201,7 @@ sys.stdin.read()
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     """The thread ids of the optimising compiler and of the other one, in a process of the attempt `mine`."""
-    monkeypatch.setattr(own_compilers, "YOUNG_S", 0.0)
+    monkeypatch.setattr(own_compilers, "MIN_AGE_S", 0.0)
     command = [sys.executable, "-c", PROGRAM, "-Dfaultline.run=mine"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdin is not None
@@ -213,7 +213,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
 
 
 def compilers(attempt: str) -> list[int]:
-    return list(JitPriority(Attempt(Path(attempt))).threads(COMPILER))
+    return list(JitPriority(Attempt(Path(attempt))).threads(C2_THREAD))
 
 
 def niceness(thread: int) -> int:
@@ -226,7 +226,7 @@ def test_another_users_process_is_left_as_it_is(threads: tuple[int, int], monkey
         asked = [psutil.Process(planted.pid), *psutil.process_iter()]
         monkeypatch.setattr(psutil, "process_iter", lambda: iter(asked))
         held = JitPriority(Attempt(Path("mine")))
-        assert list(held.threads("sh")) == [] and list(held.threads(COMPILER)) == [threads[0]]
+        assert list(held.threads("sh")) == [] and list(held.threads(C2_THREAD)) == [threads[0]]
 
 
 @pytest.mark.skipif(not may_raise_priority(), reason="this user may not raise a priority again")
@@ -235,7 +235,7 @@ def test_they_are_behind_the_others_until_they_are_let_go(threads: tuple[int, in
     usual = niceness(other)
     held = JitPriority(Attempt(Path("mine")))
     held.look()
-    assert (niceness(compiler), niceness(other)) == (LAST_NICENESS, usual)
+    assert (niceness(compiler), niceness(other)) == (LOWEST_PRIORITY, usual)
     JitPriority(Attempt(Path("mine"))).let_go()
     assert (niceness(compiler), niceness(other)) == (usual, usual)
 

@@ -12,12 +12,12 @@ from faultline.engines.spark.hdfs import HdfsFolder
 from faultline.engines.spark.settings import workload_settings
 from faultline.engines.spark.shared_storage import (
     EXECUTORS,
+    checkpoint_url,
     find_hdfs,
     find_shared,
-    lies_on_disk,
-    make_on_disk,
+    has_disk_checkpoint,
+    make_disk_checkpoint,
     make_shared,
-    place_of,
 )
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.config import parse_configuration
@@ -71,12 +71,12 @@ def test_logs_that_executors_left_there_come_among_the_raw_files(
 def test_of_a_storage_in_hdfs_only_checkpoints_lie_there(
     settings: Settings, endpoints: Endpoints, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert find_hdfs(attempt) is None and place_of(attempt, "checkpoint") == str(attempt.checkpoint)
+    assert find_hdfs(attempt) is None and checkpoint_url(attempt, "checkpoint") == str(attempt.checkpoint)
     folder = make_shared(attempt, replace(endpoints, storage="hdfs://n:1/lab", storage_web="http://n:2"))
     assert folder.is_relative_to(endpoints.logins) and (folder / EXECUTORS).is_dir() and attempt.checkpoint.is_dir()
     there = f"hdfs://n:1/lab/faultline/{attempt.id}"
     assert find_hdfs(attempt) == HdfsFolder(there, "http://n:2")
-    assert place_of(attempt, "checkpoint") == f"{there}/checkpoint"
+    assert checkpoint_url(attempt, "checkpoint") == f"{there}/checkpoint"
 
     removed: list[str] = []
     monkeypatch.setattr(HdfsFolder, "remove", lambda self: removed.append(self.url))
@@ -114,19 +114,21 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_checkpoint_lies_there_from_start_to_teardown_and_then_no_more(
     attempt: Attempt, disk: Path, settings: Settings
 ) -> None:
-    folder = make_on_disk(attempt, disk)
-    assert folder.parent == disk and make_on_disk(attempt, disk) == folder, "the same for each life of the driver"
+    folder = make_disk_checkpoint(attempt, disk)
+    assert folder.parent == disk and make_disk_checkpoint(attempt, disk) == folder, (
+        "the same for each life of the driver"
+    )
     (folder / "offsets").mkdir()
     (folder / "offsets" / "0").write_text("v1")
     keep_logs(attempt)
-    assert (attempt.checkpoint / "offsets" / "0").read_text() == "v1" and lies_on_disk(attempt)
+    assert (attempt.checkpoint / "offsets" / "0").read_text() == "v1" and has_disk_checkpoint(attempt)
     for _ in range(2):
         discard(attempt, settings)
-    assert list(disk.iterdir()) == [] and not lies_on_disk(attempt)
+    assert list(disk.iterdir()) == [] and not has_disk_checkpoint(attempt)
     assert not attempt.checkpoint.is_symlink()
 
 
 def test_a_disk_that_is_not_mounted_is_said_before_anything_is_written(attempt: Attempt, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="checkpoints: is not mounted; ./faultline down, then up --hosts 3"):
-        make_on_disk(attempt, tmp_path / "checkpoints")
+        make_disk_checkpoint(attempt, tmp_path / "checkpoints")
     assert [one.name for one in attempt.folder.iterdir()] == ["attempt.json"]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from faultline.engines.batches import batches_document, read_batches, write_batches
 from faultline.engines.protocol import Batch, FaultInterval, ProcessRun, StateEpoch, Traces, VictimGroup
 from faultline.engines.spark.engine import ENGINE
-from faultline.engines.spark.traces import detect, identity_of, sampled, state_rows, totals_of, work_of
-from faultline.engines.supervisor_journal import driver_exited, epochs_of, lives_of
+from faultline.engines.spark.traces import batches_of, detect, events_of_samples, identity_of, state_rows, totals_of
+from faultline.engines.supervisor_journal import driver_exited, epochs_of, process_runs_of
 from faultline.system.measured_window import NS
 from tests.unit.scenario import T0_NS, Scenario, spark_time
 from tests.unit.synthetic import Synthetic
@@ -29,17 +29,17 @@ def test_an_attempt_is_read_as_its_files_say(tmp_path: Path) -> None:
     made = Synthetic(Scenario(victims=("executor", "driver", "kafka")))
     traces = ENGINE.traces(made.write(tmp_path))
     assert (traces.commits, traces.reached) == (tuple(made.commits), made.commits[-1].ends)
-    assert [one.wall_ns for one in traces.of("lost")] == [made.t2]
-    assert [one.name for one in traces.of("registered")] == ["0", "1", "2", "0", "1"]
-    assert [one.process for one in traces.of("answered")] == ["app-1", "app-2"]
-    assert [one.wall_ns for one in traces.of("disconnected")] == [made.hits[2].t2]
-    assert [one.kind for one in made.logged() if one not in traces.seen] == []
-    assert {one.store for one in traces.of("state_loaded")} == {"0/0/default", "0/1/default"}
+    assert [one.wall_ns for one in traces.events_of("lost")] == [made.t2]
+    assert [one.name for one in traces.events_of("registered")] == ["0", "1", "2", "0", "1"]
+    assert [one.process for one in traces.events_of("answered")] == ["app-1", "app-2"]
+    assert [one.wall_ns for one in traces.events_of("disconnected")] == [made.hits[2].t2]
+    assert [one.kind for one in made.logged() if one not in traces.events] == []
+    assert {one.store for one in traces.events_of("state_loaded")} == {"0/0/default", "0/1/default"}
     driver = made.hits[1]
-    assert [life.incarnation for life in traces.lives] == [0, 1]
-    assert (traces.lives[0].ended_ns, traces.lives[1].began_ns) == (driver.t2, driver.start)
+    assert [life.incarnation for life in traces.process_runs] == [0, 1]
+    assert (traces.process_runs[0].ended_ns, traces.process_runs[1].began_ns) == (driver.t2, driver.start)
     assert (traces.state_rows, traces.state_bytes, traces.late_rows) == (3, 1024, 0)
-    assert traces.work == ()
+    assert traces.batches == ()
 
 
 def test_of_an_executor_its_last_sample_decides_and_the_driver_is_none() -> None:
@@ -50,7 +50,7 @@ def test_of_an_executor_its_last_sample_decides_and_the_driver_is_none() -> None
         sample(2, "a", gone),
         {"kind": "proc", "wall_ns": 1},
     ]
-    seen = sampled(lines)
+    seen = events_of_samples(lines)
     came = [("registered", "a/0", 0), ("registered", "b/0", 2 * NS), ("lost", "a/0", NS)]
     answered = [("answered", "a", NS), ("answered", "b", 3 * NS)]
     assert [(one.kind, one.process, one.wall_ns - T0) for one in seen] == answered + came
@@ -65,7 +65,7 @@ def test_the_listener_tells_of_times_and_state() -> None:
         {"event": "progress", "batch": 3, "wall_ns": 9, "state": {"rows": None}},
         {"event": "terminated", "wall_ns": 9},
     ]
-    assert work_of(lines) == (Batch(1, 7, 30.0, 20), Batch(2, 8, 0.0, None))
+    assert batches_of(lines) == (Batch(1, 7, 30.0, 20), Batch(2, 8, 0.0, None))
     assert (state_rows(lines), state_rows(lines[:1])) == (4, None)
 
 
@@ -78,8 +78,8 @@ def test_each_life_has_its_ends_however_many_there_are(lived: list[tuple[int, bo
         if ended:
             lines.append({"event": "exit", "incarnation": number, "wall_ns": now + 5})
         wanted.append(ProcessRun(number, now, now + 5 if ended else None))
-    assert list(lives_of(lines)) == wanted
-    traces = Traces("batch", lives=tuple(wanted))
+    assert list(process_runs_of(lines)) == wanted
+    traces = Traces("batch", process_runs=tuple(wanted))
     first = next((life for life in wanted if life.ended_ns is not None), None)
     noticed = driver_exited(VictimGroup("driver", [], FaultInterval(0)), traces)
     assert (noticed and noticed.wall_ns) == (first and first.ended_ns)
@@ -99,7 +99,7 @@ def test_an_executor_is_known_by_its_command_line() -> None:
 
 def test_an_application_that_had_answered_by_the_fault_owns_its_executors() -> None:
     gone = {"id": "0", "removeTime": spark_time(T0 + 9 * NS)}
-    traces = Traces("batch", seen=tuple(sampled([sample(0, "a", gone), sample(5, "b", gone)])))
+    traces = Traces("batch", events=tuple(events_of_samples([sample(0, "a", gone), sample(5, "b", gone)])))
     victim = [{"command": ["java", "--executor-id", "0"]}]
     for at_s, process in ((-1, "a/0"), (0, "a/0"), (4.9, "a/0"), (5, "b/0"), (8, "b/0")):
         noticed = detect(VictimGroup("executor", victim, FaultInterval(T0 + round(at_s * NS))), traces)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.engines.registry import engine_at
+from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import read_plan
 from faultline.records.judge.judge import judge
@@ -40,7 +40,7 @@ def test_what_it_left_is_judged_as_what_spark_left_of_the_same_course(tree: Tree
     folder = Synthetic(Scenario()).write(tmp_path)
     wanted = judge(folder).as_dict()
     assert wanted["status"] == "valid" and wanted["metrics"]["recovery"]["detection_s"] == 0.35
-    found = asdict(engine_at(read_plan(Attempt(folder))).traces(folder))
+    found = asdict(engine_of_plan(read_plan(Attempt(folder))).traces(folder))
     for name in SPARKS:
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -69,7 +69,7 @@ from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import read_journal
 from faultline.system.settings import DEFAULT_PORTS, Settings, ROOT
-from faultline.engines.registry import engine_at, engine_of
+from faultline.engines.registry import engine_of_plan, engine_of
 from faultline.engines.runtime import Runtime
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.run import run_of
@@ -93,7 +93,7 @@ attempt = prepare.make_attempt(prepare.Order(config), settings, "17")
 run = run_of(attempt, settings)
 plan = run.plan
 print(plan.engine.addresses == {"wall": str(folder)}, sorted(plan.places.holds))
-engine = engine_at(plan)
+engine = engine_of_plan(plan)
 print(plan.engine.name, plan.workload_bootstrap, engine.name)
 start.SERVICES_TIMEOUT_S = 0.1
 start.kafka_ready = lambda bootstrap, secrets: True
@@ -107,7 +107,7 @@ submission = engine.submit(run, Runtime(folder))
 (kept,) = submission.processes
 own = {"role": kept.program.role, "command": list(kept.program.command), "env": dict(kept.program.environment)}
 own |= {"restart_delay_s": kept.restart_delay_s, "max_restarts": kept.max_restarts}
-specification = {"processes": [own], "ends_itself": submission.ends_itself}
+specification = {"processes": [own], "ends_itself": submission.stops_on_request}
 attempt.gate.touch()
 print(workload_supervisor.WorkloadSupervisor(run, specification).run())
 print([line["event"] for line in read_journal(attempt.supervisor_journal)])

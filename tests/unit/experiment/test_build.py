@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.engines.spark.build_rules import refuse_decided
-from faultline.engines.spark.conf_rules import BUSY, OWNED
-from faultline.engines.spark.settings import decided_settings
+from faultline.engines.spark.build_rules import reject_reserved
+from faultline.engines.spark.conf_rules import BUSY, RESERVED
+from faultline.engines.spark.settings import reserved_names
 from faultline.experiment.build import BuildSpec, parse_build
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.decide import ERROR, EXAMPLE, Decide, parse_decide
@@ -68,13 +68,13 @@ def test_what_is_refused_names_its_key(given: Any, said: str) -> None:
 @pytest.mark.parametrize("mode", ["aligned", "aligned-changelog", "none"])
 def test_what_the_configuration_or_faultline_sets_is_no_builds_to_set(mode: str) -> None:
     config = parse_configuration({"commit_mode": mode})
-    decided = decided_settings(config)
+    decided = reserved_names(config)
     assert {"spark.executor.memory", "spark.executorEnv.PYTHONPATH", "spark.driver.host", "spark.ui.port"} <= decided
-    assert OWNED.keys() <= decided and "spark.sql.adaptive.enabled" not in decided
+    assert RESERVED.keys() <= decided and "spark.sql.adaptive.enabled" not in decided
     for name in sorted(decided):
         with refused(f"baseline.settings.{name}: is set by the experiment's configuration"):
-            refuse_decided(parse_build({"settings": {name: "1"}}, "baseline"), "baseline", decided)
-    refuse_decided(parse_build({"settings": {"spark.sql.adaptive.enabled": True}}, "baseline"), "baseline", decided)
+            reject_reserved(parse_build({"settings": {name: "1"}}, "baseline"), "baseline", decided)
+    reject_reserved(parse_build({"settings": {"spark.sql.adaptive.enabled": True}}, "baseline"), "baseline", decided)
 
 
 def test_an_engine_without_programs_of_a_build_and_work_that_nobody_plants_are_refused() -> None:

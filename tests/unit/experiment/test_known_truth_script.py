@@ -14,7 +14,7 @@ from benchmarks.ground_truth.expected_values import planted
 from benchmarks.ground_truth.known_truth import figures
 from benchmarks.ground_truth.scenarios import QUICK, SCENARIOS, Scenario
 from faultline.cli.run_command import parse_order
-from faultline.engines.ground_truth.scripted_run import GUARD_NS, NS, Outage, lay_out
+from faultline.engines.ground_truth.scripted_run import GUARD_NS, NS, Outage, build_timeline
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.known_truth_script import Script, parse_script, require_fit
 from tests.support.refusals import refused
@@ -148,12 +148,12 @@ def test_what_cannot_be_seen_to_hold_is_censored() -> None:
 def test_mistreated_records_are_exact_and_the_same_in_every_incarnation(style: str) -> None:
     script = Script(style=style, overcounted=11, reemitted=13, seed=9)
     run = SCENARIOS[0].run if style == "batch" else SCENARIOS[1].run
-    before, after = lay_out(script, run, []), lay_out(script, run, [run.fault_at_ns or 0])
-    assert before.treated == after.treated
-    assert sum(treatment.counted == 2 for treatment in after.treated.values()) == 11
-    assert sum(treatment.copies == 2 for treatment in after.treated.values()) == 13
-    assert min(after.due_ns[list(after.treated)]) >= (run.fault_at_ns or 0)
-    assert lay_out(dataclasses.replace(script, seed=10), run, []).treated != before.treated
+    before, after = build_timeline(script, run, []), build_timeline(script, run, [run.fault_at_ns or 0])
+    assert before.treatments == after.treatments
+    assert sum(treatment.counted == 2 for treatment in after.treatments.values()) == 11
+    assert sum(treatment.copies == 2 for treatment in after.treatments.values()) == 13
+    assert min(after.due_ns[list(after.treatments)]) >= (run.fault_at_ns or 0)
+    assert build_timeline(dataclasses.replace(script, seed=10), run, []).treatments != before.treatments
 
 
 def test_figures_add_up_what_the_scenarios_found() -> None:

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from faultline import __version__
-from faultline.engines.spark.shared_storage import RAM
+from faultline.engines.spark.shared_storage import RAM_DISK
 from faultline.engines.spark.standalone import WORKER_MEMORY
 from faultline.installation.airflow import DATABASE, PASSWORD, connections, wanted_database
 from faultline.installation.container_entrypoint import PREPARE
@@ -175,7 +175,7 @@ def test_mounts_exist_in_the_repository_and_are_read_only() -> None:
         shared += ["class-data:/var/lib/faultline/venv/share/faultline"]
         own = [f"state:{INSIDE.home}", f"results:{INSIDE.results}"]
         assert [mount for mount in mounts if isinstance(mount, str)] == own + shared
-        ram = {"type": "volume", "source": "ram", "target": str(RAM), "volume": {"nocopy": True}}
+        ram = {"type": "volume", "source": "ram", "target": str(RAM_DISK), "volume": {"nocopy": True}}
         assert [mount for mount in whole if mount not in bound] == [ram]
     assert set(COMPOSE["volumes"]) == {"state", "results", "postgres-data", "scratch", "class-data", "ram"}
     assert COMPOSE["volumes"]["ram"]["driver_opts"]["type"] == "tmpfs"

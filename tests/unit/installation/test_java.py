@@ -12,7 +12,7 @@ import pytest
 
 from faultline.engines.runtime import Runtime
 from faultline.engines.spark.engine import Spark
-from faultline.engines.spark.jit_priority import to_spark
+from faultline.engines.spark.jit_priority import link_spark_archive
 from faultline.engines.spark.settings import batch_settings, workload_settings
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import parse_configuration
@@ -174,24 +174,26 @@ def test_until_the_gate_all_start_alike_and_after_it_as_everybodys_do(settings: 
     attempt.scratch.mkdir(parents=True)
     runtime = Runtime(JAVA.home, make(settings))
     config = parse_configuration({"fault": fault})
-    found = workload_settings(settings, attempt, config, 4040, archive=to_spark(attempt, runtime))
+    found = workload_settings(settings, attempt, config, 4040, archive=link_spark_archive(attempt, runtime))
     link = attempt.scratch / "classes.jsa"
     for role in ("driver", "executor"):
         options = found[f"spark.{role}.extraJavaOptions"]
         assert f'"-Djava.io.tmpdir={attempt.scratch}"' in options and f'"-XX:SharedArchiveFile={link}"' in options
-    assert os.readlink(link) == str(runtime.class_data)
-    Spark().begun(SimpleNamespace(attempt=attempt), runtime)  # type: ignore[arg-type]
+    assert os.readlink(link) == str(runtime.cds_archive)
+    Spark().on_ready(SimpleNamespace(attempt=attempt), runtime)  # type: ignore[arg-type]
     assert os.readlink(link) == "/opt/java 17/lib/server/classes.jsa"
-    to_spark(attempt, runtime)
-    assert os.readlink(link) == str(runtime.class_data), "a step that is begun again begins anew"
+    link_spark_archive(attempt, runtime)
+    assert os.readlink(link) == str(runtime.cds_archive), "a step that is begun again begins anew"
 
 
 def test_without_an_archive_nothing_is_said_of_one(settings: Settings) -> None:
     attempt, runtime = Attempt(settings.attempts / "20261121T061500Z-3fa9c1"), Runtime(JAVA.home)
-    assert to_spark(attempt, runtime) is None
-    Spark().begun(SimpleNamespace(attempt=attempt), runtime)  # type: ignore[arg-type]
+    assert link_spark_archive(attempt, runtime) is None
+    Spark().on_ready(SimpleNamespace(attempt=attempt), runtime)  # type: ignore[arg-type]
     config = parse_configuration({"fault": "none"})
-    assert "Shared" not in str(workload_settings(settings, attempt, config, 4040, archive=to_spark(attempt, runtime)))
+    assert "Shared" not in str(
+        workload_settings(settings, attempt, config, 4040, archive=link_spark_archive(attempt, runtime))
+    )
     assert not attempt.scratch.exists()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from fault.plan import Fault, FaultPlan, PlannedFault
 from fault.proxy_control import ProxyControl
-from faultline.engines.supervisor_journal import lives_of
+from faultline.engines.supervisor_journal import process_runs_of
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import Places
 from faultline.experiment.prerequisites import Companion
@@ -222,7 +222,7 @@ def test_several_processes_are_kept_each_by_its_own_rules_and_end_together(tmp_p
     assert {path.name for path in Attempt(tmp_path).engine_logs.iterdir()} == {
         "keeper-0.log", "hand-0.log", "hand-1.log",
     }  # fmt: skip
-    assert [life.incarnation for life in lives_of(lines, "hand")] == [0, 1] and not lives_of(lines)
+    assert [life.incarnation for life in process_runs_of(lines, "hand")] == [0, 1] and not process_runs_of(lines)
 
 
 def test_a_program_that_does_not_look_for_the_stop_file_is_ended_by_a_signal(tmp_path: Path) -> None:

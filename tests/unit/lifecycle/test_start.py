@@ -76,7 +76,7 @@ def test_who_waits_for_services_starts_those_that_were_given_up(
         return [{"name": name, "statename": state, "pid": 1} for name, state in states.items()]
 
     run: Any = context_of(prepared(tmp_path / ID), Settings(ROOT, tmp_path, tmp_path / "results"))
-    vars(run)["engine"] = SimpleNamespace(ready=lambda *_: None)
+    vars(run)["engine"] = SimpleNamespace(startup_blocker=lambda *_: None)
     monkeypatch.setattr(Supervisor, "call", call)
     monkeypatch.setattr(steps, "kafka_ready", lambda *_: states["kafka"] == "RUNNING")
     monkeypatch.setattr(steps, "SERVICES_TIMEOUT_S", 1.0)
@@ -90,7 +90,7 @@ def test_a_workload_that_nobody_wants_any_more_is_not_waited_for(
 ) -> None:
     attempt, settings = prepared(tmp_path / ID), Settings(ROOT, tmp_path, tmp_path / "results")
     run: Any = RunContext(settings, attempt, read_plan(attempt), TestHooks(settings, stopped=True))
-    vars(run)["engine"] = SimpleNamespace(starting=lambda run: lambda: None)
+    vars(run)["engine"] = SimpleNamespace(while_starting=lambda run: lambda: None)
     vars(run)["progress"] = SimpleNamespace(covering=lambda offsets: 0)
     monkeypatch.setattr(steps, "_start_supervisor", lambda *_: None)
     monkeypatch.setattr(steps, "workload_trouble", lambda *_: "it ended")

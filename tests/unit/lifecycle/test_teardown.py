@@ -25,7 +25,7 @@ from fault.handler import Handler
 from fault.identity import EXECUTOR
 from faultline.engines.spark import shared_storage as throwaway
 from faultline.engines.spark.collect import keep_logs
-from faultline.engines.spark.shared_storage import make_throwaway
+from faultline.engines.spark.shared_storage import make_ephemeral_checkpoint
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.run import Run, run_of
@@ -110,9 +110,9 @@ def test_a_reason_that_cannot_be_noted_hides_nothing(tmp_path: Path, capsys: pyt
 def test_what_is_not_harvested_yet_stays_but_for_what_lies_in_memory(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throwaway, "RAM", tmp_path)
+    monkeypatch.setattr(throwaway, "RAM_DISK", tmp_path)
     run, attempt, worker = left(settings, {"commit_mode": "none"})
-    lineage = make_throwaway(attempt) / "lineage-0"
+    lineage = make_ephemeral_checkpoint(attempt) / "lineage-0"
     attempt.checkpoint.rename(lineage)
     attempt.checkpoint.symlink_to(lineage)
     assert close(run, lambda topics: None)["topics"] == []
@@ -219,9 +219,9 @@ def test_an_application_by_the_name_of_a_path_removes_nothing(settings: Settings
 def test_keeping_the_logs_goes_on_where_it_was_killed(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
 ) -> None:
-    monkeypatch.setattr(throwaway, "RAM", tmp_path)
+    monkeypatch.setattr(throwaway, "RAM_DISK", tmp_path)
     _, attempt, _ = left(settings, {"commit_mode": "none"})
-    lineage, kept = make_throwaway(attempt) / "lineage-0", attempt.folder / "checkpoint.kept"
+    lineage, kept = make_ephemeral_checkpoint(attempt) / "lineage-0", attempt.folder / "checkpoint.kept"
     (attempt.checkpoint / "commits" / "7").write_text("v1")
     attempt.checkpoint.rename(lineage)
     attempt.checkpoint.symlink_to(lineage)

@@ -12,17 +12,17 @@ from typing import Any
 
 from faultline.engines.batches import write_batches
 from faultline.engines.protocol import Batch, Capabilities, Commit, EngineEvent, ProcessRun, StateEpoch, Totals, Traces
-from faultline.engines.runtime import NoSampler, Program, Submission, Supervised, write_program_configuration
-from faultline.engines.supervisor_journal import FILE, driver_exited, lives_of
+from faultline.engines.runtime import NoSampler, Program, Submission, SupervisedProgram, write_program_configuration
+from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL, driver_exited, process_runs_of
 from faultline.system.journal import read_ended
 
 SLATE = "slate.json"
 OF = {
     "commits": Commit,
-    "seen": EngineEvent,
-    "lives": ProcessRun,
+    "events": EngineEvent,
+    "process_runs": ProcessRun,
     "epochs": StateEpoch,
-    "work": Batch,
+    "batches": Batch,
     "totals": Totals,
 }
 
@@ -58,7 +58,7 @@ class SlateProgress:
 
 class Slate:
     name = "slate"
-    only_for = frozenset({"word_count"})
+    exclusive_workloads = frozenset({"word_count"})
     roles = frozenset({"driver", "executor"})
     capabilities = Capabilities(
         commit_modes=frozenset({"aligned"}), cycles=frozenset(), granularity=frozenset({"batch"})
@@ -70,11 +70,11 @@ class Slate:
     job_settings = "slate."
     error_line = re.compile("the chalk broke")
 
-    def fixed_settings(self) -> dict[str, str]:
+    def build_settings(self) -> dict[str, str]:
         return {"slate.chalk": "white"}
 
     def settings(self, config: Any) -> dict[str, str]:
-        return {**self.fixed_settings(), "slate.hands": str(config.executors)}
+        return {**self.build_settings(), "slate.hands": str(config.executors)}
 
     def check_build(self, spec: Any, config: Any, key: str) -> None:
         from faultline.system.errors import ConfigError
@@ -93,16 +93,16 @@ class Slate:
         if config.executors > 2:
             raise ConfigError("executors: a slate has room for two hands; lower it")
 
-    def another(self, settings: Any, config: Any) -> tuple[str, str] | None:
+    def alternate_build(self, settings: Any, config: Any) -> tuple[str, str] | None:
         return None
 
     def endpoints(self, settings: Any, config: Any) -> Any:
         return settings.endpoints
 
-    def ready(self, endpoints: Any, config: Any) -> str | None:
+    def startup_blocker(self, endpoints: Any, config: Any) -> str | None:
         return None if Path(endpoints.engine).is_dir() else "the slate is not on the wall"
 
-    def holds(self, settings: Any) -> dict[str, Path]:
+    def restart_delays(self, settings: Any) -> dict[str, Path]:
         return {"wall": settings.hold("wall")}
 
     def addresses(self, endpoints: Any) -> dict[str, Any]:
@@ -113,28 +113,28 @@ class Slate:
         program = "import json, sys; open(json.load(open(sys.argv[1]))['slate'] + '.began', 'w'); sys.exit(3)"
         command = (sys.executable, "-c", program, str(told))
         return Submission(
-            (Supervised(Program("driver", command, {"CHALK": "white"}), max_restarts=1, restart_delay_s=0),)
+            (SupervisedProgram(Program("driver", command, {"CHALK": "white"}), max_restarts=1, restart_delay_s=0),)
         )
 
     def generator(self, *_: Any) -> Program:
         raise NotImplementedError
 
-    def starting(self, run: Any) -> Callable[[], None]:
+    def while_starting(self, run: Any) -> Callable[[], None]:
         return lambda: None
 
-    def begun(self, run: Any, runtime: Any) -> None:
+    def on_ready(self, run: Any, runtime: Any) -> None:
         pass
 
     def sampler(self, run: Any) -> NoSampler:
         return NoSampler()
 
-    def guardian(self, run: Any) -> None:
+    def state_guardian(self, run: Any) -> None:
         return None
 
     def progress(self, run: Any) -> SlateProgress:
         return SlateProgress(run.attempt.folder)
 
-    def live(self, run: Any) -> Callable[[], Traces]:
+    def live_reader(self, run: Any) -> Callable[[], Traces]:
         return lambda: read_slate(run.attempt.folder)
 
     def collect(self, run: Any) -> None:
@@ -152,14 +152,14 @@ class Slate:
 
     def traces(self, folder: Path) -> Traces:
         found = read_slate(folder)
-        assert found.lives == lives_of(read_ended(folder / FILE))
+        assert found.process_runs == process_runs_of(read_ended(folder / SUPERVISOR_JOURNAL))
         return found
 
     def is_evidence(self, log: str, line: str) -> bool:
         return True
 
     def detect(self, hit: Any, traces: Traces) -> EngineEvent | None:
-        lost = (one for one in traces.of("lost") if hit.span.holds(one.wall_ns))
+        lost = (one for one in traces.events_of("lost") if hit.span.contains(one.wall_ns))
         return driver_exited(hit, traces) if hit.role == "driver" else next(lost, None)
 
     def without_effect(self, hit: Any, traces: Traces) -> str | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from faultline.engines.ground_truth.harvest import KafkaTransport
 from faultline.engines.ground_truth.process_run import Incarnation
-from faultline.engines.ground_truth.scripted_run import RunSpec, ScriptedTimeline, lay_out
+from faultline.engines.ground_truth.scripted_run import RunSpec, ScriptedTimeline, build_timeline
 from faultline.engines.ground_truth.traces import TraceJournal, restore
 from faultline.experiment.workloads.known_truth_script import parse_script
 from faultline.system.errors import ConfigError, FaultlineError
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
     options = parser.parse_args(arguments)
     try:
-        live(json.loads(options.config.read_text(encoding="utf-8")))
+        run_incarnation(json.loads(options.config.read_text(encoding="utf-8")))
     except ConfigError as error:
         print(f"known_truth: ConfigError: {error}", file=sys.stderr)
         return 2
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def live(config: dict[str, Any]) -> None:
+def run_incarnation(config: dict[str, Any]) -> None:
     """One incarnation from its start to the stop file."""
     script, run = parse_script(config["truth"] or {}), RunSpec.from_mapping(config)
     starts = events(read_journal(Path(config["supervisor_journal"])), "start")
@@ -67,37 +67,39 @@ def live(config: dict[str, Any]) -> None:
     begin = {partition: (restored.ends or {}).get(partition, 0) for partition in range(run.partitions)}
     transport = KafkaTransport(config["bootstrap"], config["input_topic"], config["output_topic"], begin)
     engine = Incarnation(run.partitions, transport, traces, MonotonicClock(), stop_file.exists, restored)
-    t0_mono_ns = engine.await_gate(_gate(Path(config["gate"])))
+    t0_mono_ns = engine.await_gate(_start_reader(Path(config["gate"])))
     if t0_mono_ns is not None:
-        kills_ns = _kills_ns(config, run, t0_mono_ns) if incarnation else []
+        kills_ns = _kill_times_ns(config, run, t0_mono_ns) if incarnation else []
         for killed_ns in kills_ns[-1:]:
-            traces.say(f"was killed {killed_ns / 1e9:.3f} s after T0; now it is {_since_s(t0_mono_ns):.3f} s after T0")
+            traces.say(
+                f"was killed {killed_ns / 1e9:.3f} s after T0; now it is {_seconds_since(t0_mono_ns):.3f} s after T0"
+            )
 
         def course(until_ns: int | None) -> ScriptedTimeline:
-            return lay_out(script, run, kills_ns, until_ns)
+            return build_timeline(script, run, kills_ns, until_ns)
 
         # Nothing of the preparation is looked at again: no pause of the collector at a scripted instant.
         gc.collect()
         gc.freeze()
         engine.follow(
-            course, t0_mono_ns, _load_end(config), stateless=script.nothing_to_load, restarted=incarnation > 0
+            course, t0_mono_ns, _load_end_reader(config), stateless=script.nothing_to_load, restarted=incarnation > 0
         )
     transport.close()
     traces.end()
     traces.say("ends as it was asked to")
 
 
-def _gate(path: Path) -> Callable[[], int | None]:
-    return lambda: _instant(path, "t0_mono_ns")
+def _start_reader(path: Path) -> Callable[[], int | None]:
+    return lambda: _read_instant(path, "t0_mono_ns")
 
 
-def _load_end(config: dict[str, Any]) -> Callable[[], int | None]:
+def _load_end_reader(config: dict[str, Any]) -> Callable[[], int | None]:
     """What tells when the load ends, on the monotonic clock; None while the schedule says it."""
     path = config.get("load_end")
-    return (lambda: None) if path is None else (lambda: _instant(Path(path), "end_mono_ns"))
+    return (lambda: None) if path is None else (lambda: _read_instant(Path(path), "end_mono_ns"))
 
 
-def _instant(path: Path, name: str) -> int | None:
+def _read_instant(path: Path, name: str) -> int | None:
     """What a file says that is put there by a rename; None until then."""
     try:
         return int(json.loads(path.read_text(encoding="utf-8"))[name])
@@ -105,7 +107,7 @@ def _instant(path: Path, name: str) -> int | None:
         return None
 
 
-def _kills_ns(config: dict[str, Any], run: RunSpec, t0_mono_ns: int) -> list[int]:
+def _kill_times_ns(config: dict[str, Any], run: RunSpec, t0_mono_ns: int) -> list[int]:
     """When kills were delivered, in ns after T0: by the conductor's journal, else as planned.
 
     A death that nobody planned counts from the supervisor's exit line. Empty when it came before T0.
@@ -122,7 +124,7 @@ def _kills_ns(config: dict[str, Any], run: RunSpec, t0_mono_ns: int) -> list[int
     return [after_ns] if after_ns > 0 else []
 
 
-def _since_s(t0_mono_ns: int) -> float:
+def _seconds_since(t0_mono_ns: int) -> float:
     return (time.monotonic_ns() - t0_mono_ns) / 1e9
 
 

@@ -20,7 +20,7 @@ from faultline.engines.runtime import (
     Sampler,
     StateGuardian,
     Submission,
-    Supervised,
+    SupervisedProgram,
     write_program_configuration,
 )
 from faultline.engines.spark.traces import read_traces as read_from_spark
@@ -93,7 +93,7 @@ class GroundTruthEngine:
     """
 
     name = "known_truth"
-    only_for = frozenset({"known_truth"})
+    exclusive_workloads = frozenset({"known_truth"})
     roles = frozenset({"driver"})
     capabilities = Capabilities(
         commit_modes=frozenset({"aligned"}), cycles=frozenset(), granularity=frozenset({"batch", "record"})
@@ -105,7 +105,7 @@ class GroundTruthEngine:
     job_settings = "spark.sql."
     error_line = re.compile(r"^\w+Error: ")
 
-    def fixed_settings(self) -> dict[str, str]:
+    def build_settings(self) -> dict[str, str]:
         return {}
 
     def settings(self, config: Configuration) -> dict[str, str]:
@@ -125,16 +125,16 @@ class GroundTruthEngine:
     def check(self, config: Configuration) -> None:
         """What contradicts its script was refused with the configuration."""
 
-    def another(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
+    def alternate_build(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
         return None
 
     def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
         return endpoints_at(settings, config.target)
 
-    def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
+    def startup_blocker(self, endpoints: Endpoints, config: Configuration) -> str | None:
         return None
 
-    def holds(self, settings: Settings) -> dict[str, Path]:
+    def restart_delays(self, settings: Settings) -> dict[str, Path]:
         return {}
 
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
@@ -147,27 +147,27 @@ class GroundTruthEngine:
         told = write_program_configuration(run, {"schedule_s": plan.window_s, "load_end": str(attempt.load_end)})
         command = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
         program = Program("driver", command, {})
-        return Submission((Supervised(program, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s),))
+        return Submission((SupervisedProgram(program, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s),))
 
     def generator(self, run: Run, runtime: Runtime, arguments: Sequence[str]) -> Program:
         raise NotImplementedError("generator_on: was refused with the configuration")
 
-    def starting(self, run: Run) -> Callable[[], None]:
+    def while_starting(self, run: Run) -> Callable[[], None]:
         return lambda: None
 
-    def begun(self, run: Run, runtime: Runtime) -> None:
+    def on_ready(self, run: Run, runtime: Runtime) -> None:
         pass
 
     def sampler(self, run: Run) -> Sampler:
         return NoSampler()
 
-    def guardian(self, run: Run) -> StateGuardian | None:
+    def state_guardian(self, run: Run) -> StateGuardian | None:
         return None
 
     def progress(self, run: Run) -> Progress:
         return TraceProgress(run.attempt.traces)
 
-    def live(self, run: Run) -> Callable[[], Traces]:
+    def live_reader(self, run: Run) -> Callable[[], Traces]:
         return lambda: own.read_traces(run.attempt.folder) if run.attempt.traces.exists() else Traces("batch")
 
     def collect(self, run: Run) -> None:
@@ -186,7 +186,7 @@ class GroundTruthEngine:
         """Nothing: all it leaves are raw files."""
 
     def traces(self, folder: Path) -> Traces:
-        return own.read_traces(folder) if (folder / own.FILE).exists() else read_from_spark(folder)
+        return own.read_traces(folder) if (folder / own.TRACES_FILE).exists() else read_from_spark(folder)
 
     def is_evidence(self, log: str, line: str) -> bool:
         return True

@@ -134,11 +134,11 @@ def _text(value: bytes | None) -> str:
 # The engine's transport over a real broker: a consumer without a group, and an idempotent producer.
 
 
-_AT_ONCE = 2000
-_ANSWER_S = 10.0
+_MAX_MESSAGES = 2000
+_TIMEOUT_S = 10.0
 _FLUSH_S = 60.0
 # The output topic is read at a restart, before anything else happens: seconds, not minutes.
-_READ_BACK_S = 30.0
+_READ_LIMIT_S = 30.0
 
 
 class KafkaTransport:
@@ -164,15 +164,15 @@ class KafkaTransport:
     def poll(self) -> Iterator[Arrival]:
         """What the consumer's thread has fetched. Raises InfrastructureError when it cannot go on."""
         while True:
-            messages = self._consumer.consume(_AT_ONCE, 0)
+            messages = self._consumer.consume(_MAX_MESSAGES, 0)
             for message in messages:
                 if (error := message.error()) is not None:
-                    _refuse(error)
+                    _raise_if_permanent(error)
                     continue
                 headers = message.headers() or []
                 primer = any(name == PHASE for name, _ in headers)
                 yield Arrival(message.partition(), message.offset(), message.timestamp()[1], primer)
-            if len(messages) < _AT_ONCE:
+            if len(messages) < _MAX_MESSAGES:
                 return
 
     def emit(self, key: bytes, value: bytes) -> None:
@@ -211,20 +211,21 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Any]:
     """
     reader = _consumer(bootstrap)
     try:
-        known = reader.list_topics(topic, timeout=_ANSWER_S).topics[topic]
+        known = reader.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
         places = [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in known.partitions]
         ends = {
-            place.partition: reader.get_watermark_offsets(place, timeout=_ANSWER_S, cached=False)[1] for place in places
+            place.partition: reader.get_watermark_offsets(place, timeout=_TIMEOUT_S, cached=False)[1]
+            for place in places
         }
         open_ends = {partition: end for partition, end in ends.items() if end > 0}
         reader.assign([place for place in places if place.partition in open_ends])
-        deadline = time.monotonic() + _READ_BACK_S
+        deadline = time.monotonic() + _READ_LIMIT_S
         while open_ends:
             if time.monotonic() > deadline:
-                raise InfrastructureError(f"topic {topic}: not read back within {_READ_BACK_S:g} s")
-            for message in reader.consume(_AT_ONCE, 0.01):
+                raise InfrastructureError(f"topic {topic}: not read back within {_READ_LIMIT_S:g} s")
+            for message in reader.consume(_MAX_MESSAGES, 0.01):
                 if (error := message.error()) is not None:
-                    _refuse(error)
+                    _raise_if_permanent(error)
                     continue
                 # A record that came since the ends were asked for is not of this reading.
                 end = open_ends.get(message.partition(), 0)
@@ -257,7 +258,7 @@ def _consumer(bootstrap: str) -> Any:
     )
 
 
-def _refuse(error: Any) -> None:
+def _raise_if_permanent(error: Any) -> None:
     """Raises InfrastructureError for an error that does not pass by itself."""
     passing = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._PARTITION_EOF)
     if error.fatal() or error.code() not in passing and not error.retriable():

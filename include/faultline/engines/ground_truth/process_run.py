@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from faultline.engines.ground_truth.scripted_run import MS, Ints, ScriptedTimeline
-from faultline.engines.ground_truth.traces import Ends, Restored
+from faultline.engines.ground_truth.traces import Ends, RestoredState
 from faultline.system.errors import InfrastructureError
 
 # How long the engine sleeps at most before it looks at the topic and the stop file again.
@@ -25,7 +25,7 @@ LATE_TICK_NS = MS
 # The grid before the gate.
 PRIMER_TICK_NS = 200 * MS
 # Acts later than this are worth a word: they show in the figures.
-WORTH_A_WORD_NS = 20 * MS
+LOG_DELAY_NS = 20 * MS
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class RunClock(Protocol):
 
 
 # The course, given the end of the load in ns after T0; None while the schedule says it.
-Laid = Callable[[int | None], ScriptedTimeline]
+TimelineBuilder = Callable[[int | None], ScriptedTimeline]
 
 
 class Incarnation:
@@ -97,7 +97,7 @@ class Incarnation:
         traces: TraceWriter,
         clock: RunClock,
         stop: Callable[[], bool],
-        restored: Restored,
+        restored: RestoredState,
     ) -> None:
         self._partitions = range(partitions)
         self._transport = transport
@@ -129,7 +129,13 @@ class Incarnation:
         return t0_ns
 
     def follow(
-        self, course: Laid, t0_ns: int, load_end: Callable[[], int | None], *, stateless: bool, restarted: bool
+        self,
+        course: TimelineBuilder,
+        t0_ns: int,
+        load_end: Callable[[], int | None],
+        *,
+        stateless: bool,
+        restarted: bool,
     ) -> None:
         """Keeps the course from T0 (on the clock) on, until asked to stop.
 
@@ -170,7 +176,7 @@ class _Follower:
     def __init__(
         self,
         engine: Incarnation,
-        laid: Laid,
+        laid: TimelineBuilder,
         t0_ns: int,
         load_end: Callable[[], int | None],
         *,
@@ -208,7 +214,7 @@ class _Follower:
                 self._acted += 1
                 act()
                 late_ns = self._now_ns() - at_ns
-                if late_ns > WORTH_A_WORD_NS:
+                if late_ns > LOG_DELAY_NS:
                     self._traces.say(f"{act.__name__} of {at_ns / 1e9:.3f} s came {late_ns / 1e6:.0f} ms late")
             self._clock.sleep_ns(self._spare_ns())
         self._transport.flush()

@@ -25,9 +25,9 @@ MS = 1_000_000
 # After the commit of the replay the grid goes on at its first instant that is at least this far away.
 GUARD_NS = 50 * MS
 # Where in its second the backlog of the style `record` is worked off, well away from both of its ends.
-MIDDLE_NS = NS // 2
+MID_SECOND_NS = NS // 2
 # So long after a fault records are sent for sure, even where the load ends once its recovery is over.
-SENT_AFTER_S = 30.0
+MIN_SENDING_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Treatment:
     counted: int = 1
 
 
-PLAIN = Treatment()
+DEFAULT_TREATMENT = Treatment()
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class ScriptedTimeline:
     emit_ns: Ints
     rows: tuple[ScriptedCommit, ...]
     outages: tuple[Outage, ...]
-    treated: Mapping[int, Treatment]
+    treatments: Mapping[int, Treatment]
 
     def due(self, at_ns: int) -> int:
         """Records due at or before an instant."""
@@ -133,10 +133,12 @@ class ScriptedTimeline:
 
     def treatment(self, number: int) -> Treatment:
         """What happens to record `number`."""
-        return self.treated.get(number, PLAIN)
+        return self.treatments.get(number, DEFAULT_TREATMENT)
 
 
-def lay_out(script: Script, run: RunSpec, kills_ns: Sequence[int], until_ns: int | None = None) -> ScriptedTimeline:
+def build_timeline(
+    script: Script, run: RunSpec, kills_ns: Sequence[int], until_ns: int | None = None
+) -> ScriptedTimeline:
     """The course of a run whose engine is killed at these instants after T0, each once it is back from the one before.
 
     `until_ns`: nothing is sent that is due later; None: the whole schedule is. What is emitted and committed before a
@@ -144,24 +146,24 @@ def lay_out(script: Script, run: RunSpec, kills_ns: Sequence[int], until_ns: int
     """
     schedule = SendSchedule.over(run.rate, run.end_s if run.schedule_s is None else run.schedule_s)
     due = schedule.due_array(0, 1, schedule.count)
-    mistreated = treated(script, run, due)
+    mistreated = choose_treatments(script, run, due)
     if until_ns is not None:
         due = due[: np.searchsorted(due, until_ns, side="right")]
     outages = tuple(Outage.of(script, at) for at in kills_ns)
-    lay = _batches if script.style == "batch" else _records
+    lay = _batch_timeline if script.style == "batch" else _record_timeline
     emit, rows = lay(script, run, due, outages)
     return ScriptedTimeline(
         due, emit, rows, outages, {number: how for number, how in mistreated.items() if number < len(due)}
     )
 
 
-def treated(script: Script, run: RunSpec, due_ns: Ints) -> dict[int, Treatment]:
+def choose_treatments(script: Script, run: RunSpec, due_ns: Ints) -> dict[int, Treatment]:
     """The mistreated records by number, chosen by seed among those due in the measured window, soon after any fault.
 
     Before the fault they would bend the baseline. Raises ConfigError when there are too few to choose from.
     """
     begin_s = run.warmup_s if run.fault_at_s is None else run.fault_at_s
-    end_s = run.end_s if run.fault_at_s is None else min(run.end_s, begin_s + SENT_AFTER_S)
+    end_s = run.end_s if run.fault_at_s is None else min(run.end_s, begin_s + MIN_SENDING_S)
     first, last = np.searchsorted(due_ns, [_ns(begin_s), _ns(end_s)]).tolist()
     if script.mistreated > last - first:
         raise ConfigError(f"truth.lost: {script.mistreated} records to mistreat, but only {last - first}; use fewer")
@@ -172,7 +174,7 @@ def treated(script: Script, run: RunSpec, due_ns: Ints) -> dict[int, Treatment]:
     return dict(zip(chosen, treatments, strict=True))
 
 
-def _batches(
+def _batch_timeline(
     script: Script, run: RunSpec, due: Ints, outages: Sequence[Outage]
 ) -> tuple[Ints, tuple[ScriptedCommit, ...]]:
     """Style `batch`: what is due at a grid instant is emitted, then committed, one latency later."""
@@ -183,7 +185,7 @@ def _batches(
 
     rows: list[ScriptedCommit] = []
     late: list[int] = []  # how much later than its commit a batch is emitted
-    ahead, reached = list(outages), _all_of(due_at)
+    ahead, reached = list(outages), _batch_end(due_at)
     index, number, recovering = 1, 1, False  # on the grid, and since the last replay
     while ahead or not rows or rows[-1].upto < total:
         at = index * step
@@ -194,7 +196,7 @@ def _batches(
             rows.append(ScriptedCommit(outage.loaded_ns, outage.replayed_ns, held))
             late.append(0)
             index, number, recovering = (outage.replayed_ns + GUARD_NS) // step + 1, 1, True
-            reached = _behind(script, outage, held, due_at)
+            reached = _backlog_end(script, outage, held, due_at)
             continue
         slow = recovering and script.recovers and 1 < number - script.catchup_bins <= 1 + script.slow_bins
         rows.append(row)
@@ -207,12 +209,12 @@ def _batches(
     return emit.astype(np.int64), tuple(kept)
 
 
-def _all_of(due_at: Callable[[int], int]) -> Callable[[int, int], int]:
+def _batch_end(due_at: Callable[[int], int]) -> Callable[[int, int], int]:
     """A batch takes all that is due when it is planned."""
     return lambda number, at_ns: due_at(at_ns)
 
 
-def _behind(script: Script, outage: Outage, held: int, due_at: Callable[[int], int]) -> Callable[[int, int], int]:
+def _backlog_end(script: Script, outage: Outage, held: int, due_at: Callable[[int], int]) -> Callable[[int, int], int]:
     """How far the n-th batch (from 1) after the replay gets, planned at an instant."""
 
     def upto(number: int, at_ns: int) -> int:
@@ -229,14 +231,14 @@ def _is_replay(row: ScriptedCommit, outages: Sequence[Outage]) -> bool:
     return any(row.commit_ns == outage.replayed_ns for outage in outages)
 
 
-def _records(
+def _record_timeline(
     script: Script, run: RunSpec, due: Ints, outages: Sequence[Outage]
 ) -> tuple[Ints, tuple[ScriptedCommit, ...]]:
     """Style `record`: each record is emitted one latency after its production; commits take what is emitted."""
     wobble = np.array(WOBBLE)[(due // NS) % len(WOBBLE)] * script.spread_ms
     emit: Ints = due + np.round((script.latency_ms + wobble) * MS).astype(np.int64)
     for outage in outages:
-        emit = _delayed(script, due, emit, outage)
+        emit = _delay_emissions(script, due, emit, outage)
     ahead = list(outages)
     reached = np.maximum.accumulate(emit)
     rows: list[ScriptedCommit] = []
@@ -257,7 +259,7 @@ def _records(
     return emit, tuple(rows)
 
 
-def _delayed(script: Script, due: Ints, normal: Ints, outage: Outage) -> Ints:
+def _delay_emissions(script: Script, due: Ints, normal: Ints, outage: Outage) -> Ints:
     """The emissions of the style `record` with an outage between them."""
     emit = normal.copy()
     waiting = normal > outage.t0_ns
@@ -266,7 +268,7 @@ def _delayed(script: Script, due: Ints, normal: Ints, outage: Outage) -> Ints:
     if not script.recovers:
         emit[later] = normal[later] + outage.length_ns
         return emit
-    back_ns, healthy_ns = lag_back(script, outage)
+    back_ns, healthy_ns = lag_recovery(script, outage)
     backlog = np.nonzero(later & (normal < back_ns))[0]
     # Half of the backlog goes out evenly, the other half at once: until then the lag is far out of band.
     half = len(backlog) // 2
@@ -280,12 +282,12 @@ def _delayed(script: Script, due: Ints, normal: Ints, outage: Outage) -> Ints:
     return emit
 
 
-def lag_back(script: Script, outage: Outage) -> tuple[int, int]:
+def lag_recovery(script: Script, outage: Outage) -> tuple[int, int]:
     """Style `record`: when the backlog is worked off, and the end of the second in which it is."""
     second = outage.replayed_ns // NS
     if script.catchup_bins == 0:
         return outage.replayed_ns, (second + 1) * NS
-    return (second + script.catchup_bins) * NS + MIDDLE_NS, (second + script.catchup_bins + 1) * NS
+    return (second + script.catchup_bins) * NS + MID_SECOND_NS, (second + script.catchup_bins + 1) * NS
 
 
 def _ns(seconds: float) -> int:

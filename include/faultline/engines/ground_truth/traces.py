@@ -21,20 +21,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from faultline.engines.protocol import Batch, Commit, EngineEvent, Offsets, Traces, offsets_by_partition
-from faultline.engines.supervisor_journal import FILE as SUPERVISED
-from faultline.engines.supervisor_journal import lives_of
+from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL as SUPERVISED
+from faultline.engines.supervisor_journal import process_runs_of
 from faultline.system.files import require
 from faultline.system.journal import Journal, Line, events, read_ended, read_journal
 
 # As `Attempt.traces` names it.
-FILE = "traces.jsonl"
+TRACES_FILE = "traces.jsonl"
 Ends = dict[int, int]
 MS = 1_000_000
 METHODS = {"batch": "batch", "record": "rank"}
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoredState:
     """Where an earlier incarnation got to: its last committed batch (-1: none), its end offsets, and their base."""
 
     batch: int = -1
@@ -72,22 +72,22 @@ class TraceJournal:
         self._journal.close()
 
 
-def restore(path: Path) -> Restored:
+def restore(path: Path) -> RestoredState:
     """Where the last committed batch of the incarnations before ended; nothing for the first one."""
     lines = read_journal(path)
     commits = commits_of(lines)
     if not commits:
-        return Restored()
+        return RestoredState()
     newest = commits[-1]
     plan = _plans(lines)[newest.number]
     base = None if plan["base"] is None else _by_number(plan["base"])
-    return Restored(newest.number, _by_number(newest.ends), base)
+    return RestoredState(newest.number, _by_number(newest.ends), base)
 
 
 def read_traces(folder: Path) -> Traces:
     """Reads the attempt in `folder`. Raises InfrastructureError naming a file that is missing or broken."""
-    require(folder / FILE)
-    lines = read_ended(folder / FILE)
+    require(folder / TRACES_FILE)
+    lines = read_ended(folder / TRACES_FILE)
     style = next((str(line["style"]) for line in events(lines, "started")), "batch")
     commits = commits_of(lines)
     committed = [(commit.number, commit.planned_ns or 0, commit.committed_ns) for commit in commits]
@@ -96,9 +96,9 @@ def read_traces(folder: Path) -> Traces:
         method=METHODS[style],
         commits=tuple(commits),
         reached=reached,
-        seen=tuple(seen_in(lines)),
-        lives=lives_of(read_ended(folder / SUPERVISED)),
-        work=tuple(Batch(number, at_ns, (at_ns - planned_ns) / MS, None) for number, planned_ns, at_ns in committed),
+        events=tuple(events_in(lines)),
+        process_runs=process_runs_of(read_ended(folder / SUPERVISED)),
+        batches=tuple(Batch(number, at_ns, (at_ns - planned_ns) / MS, None) for number, planned_ns, at_ns in committed),
         # It counts each record under a key of its own, and keeps no state on disk.
         state_rows=sum(reached.values()) if commits else None,
         state_bytes=0,
@@ -121,7 +121,7 @@ def commits_of(lines: Iterable[Line]) -> list[Commit]:
     ]
 
 
-def seen_in(lines: Iterable[Line]) -> Iterator[EngineEvent]:
+def events_in(lines: Iterable[Line]) -> Iterator[EngineEvent]:
     """Tasks that began, one for each partition, and state that was read, in order."""
     incarnation, partitions = 0, 0
     for line in lines:
@@ -140,7 +140,9 @@ def seen_in(lines: Iterable[Line]) -> Iterator[EngineEvent]:
 def launched(incarnation: int, batch: int, partition: int, wall_ns: int) -> EngineEvent:
     """The task of a partition began."""
     task = f"task {partition} of batch {batch}"
-    return EngineEvent("task_started", "driver", _process(incarnation), wall_ns, FILE, f"{task} launched", task=task)
+    return EngineEvent(
+        "task_started", "driver", _process(incarnation), wall_ns, TRACES_FILE, f"{task} launched", task=task
+    )
 
 
 def loaded(incarnation: int, batch: int, partition: int, wall_ns: int) -> EngineEvent:
@@ -148,7 +150,7 @@ def loaded(incarnation: int, batch: int, partition: int, wall_ns: int) -> Engine
     task = f"task {partition} of batch {batch}"
     text = f"state of partition {partition} loaded by {task}"
     return EngineEvent(
-        "state_loaded", "driver", _process(incarnation), wall_ns, FILE, text, task=task, store=str(partition)
+        "state_loaded", "driver", _process(incarnation), wall_ns, TRACES_FILE, text, task=task, store=str(partition)
     )
 
 

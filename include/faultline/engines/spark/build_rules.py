@@ -7,15 +7,15 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
-from faultline.engines.spark.conf_rules import BUSY, OWN_PREFIX, PREFIX
-from faultline.engines.spark.settings import decided_settings
+from faultline.engines.spark.conf_rules import BUSY, FAULTLINE_PREFIX, PREFIX
+from faultline.engines.spark.settings import reserved_names
 from faultline.experiment.build import BuildSpec
 from faultline.experiment.config import Configuration
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
-OWN_SETTINGS = frozenset({BUSY})
-MOST_BUSY_US = 1_000_000.0
+FAULTLINE_SETTINGS = frozenset({BUSY})
+MAX_BUSY_US = 1_000_000.0
 # Programs in spark_jobs/ that are no part of a workload.
 READERS = (
     "aggregate",
@@ -42,14 +42,14 @@ def check_build(spec: BuildSpec, config: Configuration, key: str) -> None:
     workload does not read."""
     for name, value in spec.settings.items():
         _check_setting(f"{key}.settings.{name}", name, value)
-    refuse_decided(spec, key, decided_settings(config))
+    reject_reserved(spec, key, reserved_names(config))
     if BUSY in spec.settings and (not config.paced or config.kind.warms_itself):
         raise ConfigError(f"{key}.settings.{BUSY}: {config.workload} does not read it; leave it out")
     if spec.revision is not None and BUSY in spec.settings:
         raise ConfigError(f"{key}.settings.{BUSY}: a revision may not read it; leave one of both out")
 
 
-def refuse_decided(spec: BuildSpec, key: str, decided: Collection[str]) -> None:
+def reject_reserved(spec: BuildSpec, key: str, decided: Collection[str]) -> None:
     """Raises ConfigError for a setting that is `decided` already: by the configuration, or by Faultline itself."""
     for name in spec.settings:
         if name in decided:
@@ -62,12 +62,12 @@ def refuse_decided(spec: BuildSpec, key: str, decided: Collection[str]) -> None:
 def _check_setting(where: str, name: str, value: str) -> None:
     if not name.startswith(PREFIX):
         raise ConfigError(f"{where}: does not begin with {PREFIX}; give settings of Spark")
-    if name.startswith(OWN_PREFIX) and name not in OWN_SETTINGS:
-        raise ConfigError(f"{where}: no program reads it{suggest(name, OWN_SETTINGS)}")
+    if name.startswith(FAULTLINE_PREFIX) and name not in FAULTLINE_SETTINGS:
+        raise ConfigError(f"{where}: no program reads it{suggest(name, FAULTLINE_SETTINGS)}")
     if name == BUSY:
         try:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not 0 <= number <= MOST_BUSY_US:
-            raise ConfigError(f"{where}: {value!r} is no number from 0 to {MOST_BUSY_US:g}; give microseconds a record")
+        if not 0 <= number <= MAX_BUSY_US:
+            raise ConfigError(f"{where}: {value!r} is no number from 0 to {MAX_BUSY_US:g}; give microseconds a record")

@@ -22,8 +22,8 @@ from faultline.engines.protocol import Commit
 from faultline.system.errors import InfrastructureError
 
 # Of state stores. The in-memory one has names of its own for both.
-ARCHIVE = ".zip"
-SNAPSHOTS, CHANGES = (ARCHIVE, ".snapshot"), (".changelog", ".delta")
+ARCHIVE_SUFFIX = ".zip"
+SNAPSHOT_SUFFIXES, CHANGELOG_SUFFIXES = (ARCHIVE_SUFFIX, ".snapshot"), (".changelog", ".delta")
 
 
 def committed_batches(
@@ -125,7 +125,7 @@ def copy_logs(checkpoint: Path, target: Path) -> None:
             shutil.copytree(checkpoint / name, target / name)  # copies times, too
 
 
-def give_up(checkpoint: Path, target: Path) -> None:
+def archive_epoch(checkpoint: Path, target: Path) -> None:
     """Keeps the logs of a lineage in `target`, and deletes its checkpoint."""
     copy_logs(checkpoint, target)
     shutil.rmtree(checkpoint, ignore_errors=True)
@@ -140,15 +140,15 @@ def state_document(checkpoint: Path) -> dict[str, Any]:
     snapshot_bytes = changelog_bytes = 0
     snapshots = []
     for operator, partition, store in _stores(checkpoint / "state"):
-        archives = sorted(_files(store, *SNAPSHOTS), key=_version)
+        archives = sorted(_files(store, *SNAPSHOT_SUFFIXES), key=_version)
         name = "" if store == partition else store.name
         where = {"operator": int(operator.name), "partition": int(partition.name), "store": name}
         snapshots += [{**where, "version": _version(path), "wall_ns": path.stat().st_mtime_ns} for path in archives]
         newest = archives[-1] if archives else None
         if newest:
-            snapshot_bytes += newest.stat().st_size + (_table_bytes(newest) if newest.suffix == ARCHIVE else 0)
+            snapshot_bytes += newest.stat().st_size + (_table_bytes(newest) if newest.suffix == ARCHIVE_SUFFIX else 0)
         base = _version(newest) if newest else 0
-        changes = _files(store, *CHANGES)
+        changes = _files(store, *CHANGELOG_SUFFIXES)
         changelog_bytes += sum(path.stat().st_size for path in changes if _version(path) > base)
     return {"snapshot_bytes": snapshot_bytes, "changelog_bytes": changelog_bytes, "snapshots": snapshots}
 

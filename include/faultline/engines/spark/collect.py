@@ -16,10 +16,10 @@ from faultline.engines.spark.shared_storage import (
     executor_logs,
     find_hdfs,
     find_shared,
-    lies_on_disk,
-    remove_from_disk,
+    has_disk_checkpoint,
+    remove_disk_checkpoint,
+    remove_ephemeral_checkpoint,
     remove_shared,
-    remove_throwaway,
 )
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import AttemptPlan
@@ -35,7 +35,7 @@ WARM_UP_CHECKPOINT = "warmup-checkpoint"
 # Told by whoever answered at the driver's port; it becomes part of a path that is removed.
 _APPLICATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 # The logs of a throw-away checkpoint while they are copied.
-KEPT_CHECKPOINT = "checkpoint.kept"
+COPIED_CHECKPOINT = "checkpoint.kept"
 
 
 def gather(run: Run) -> None:
@@ -56,7 +56,7 @@ def input_topic(plan: AttemptPlan) -> str | None:
     return plan.topics["input"].name if "job" in plan.tuples else None
 
 
-def running_settings(folder: Path) -> dict[str, str] | None:
+def application_settings(folder: Path) -> dict[str, str] | None:
     """The settings that a user's job or program ran under; None if they were not collected."""
     path = folder / APPLICATION
     return dict(read_document(path)) if path.exists() else None
@@ -81,16 +81,16 @@ def keep_logs(attempt: Attempt) -> None:
 
     Killed at any point, it goes on when it is called again.
     """
-    if find_shared(attempt) is not None or lies_on_disk(attempt):
+    if find_shared(attempt) is not None or has_disk_checkpoint(attempt):
         return  # on a target's disk it lies well, and on one of its own
-    link, kept = attempt.checkpoint, attempt.folder / KEPT_CHECKPOINT
+    link, kept = attempt.checkpoint, attempt.folder / COPIED_CHECKPOINT
     if link.is_symlink():
         shutil.rmtree(kept, ignore_errors=True)
         checkpoint.copy_logs(link.resolve(), kept)
         link.unlink()
     if kept.exists() and not link.exists():
         kept.rename(link)
-    remove_throwaway(attempt)
+    remove_ephemeral_checkpoint(attempt)
 
 
 def discard(attempt: Attempt, settings: Settings) -> None:
@@ -101,11 +101,11 @@ def discard(attempt: Attempt, settings: Settings) -> None:
         return
     if attempt.checkpoint.is_symlink():
         attempt.checkpoint.unlink()
-    made = (WARM_UP_CHECKPOINT, KEPT_CHECKPOINT)
+    made = (WARM_UP_CHECKPOINT, COPIED_CHECKPOINT)
     for folder in (attempt.checkpoint, *(attempt.folder / name for name in made)):
         shutil.rmtree(folder, ignore_errors=True)
-    remove_throwaway(attempt)
-    remove_from_disk(attempt)
+    remove_ephemeral_checkpoint(attempt)
+    remove_disk_checkpoint(attempt)
     for folder in worker_folders(attempt, settings):
         shutil.rmtree(folder, ignore_errors=True)
     _clear_generator(attempt, settings)

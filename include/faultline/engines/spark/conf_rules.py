@@ -22,23 +22,23 @@ from faultline.system.process_tags import RUN_MARK
 from faultline.system.text import suggest
 from generators.kafka_credentials import LOGIN
 
-KNOWN = Path(__file__).with_name("known_settings.json")
+KNOWN_SETTINGS_FILE = Path(__file__).with_name("known_settings.json")
 SPARK_CONF = "spark_conf"
 PREFIX = "spark."
 # Settings that Spark has not, but the programs of Faultline read. This one plants work: microseconds of a core that are
 # burnt for each record, so that it can be seen what a gate makes of a slowdown of known size.
-OWN_PREFIX = "spark.faultline."
-BUSY = f"{OWN_PREFIX}busy_us_per_record"
+FAULTLINE_PREFIX = "spark.faultline."
+BUSY = f"{FAULTLINE_PREFIX}busy_us_per_record"
 # How much of a name must be alike to be taken for a slip.
-ALL_BUT = 0.92
+MIN_SIMILARITY = 0.92
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 # Of commit_mode aligned-changelog, which sets them; without it they may be varied.
-_OF_CHANGELOG = frozenset({
+_CHANGELOG_SETTINGS = frozenset({
     CHANGELOG, "spark.sql.streaming.stateStore.minDeltasForSnapshot",
     "spark.sql.streaming.stateStore.maintenanceInterval",
 })  # fmt: skip
 # By the parameter that sets it.
-_BY_PARAMETER: Mapping[str, str] = {
+_PARAMETER_OF: Mapping[str, str] = {
     "spark.cores.max": "executors and executor_cores", "spark.executor.cores": "executor_cores",
     "spark.executor.instances": "executors", "spark.executor.memory": "executor_memory_mb",
     "spark.sql.shuffle.partitions": "shuffle_partitions",
@@ -55,7 +55,7 @@ _COLLECTIONS = "pauses are read from the logs of collections"
 _ARCHIVES = "JVMs start from an archive of classes"
 _SUBMIT = "spark-submit is told it by an option of its own"
 # Settings that stay as they are, and why.
-OWNED: Mapping[str, str] = {
+RESERVED: Mapping[str, str] = {
     "spark.master": _SUBMIT, "spark.app.name": _SUBMIT, "spark.submit.deployMode": _SUBMIT, "spark.app.id": _SUBMIT,
     "spark.driver.host": _ADDRESS, "spark.driver.bindAddress": _ADDRESS, "spark.driver.port": _ADDRESS,
     "spark.ui.port": _ADDRESS, "spark.ui.enabled": _ADDRESS, "spark.ui.retainedJobs": _ADDRESS,
@@ -72,13 +72,13 @@ OWNED: Mapping[str, str] = {
     "spark.dynamicAllocation.enabled": "a fault aims at as many executors as `executors` says",
 }  # fmt: skip
 # Strangers are kept out by settings that begin so.
-_CLOSED = (
+_ACCESS_CONTROL = (
     "spark.authenticate", "spark.network.crypto.", "spark.ui.killEnabled", "spark.ui.threadDumpsEnabled",
     "spark.ui.heapHistogramEnabled", "spark.master.ui.decommission",
 )  # fmt: skip
 ROLES = ("driver", "executors")
 # Beginnings of JVM options that are not to be given, with what sets them or why.
-_OWN_OPTIONS: Mapping[str, str] = {
+_RESERVED_OPTIONS: Mapping[str, str] = {
     "-Xmx": "executor_memory_mb, or spark_conf.spark.driver.memory", "-Xms": "executor_memory_mb",
     "-Dlog4j": _LOGS, "-Djava.io.tmpdir": "what an attempt leaves behind is removed with it",
     "-XX:SharedArchiveFile": _ARCHIVES, "-Xshare": _ARCHIVES, "-Xlog:gc": _COLLECTIONS, "-Xloggc": _COLLECTIONS,
@@ -87,7 +87,7 @@ _OWN_OPTIONS: Mapping[str, str] = {
 }  # fmt: skip
 _SIZE = re.compile(r"\d+(\.\d+)?\s*(b|[kmgtp]i?b?)?", re.IGNORECASE)
 _TIME = re.compile(r"-?\d+\s*(us|ms|s|m|min|h|d)?", re.IGNORECASE)
-_FITS = {
+_VALUE_PATTERNS = {
     "true or false": re.compile(r"true|false", re.IGNORECASE),
     "a whole number": re.compile(r"-?\d+"),
     "a number": re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"),
@@ -104,11 +104,11 @@ def check_conf(config: Configuration) -> None:
         _check_options(role, options)
 
 
-def own_settings() -> dict[str, str]:
+def reserved_settings() -> dict[str, str]:
     """What a job or program must not set itself, each with what to do instead."""
     # Spark writes addresses, class paths and options of JVMs in a form of its own.
-    by_parameter = {name: f"and set {key}" for name, key in _BY_PARAMETER.items() if key != JVM_OPTIONS}
-    return by_parameter | {name: f"because {why}" for name, why in OWNED.items() if why not in (_ADDRESS, _CLASSES)}
+    by_parameter = {name: f"and set {key}" for name, key in _PARAMETER_OF.items() if key != JVM_OPTIONS}
+    return by_parameter | {name: f"because {why}" for name, why in RESERVED.items() if why not in (_ADDRESS, _CLASSES)}
 
 
 def check_settings(settings: Mapping[str, str], key: str) -> None:
@@ -121,23 +121,23 @@ def _check_setting(config: Configuration, name: str, value: str, key: str = SPAR
     where = f"{key}.{name}"
     if not name.startswith(PREFIX):
         raise ConfigError(f"{where}: does not begin with {PREFIX}; give settings of Spark")
-    if name.startswith(OWN_PREFIX):
+    if name.startswith(FAULTLINE_PREFIX):
         raise ConfigError(f"{where}: is no setting of Spark; give it in build_spec, where benchmarks do")
-    if name in _BY_PARAMETER:
-        raise ConfigError(f"{where}: follows from {_BY_PARAMETER[name]}; set that")
-    if name in _OF_CHANGELOG and config.commit_mode == "aligned-changelog":
+    if name in _PARAMETER_OF:
+        raise ConfigError(f"{where}: follows from {_PARAMETER_OF[name]}; set that")
+    if name in _CHANGELOG_SETTINGS and config.commit_mode == "aligned-changelog":
         raise ConfigError(f"{where}: follows from commit_mode aligned-changelog; use aligned to vary it")
-    if name in OWNED:
-        raise ConfigError(f"{where}: stays as it is, because {OWNED[name]}; leave it out")
-    if name.startswith(_CLOSED):
+    if name in RESERVED:
+        raise ConfigError(f"{where}: stays as it is, because {RESERVED[name]}; leave it out")
+    if name.startswith(_ACCESS_CONTROL):
         raise ConfigError(f"{where}: stays as it is, because strangers are kept out by it; leave it out")
     kinds = known_settings()
     if name not in kinds:
-        near = difflib.get_close_matches(name, kinds, 1, ALL_BUT)
+        near = difflib.get_close_matches(name, kinds, 1, MIN_SIMILARITY)
         if near:
             raise ConfigError(f"{where}: Spark has no such setting; did you mean {near[0]}?")
         return
-    pattern = _FITS.get(kinds[name])
+    pattern = _VALUE_PATTERNS.get(kinds[name])
     if pattern is not None and not pattern.fullmatch(value):
         raise ConfigError(f"{where}: {value!r} is not {kinds[name]}; give one")
 
@@ -149,7 +149,7 @@ def _check_options(role: str, options: str) -> None:
     for option in options.split():
         if not option.startswith("-"):
             raise ConfigError(f"{where}: {option!r} is no option of a JVM; options begin with -, and hold no spaces")
-        own = next((why for start, why in _OWN_OPTIONS.items() if option.startswith(start)), None)
+        own = next((why for start, why in _RESERVED_OPTIONS.items() if option.startswith(start)), None)
         if own is not None:
             raise ConfigError(f"{where}: {option} is not to be given: {own}")
 
@@ -157,7 +157,7 @@ def _check_options(role: str, options: str) -> None:
 @functools.cache
 def known_settings() -> Mapping[str, str]:
     """What the installed Spark documents: the kind of values by name."""
-    found: dict[str, str] = json.loads(KNOWN.read_text(encoding="utf-8"))["settings"]
+    found: dict[str, str] = json.loads(KNOWN_SETTINGS_FILE.read_text(encoding="utf-8"))["settings"]
     return found
 
 
@@ -170,11 +170,11 @@ def megabytes(size: str) -> int | None:
     return int(int(found[1]) * 1024.0**power)
 
 
-def changed(settings: Mapping[str, str], config: Configuration) -> dict[str, str]:
+def with_spark_conf(settings: Mapping[str, str], config: Configuration) -> dict[str, str]:
     """Settings of an experiment with those that its configuration names in their place."""
     return {**settings, **(config.spark_conf or {})}
 
 
-def options_of(config: Configuration, role: str) -> Iterable[str]:
+def jvm_options_of(config: Configuration, role: str) -> Iterable[str]:
     """Further options of a role's JVMs."""
     return str((config.jvm_options or {}).get(role, "")).split()

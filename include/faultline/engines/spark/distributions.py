@@ -31,7 +31,7 @@ _CORE = re.compile(r"spark-core_(\d+\.\d+)-(.+)\.jar")
 SCALA = "2.13"
 CONNECTOR = "spark-sql-kafka-0-10"
 # The oldest version whose logs, checkpoints and REST are read as today's are.
-OLDEST = (4, 0)
+MIN_VERSION = (4, 0)
 PORTS = (
     "spark_master",
     "spark_master_ui",
@@ -43,7 +43,7 @@ PORTS = (
 class Distribution:
     """One of them. `ports`: of its master and workers, by the names that the installed Spark's have.
 
-    `java_home`: None for the Java of everything else. `python`: of driver and workers. `own_connector`: whether its
+    `java_home`: None for the Java of everything else. `python`: of driver and workers. `has_connector`: whether its
     jars hold the connector to Kafka; else Faultline's are used, which must be of its version. `sha256`: of its jars.
     """
 
@@ -52,7 +52,7 @@ class Distribution:
     version: str
     sha256: str
     python: str
-    own_connector: bool
+    has_connector: bool
     ports: Mapping[str, int]
     java_home: Path | None = None
     conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -113,7 +113,7 @@ def distributions(settings: Settings) -> dict[str, Distribution]:
         raise ConfigError(f"{file}: is no list of Spark builds ({why}); delete it, and add them anew") from None
 
 
-def those_that_are_known(settings: Settings) -> dict[str, Distribution]:
+def readable_distributions(settings: Settings) -> dict[str, Distribution]:
     """The same; none where the list cannot be read. What runs on the installed Spark needs none of them, and whoever
     names one is told, as `doctor` tells everybody."""
     try:
@@ -136,14 +136,14 @@ def require_unchanged(one: Distribution) -> None:
     """Raises ConfigError when it is gone, or is no longer what was registered."""
     if not one.spark_home.is_dir():
         raise ConfigError(f"spark_build: {one.name} is gone from {one.spark_home}; bring it back, or remove the build")
-    if hash_of(one.spark_home) != one.sha256:
+    if jars_hash(one.spark_home) != one.sha256:
         raise ConfigError(
             f"spark_build: {one.spark_home} is not what was registered as {one.name}: its jars have changed; add it "
             "under another name"
         )
 
 
-def examined(
+def inspect_distribution(
     settings: Settings, name: str, spark_home: Path, java_home: Path | None, conf: Mapping[str, str], installed: str
 ) -> Distribution:
     """A distribution as it is to be registered, with ports of its own. `installed`: the version that is there anyway.
@@ -171,7 +171,7 @@ def examined(
         name,
         home,
         version,
-        hash_of(home),
+        jars_hash(home),
         _python(home),
         own,
         MappingProxyType(dict(ports)),
@@ -189,31 +189,33 @@ def version_of(home: Path) -> str:
     if scala != SCALA:
         raise ConfigError(f"--spark-home: {home} is built for Scala {scala}; name a build for {SCALA}")
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < OLDEST:
-        raise ConfigError(f"--spark-home: Spark {version} is older than {OLDEST[0]}.{OLDEST[1]}; name a newer one")
+    if numbers < MIN_VERSION:
+        raise ConfigError(
+            f"--spark-home: Spark {version} is older than {MIN_VERSION[0]}.{MIN_VERSION[1]}; name a newer one"
+        )
     return version
 
 
-def hash_of(home: Path) -> str:
+def jars_hash(home: Path) -> str:
     """SHA-256 of all jars, by name and content."""
     return list_hash(sorted((home / "jars").glob("*.jar")))
 
 
-def keep(settings: Settings, one: Distribution) -> None:
+def register(settings: Settings, one: Distribution) -> None:
     """Registers it, in place of an earlier one of the name."""
     settings.home.mkdir(parents=True, exist_ok=True)
     listed = {name: known.as_mapping() for name, known in distributions(settings).items()}
     write_json(settings.home / FILE, {**listed, one.name: one.as_mapping()})
 
 
-def keep_ports(settings: Settings, ports: Mapping[str, Mapping[str, int]]) -> None:
+def assign_ports(settings: Settings, ports: Mapping[str, Mapping[str, int]]) -> None:
     """Gives builds other ports, by their names."""
     listed = {name: one.as_mapping() for name, one in distributions(settings).items()}
     changed = {name: {**listed[name], "ports": dict(own)} for name, own in ports.items()}
     write_json(settings.home / FILE, {**listed, **changed})
 
 
-def forget(settings: Settings, name: str) -> Distribution:
+def unregister(settings: Settings, name: str) -> Distribution:
     """Takes it off the list; returns what it was. Raises ConfigError for one that is not there."""
     known = distributions(settings)
     if name not in known:

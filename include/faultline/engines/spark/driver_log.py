@@ -29,10 +29,10 @@ _DISCONNECT = re.compile(
     r"|\bMetadata update failed\b"
     r"|\bDisconnectException\b"
 )
-_TOO_LATE = re.compile(r'^\s*"numRowsDroppedByWatermark" : (\d+)')
+_LATE_ROWS = re.compile(r'^\s*"numRowsDroppedByWatermark" : (\d+)')
 # Looked for first, because most lines of a log hold none of them and a regular expression costs more.
-_HINTS = ("Lost task", "isconnect", "could not be established", "Metadata update failed")
-_LONGEST = 160
+_MARKERS = ("Lost task", "isconnect", "could not be established", "Metadata update failed")
+_MAX_LENGTH = 160
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
     disconnects: list[LogLine] = []
     late_rows = 0
     for line in lines:
-        if "numRowsDropped" in line and (late := _TOO_LATE.match(line)):
+        if "numRowsDropped" in line and (late := _LATE_ROWS.match(line)):
             late_rows += int(late[1])
             continue
-        if not any(hint in line for hint in _HINTS):
+        if not any(hint in line for hint in _MARKERS):
             continue
         match = _DRIVER_LINE.match(line.rstrip("\n"))
         if match is None:
@@ -74,7 +74,7 @@ def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
             kind = disconnects
         else:
             continue
-        kind.append(LogLine(spark_instant_ns(instant), file, f"{logger}: {message}"[:_LONGEST]))
+        kind.append(LogLine(spark_instant_ns(instant), file, f"{logger}: {message}"[:_MAX_LENGTH]))
     return DriverEvents(tuple(lost), tuple(disconnects), late_rows)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.engines.protocol import Capabilities, Engine, EngineEvent, Progress, Traces, VictimGroup
 from faultline.engines.runtime import Program, Runtime, Sampler, StateGuardian, Submission
 from faultline.engines.spark import collect, standalone
-from faultline.engines.spark.jit_priority import to_usual
+from faultline.engines.spark.jit_priority import link_java_archive
 from faultline.engines.spark.live import LiveTraces
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.rest import DriverSampler
@@ -35,7 +35,7 @@ class Spark:
     and the workload supervisor ask for an engine, too, and shall stay light."""
 
     name = "spark"
-    only_for: frozenset[str] = frozenset()
+    exclusive_workloads: frozenset[str] = frozenset()
     roles = frozenset(DETECTORS)
     capabilities = Capabilities(
         commit_modes=frozenset({"none", "unaligned", "aligned", "aligned-changelog"}),
@@ -50,10 +50,10 @@ class Spark:
     # An error class, as `[UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS]`.
     error_line = re.compile(r"\[[A-Z][A-Z0-9]+(_[A-Z0-9]+)+(\.[A-Z0-9_]+)*\]")
 
-    def fixed_settings(self) -> dict[str, str]:
-        from faultline.engines.spark.settings import settings_of_build
+    def build_settings(self) -> dict[str, str]:
+        from faultline.engines.spark.settings import build_settings
 
-        return settings_of_build()
+        return build_settings()
 
     def settings(self, config: Configuration) -> dict[str, str]:
         from faultline.engines.spark.settings import experiment_settings
@@ -95,7 +95,7 @@ class Spark:
                 "or state_store=rocksdb"
             )
 
-    def another(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
+    def alternate_build(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
         from faultline.engines.spark.distributions import distributions
 
         if config.spark_build is None:
@@ -110,14 +110,14 @@ class Spark:
         usual = endpoints_at(settings, config.target)
         return usual if own is None else own.endpoints(usual)
 
-    def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
+    def startup_blocker(self, endpoints: Endpoints, config: Configuration) -> str | None:
         if not endpoints.engine_ui:  # neither YARN nor Kubernetes says it beforehand
             return None
-        room = standalone.slots_free(standalone.master_state(endpoints), config)
+        room = standalone.has_free_slots(standalone.master_state(endpoints), config)
         return None if room else "Spark has no room for the executors"
 
-    def holds(self, settings: Settings) -> dict[str, Path]:
-        from faultline.engines.spark.distributions import those_that_are_known
+    def restart_delays(self, settings: Settings) -> dict[str, Path]:
+        from faultline.engines.spark.distributions import readable_distributions
 
         def of(ports: Mapping[str, int], named: Callable[[str], str]) -> dict[str, Path]:
             services = {number: named(f"spark-worker-{number}") for number in workers_of(ports)}
@@ -127,7 +127,7 @@ class Spark:
             }
 
         found = of(settings.ports, str)
-        for one in those_that_are_known(settings).values():
+        for one in readable_distributions(settings).values():
             found |= of(one.ports, one.service)
         return found
 
@@ -145,7 +145,7 @@ class Spark:
 
         return generator_job(run, runtime, tuple(arguments))
 
-    def starting(self, run: Run) -> Callable[[], None]:
+    def while_starting(self, run: Run) -> Callable[[], None]:
         from faultline.engines.spark.jit_priority import JitPriority
         from faultline.engines.spark.program_check import ProgramCheck
 
@@ -161,16 +161,16 @@ class Spark:
 
         return look
 
-    def begun(self, run: Run, runtime: Runtime) -> None:
+    def on_ready(self, run: Run, runtime: Runtime) -> None:
         from faultline.engines.spark.jit_priority import JitPriority
 
         JitPriority(run.attempt).let_go()
-        to_usual(run.attempt, runtime)
+        link_java_archive(run.attempt, runtime)
 
     def sampler(self, run: Run) -> Sampler:
         return DriverSampler(run.attempt.id, _driver_ui(run))
 
-    def guardian(self, run: Run) -> StateGuardian | None:
+    def state_guardian(self, run: Run) -> StateGuardian | None:
         return StateEpochManager(run.attempt, _driver_ui(run)) if run.plan.commit_mode == "none" else None
 
     def progress(self, run: Run) -> Progress:
@@ -182,7 +182,7 @@ class Spark:
             collect.input_topic(run.plan),
         )
 
-    def live(self, run: Run) -> Callable[[], Traces]:
+    def live_reader(self, run: Run) -> Callable[[], Traces]:
         return LiveTraces(run).traces
 
     def collect(self, run: Run) -> None:

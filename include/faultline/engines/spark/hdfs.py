@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from faultline.engines.spark.checkpoint import ARCHIVE, CHANGES, SNAPSHOTS, version_of
+from faultline.engines.spark.checkpoint import ARCHIVE_SUFFIX, CHANGELOG_SUFFIXES, SNAPSHOT_SUFFIXES, version_of
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.text import one_line
 
 SCHEME = "hdfs://"
-ANSWER_S, TRIES = 5.0, 2
+TIMEOUT_S, TRIES = 5.0, 2
 # Of a store's table files and logs, which its archives name.
-APART = ("SSTs", "logs")
+SKIPPED_FOLDERS = ("SSTs", "logs")
 _MS = 1_000_000
-_SILENT = re.compile(r"host='([^']+)', port=(\d+)")
+_UNREACHABLE = re.compile(r"host='([^']+)', port=(\d+)")
 
 Entry = Mapping[str, Any]
 
@@ -81,7 +81,7 @@ class HdfsFolder:
         """Makes the folder. Raises FaultlineError."""
         self._asked(lambda client: client.mkdir(self.path))
 
-    def changed_ms(self) -> int | None:
+    def modified_ms(self) -> int | None:
         """When it was changed last, by the name node's clock; None where it is not there. Raises FaultlineError."""
 
         def at(client: Any) -> int | None:
@@ -103,7 +103,7 @@ class HdfsFolder:
         except PermissionError as error:
             raise ConfigError(f"storage: {self.url}: {one_line(error)}; let this user write there") from None
         except (OSError, RuntimeError, ValueError, LookupError) as error:  # those of `requests` are the first, too
-            silent = _SILENT.search(str(error))
+            silent = _UNREACHABLE.search(str(error))
             why = f"{silent[1]}:{silent[2]} does not answer" if silent else one_line(error)
             raise InfrastructureError(
                 f"storage: {self.url}: {why}; let this machine reach WebHDFS, of name node ({self.web}) and data nodes"
@@ -118,7 +118,7 @@ def _client(web: str) -> Any:
 
     class Patient(HTTPAdapter):
         def send(self, *args: Any, **more: Any) -> Any:
-            return super().send(*args, **{**more, "timeout": ANSWER_S})
+            return super().send(*args, **{**more, "timeout": TIMEOUT_S})
 
     address, web_hdfs = urlsplit(web), importlib.import_module("fsspec.implementations.webhdfs")
     user = pwd.getpwuid(os.geteuid()).pw_name
@@ -148,11 +148,11 @@ def copy_state(there: HdfsFolder, here: Path, *, operators: Iterable[str] | None
 def _copy_stores(there: HdfsFolder, here: Path) -> None:
     """A join keeps several stores in a partition, each in a folder of its own."""
     found = there.entries()
-    kept = {name: one for name, one in found.items() if one["type"] == "file" and _is_kept(name)}
-    newest = max((version_of(name) for name in kept if name.endswith(ARCHIVE)), default=None)
-    _copy(there, here, kept, read=lambda name: name.endswith(ARCHIVE) and version_of(name) == newest)
+    kept = {name: one for name, one in found.items() if one["type"] == "file" and _is_state_file(name)}
+    newest = max((version_of(name) for name in kept if name.endswith(ARCHIVE_SUFFIX)), default=None)
+    _copy(there, here, kept, read=lambda name: name.endswith(ARCHIVE_SUFFIX) and version_of(name) == newest)
     for name, one in found.items():
-        if one["type"] == "directory" and name not in APART:
+        if one["type"] == "directory" and name not in SKIPPED_FOLDERS:
             _copy_stores(there / name, here / name)
 
 
@@ -166,7 +166,7 @@ def _copy(there: HdfsFolder, here: Path, entries: Mapping[str, Entry], *, read: 
         target, size, changed_ns = here / name, int(one["size"]), int(one["modificationTime"]) * _MS
         hollow = not read(name)
         if target.exists() and (target.stat().st_size, target.stat().st_mtime_ns) == (size, changed_ns):
-            if hollow or not _is_hollow(target):
+            if hollow or not _is_placeholder(target):
                 continue
         content = b"" if hollow else (there / name).read()
         if content is None or not (hollow or len(content) == size):
@@ -179,11 +179,11 @@ def _copy(there: HdfsFolder, here: Path, entries: Mapping[str, Entry], *, read: 
         made.rename(target)
 
 
-def _is_hollow(file: Path) -> bool:
+def _is_placeholder(file: Path) -> bool:
     """Whether only name, size and age of it were copied: an archive that is the newest of its version since."""
     with file.open("rb") as content:
         return not content.read(4).strip(b"\0")
 
 
-def _is_kept(name: str) -> bool:
-    return name[0].isdigit() and name.endswith((*SNAPSHOTS, *CHANGES))
+def _is_state_file(name: str) -> bool:
+    return name[0].isdigit() and name.endswith((*SNAPSHOT_SUFFIXES, *CHANGELOG_SUFFIXES))

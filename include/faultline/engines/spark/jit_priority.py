@@ -27,9 +27,9 @@ from faultline.system.process_tags import run_option
 
 # As Linux shows the names of such threads of HotSpot, which it cuts at 15 characters. A compiler may start others of
 # either kind, which then have its priority.
-COMPILER, QUICK_COMPILER = "C2 CompilerThre", "C1 CompilerThre"
-LAST_NICENESS = 19
-YOUNG_S = 0.5
+C2_THREAD, C1_THREAD = "C2 CompilerThre", "C1 CompilerThre"
+LOWEST_PRIORITY = 19
+MIN_AGE_S = 0.5
 
 
 class JitPriority:
@@ -43,14 +43,14 @@ class JitPriority:
     def look(self) -> None:
         """Puts the compilers that there are by now behind other threads; JVMs start, and start more of them."""
         if may_raise_priority():
-            self._set(LAST_NICENESS, COMPILER)
+            self._set(LOWEST_PRIORITY, C2_THREAD)
 
     def let_go(self) -> None:
         """Makes them as everybody's again."""
         if may_raise_priority():
             # A compiler that started another one meanwhile gave it its own priority.
             for _ in range(2):
-                self._set(os.getpriority(os.PRIO_PROCESS, 0), COMPILER, QUICK_COMPILER)
+                self._set(os.getpriority(os.PRIO_PROCESS, 0), C2_THREAD, C1_THREAD)
 
     def _set(self, niceness: int, *names: str) -> None:
         for thread in self.threads(*names):
@@ -72,7 +72,7 @@ class JitPriority:
         key = (process.pid, process.create_time())
         if key not in self._ours:
             # A process that has not become its program yet shows the command line of whoever started it.
-            if time.time() - key[1] < YOUNG_S:
+            if time.time() - key[1] < MIN_AGE_S:
                 return False
             self._ours[key] = self._mark in process.cmdline() and is_own(process)
         return self._ours[key]
@@ -82,29 +82,29 @@ class JitPriority:
 
 
 # Within a Java: what a JVM starts from that was told nothing.
-USUAL = Path("lib", "server", "classes.jsa")
+JAVA_ARCHIVE = Path("lib", "server", "classes.jsa")
 
 
-def link_of(attempt: Attempt) -> Path:
+def archive_link(attempt: Attempt) -> Path:
     """Where the JVMs of the attempt are told that their archive lies."""
     return attempt.scratch / "classes.jsa"
 
 
-def to_spark(attempt: Attempt, runtime: Runtime) -> Path | None:
+def link_spark_archive(attempt: Attempt, runtime: Runtime) -> Path | None:
     """Makes the link, to the archive of Spark's classes; None without one: then Java does as it always does."""
-    if runtime.class_data is None:
+    if runtime.cds_archive is None:
         return None
-    _point(link_of(attempt), runtime.class_data)
-    return link_of(attempt)
+    _replace_link(archive_link(attempt), runtime.cds_archive)
+    return archive_link(attempt)
 
 
-def to_usual(attempt: Attempt, runtime: Runtime) -> None:
+def link_java_archive(attempt: Attempt, runtime: Runtime) -> None:
     """Turns the link to Java's own archive; a JVM that runs keeps what it has mapped."""
-    if runtime.class_data is not None:
-        _point(link_of(attempt), runtime.java_home / USUAL)
+    if runtime.cds_archive is not None:
+        _replace_link(archive_link(attempt), runtime.java_home / JAVA_ARCHIVE)
 
 
-def _point(link: Path, target: Path) -> None:
+def _replace_link(link: Path, target: Path) -> None:
     fresh = link.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(target)

@@ -28,7 +28,7 @@ from faultline.system.process_tags import INSTANCE_MARK, RUN_MARK
 from faultline.system.settings import Settings, instance
 
 # A session that is there answers in milliseconds; one that is starting, or held up, is not waited for.
-GREETING_S = 2.0
+GREETING_TIMEOUT_S = 2.0
 # A small harvest takes seconds. A session that takes longer is not what it should be; Spark anew takes half a minute.
 LIMIT_S = 150.0
 
@@ -52,7 +52,7 @@ def run_in_session(
     """
     deadline = time.monotonic() + limit_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(GREETING_S)
+        connection.settimeout(GREETING_TIMEOUT_S)
         try:
             connection.connect(str(settings.session_socket))
             answers = _lines(connection)
@@ -123,7 +123,7 @@ def run_batch(job: BatchJob, settings: Settings, runtime: Runtime, submit: Calla
     with beside_windows(settings.window_lock) as waited_s:
         if waited_s:
             print(f"waited {waited_s:.1f} s for the end of a window")
-        if not (job.large or job.of_user or elsewhere):
+        if not (job.large or job.is_user_job or elsewhere):
             try:
                 run_in_session(settings, job.program, job.arguments)
                 return
@@ -136,9 +136,9 @@ def batch_program(job: BatchJob, settings: Settings, runtime: Runtime) -> SparkP
     """What is handed to spark-submit for a job: one JVM, with the harness's login."""
     there, run = settings if job.run is None else job.run.there, job.run
     conf = batch_settings(
-        there, archive=runtime.class_data, large=job.large, attempt=None if run is None else run.attempt.id
+        there, archive=runtime.cds_archive, large=job.large, attempt=None if run is None else run.attempt.id
     )
-    if job.of_user and run is not None:
+    if job.is_user_job and run is not None:
         conf = {**(run.config.spark_conf or {}), **job_jars(run.attempt, run.config), **conf}
     marked = {} if run is None else {RUN_MARK: run.attempt.id}
     return SparkProgram(

@@ -12,8 +12,8 @@ from faultline.engines.spark.collect import application_folders, input_topic
 from faultline.engines.spark.driver_log import DriverEvents, parse_driver_log
 from faultline.engines.spark.executor_log import ExecutorLogReader, merge_events
 from faultline.engines.spark.shared_storage import executor_logs, find_hdfs, find_shared
-from faultline.engines.spark.traces import drivers_logged, executors_logged, sampled
-from faultline.engines.supervisor_journal import epochs_of, lives_of
+from faultline.engines.spark.traces import events_of_driver_logs, events_of_executor_logs, events_of_samples
+from faultline.engines.supervisor_journal import epochs_of, process_runs_of
 from faultline.experiment.run import Run
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import JournalReader, Line
@@ -63,8 +63,8 @@ class LiveTraces:
         return Traces(
             method="batch",
             commits=tuple(self._commits()),
-            seen=(*sampled(samples), *executors_logged(executors), *drivers_logged(drivers)),
-            lives=lives_of(self._lives),
+            events=(*events_of_samples(samples), *events_of_executor_logs(executors), *events_of_driver_logs(drivers)),
+            process_runs=process_runs_of(self._lives),
             epochs=epochs_of(self._lives),
         )
 

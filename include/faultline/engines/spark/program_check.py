@@ -12,7 +12,7 @@ from pathlib import Path
 
 from faultline.engines.spark.checkpoint import initial_offsets
 from faultline.engines.spark.collect import APPLICATION
-from faultline.engines.spark.conf_rules import own_settings
+from faultline.engines.spark.conf_rules import reserved_settings
 from faultline.engines.spark.rest import fetch_list
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.system.errors import InfrastructureError
@@ -20,10 +20,10 @@ from faultline.system.files import read_document
 from faultline.system.socket_owner import fetch
 
 # How Spark describes each job of a micro-batch.
-OF_A_BATCH = re.compile(r"\bbatch = \d+")
+BATCH_DESCRIPTION = re.compile(r"\bbatch = \d+")
 # Seconds between two looks; and for how long batches may be done with nothing in the checkpoint, as of a query that is
 # started before the one that counts.
-LOOK_S, PATIENCE_S = 5.0, 20.0
+CHECK_INTERVAL_S, GRACE_S = 5.0, 20.0
 MASTER = "spark.master"
 
 
@@ -38,7 +38,7 @@ class ProgramCheck:
     ) -> None:
         self._attempt, self._topic, self._now = attempt, topic, now
         self._applications = f"{driver_ui}/api/v1/applications"
-        self._next_s = now() + LOOK_S
+        self._next_s = now() + CHECK_INTERVAL_S
         self._since_s: float | None = None
         self._settings_known = False
 
@@ -46,7 +46,7 @@ class ProgramCheck:
         """Raises InfrastructureError with what is to be changed in the program, once that is sure."""
         if self._now() < self._next_s:
             return
-        self._next_s = self._now() + LOOK_S
+        self._next_s = self._now() + CHECK_INTERVAL_S
         self._check_settings()
         checkpoint = self._attempt.checkpoint
         if any((checkpoint / "offsets").glob("[0-9]*")):
@@ -67,7 +67,7 @@ class ProgramCheck:
 
     def _require_soon(self, what: str) -> None:
         self._since_s = self._now() if self._since_s is None else self._since_s
-        if self._now() - self._since_s >= PATIENCE_S:
+        if self._now() - self._since_s >= GRACE_S:
             raise InfrastructureError(what)
 
     def _check_settings(self) -> None:
@@ -80,7 +80,7 @@ class ProgramCheck:
                 running = {str(name): str(value) for name, value in answer["sparkProperties"]}
                 write_json(self._attempt.folder / APPLICATION, running)
                 self._settings_known = True
-                if (trouble := set_otherwise(asked_for(self._attempt), running)) is not None:
+                if (trouble := setting_mismatch(requested_settings(self._attempt), running)) is not None:
                     raise InfrastructureError(f"program: {trouble}")
 
     def _has_begun(self) -> bool:
@@ -101,13 +101,13 @@ class ProgramCheck:
 
     def _has_done_a_batch(self) -> bool:
         return any(
-            OF_A_BATCH.search(str(job.get("description") or ""))
+            BATCH_DESCRIPTION.search(str(job.get("description") or ""))
             for application in fetch_list(self._applications)
             for job in fetch_list(f"{self._applications}/{application['id']}/jobs?status=succeeded")
         )
 
 
-def asked_for(attempt: Attempt) -> dict[str, str]:
+def requested_settings(attempt: Attempt) -> dict[str, str]:
     """The settings on the command line of an attempt's workload."""
     whole = [str(word) for word in read_document(attempt.folder / "workload.json")["processes"][0]["command"]]
     # What follows the program is its own.
@@ -118,9 +118,9 @@ def asked_for(attempt: Attempt) -> dict[str, str]:
     return asked
 
 
-def set_otherwise(asked: Mapping[str, str], running: Mapping[str, str]) -> str | None:
+def setting_mismatch(asked: Mapping[str, str], running: Mapping[str, str]) -> str | None:
     """The first setting that the measuring relies on and that runs otherwise than asked, with the remedy; or None."""
-    for name, remedy in own_settings().items():
+    for name, remedy in reserved_settings().items():
         value = running.get(name)
         # A value that may hold a secret is shown by stars.
         if value is not None and name in asked and value != asked[name] and "(redacted)" not in value:

@@ -14,7 +14,7 @@ from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
 from faultline.system.journal import events, read_journal
 
 # Between two looks at what is asked for over HTTP.
-THERE_POLL_S = 0.02
+HDFS_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class CheckpointProgress:
         self._looked_at(cycle)
 
         def wait(_: float) -> None:
-            time.sleep(THERE_POLL_S)
+            time.sleep(HDFS_POLL_S)
             self._looked_at(cycle)
 
         return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns, sleep=wait)
@@ -64,7 +64,7 @@ class CheckpointProgress:
         if self.there is not None:
             copy_logs(self.there, self.checkpoint)
             if cycle == "snapshot":
-                copy_state(self.there, self.checkpoint, operators=SNAPSHOTS_OF)
+                copy_state(self.there, self.checkpoint, operators=SNAPSHOT_OPERATORS)
         return self.checkpoint
 
 
@@ -73,23 +73,23 @@ class CheckpointProgress:
 
 POLL_S = 0.003
 # The operators whose snapshots are waited for.
-SNAPSHOTS_OF = ("0",)
+SNAPSHOT_OPERATORS = ("0",)
 
 
 def cycle_files(checkpoint: Path, cycle: str) -> Iterator[os.DirEntry[str]]:
     """The files whose appearance begins a cycle: `commits/<k>`, or a partition's `<version>.zip`."""
     folders = [checkpoint / "commits"]
     if cycle == "snapshot":
-        folders = [one for name in SNAPSHOTS_OF for one in sorted((checkpoint / "state" / name).glob("[0-9]*"))]
+        folders = [one for name in SNAPSHOT_OPERATORS for one in sorted((checkpoint / "state" / name).glob("[0-9]*"))]
     for folder in folders:
         try:
             with os.scandir(folder) as entries:
-                yield from (entry for entry in entries if _begins(entry.name, cycle))
+                yield from (entry for entry in entries if _starts_cycle(entry.name, cycle))
         except FileNotFoundError:
             continue
 
 
-def _begins(name: str, cycle: str) -> bool:
+def _starts_cycle(name: str, cycle: str) -> bool:
     return name.isdigit() if cycle == "checkpoint" else name[0].isdigit() and name.endswith(".zip")
 
 

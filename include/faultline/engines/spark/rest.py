@@ -28,7 +28,7 @@ EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 class DriverSampler:
     """Asks one attempt's driver; a restarted one is another application under the same address."""
 
-    heirs: Mapping[str, str] = MappingProxyType({"executors": "python_workers"})
+    child_roles: Mapping[str, str] = MappingProxyType({"executors": "python_workers"})
 
     def __init__(self, attempt: str, driver_ui: str) -> None:
         self.rules: Sequence[RoleRule] = (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from faultline.engines.spark.conf_rules import OWNED, changed, megabytes, options_of
+from faultline.engines.spark.conf_rules import RESERVED, jvm_options_of, megabytes, with_spark_conf
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.shared_storage import PROGRAMS, SCRATCH, executor_options
@@ -32,11 +32,15 @@ MEMORY = f"{_STATE}.HDFSBackedStateStoreProvider"
 DRIVER_MEMORY_MB = 768
 # Roles of the workload's JVMs.
 DRIVER, EXECUTORS = "driver", "executors"
-_LOGGING, _TEMPORARY, _ARCHIVE = "-Dlog4j2.configurationFile=", "-Djava.io.tmpdir=", "-XX:SharedArchiveFile="
-_LOGIN = "-Djava.security.auth.login.config="
-_WITH_PATHS = (_TEMPORARY, _ARCHIVE, _LOGIN)
+_LOGGING_OPTION, _TEMP_OPTION, _ARCHIVE_OPTION = (
+    "-Dlog4j2.configurationFile=",
+    "-Djava.io.tmpdir=",
+    "-XX:SharedArchiveFile=",
+)
+_LOGIN_OPTION = "-Djava.security.auth.login.config="
+_PATH_OPTIONS = (_TEMP_OPTION, _ARCHIVE_OPTION, _LOGIN_OPTION)
 # What Spark asks of whoever connects to one of its processes, and how they talk then.
-AUTHENTICATED = {
+AUTHENTICATION = {
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
     "spark.network.crypto.authEngineVersion": "2",
@@ -44,7 +48,7 @@ AUTHENTICATED = {
     "spark.network.crypto.saslFallback": "false",
 }
 # Its pages are open to everybody on the machine: they change nothing, and make no JVM work.
-NOTHING_BY_PAGE = {
+READ_ONLY_UI = {
     "spark.ui.killEnabled": "false",
     "spark.ui.threadDumpsEnabled": "false",
     "spark.ui.heapHistogramEnabled": "false",
@@ -55,7 +59,7 @@ LOCAL_MASTER = "local[2]"
 # Beyond the batches of the measured time: the primer's, those of a drain of ten minutes, and a margin.
 EXTRA_BATCHES = 800
 # A batch without any work takes longer: planning, and two files to sync.
-SHORTEST_BATCH_S = 0.1
+MIN_BATCH_S = 0.1
 
 
 def engine_settings() -> dict[str, str]:
@@ -70,15 +74,15 @@ def engine_settings() -> dict[str, str]:
     }
 
 
-def settings_of_build() -> dict[str, str]:
+def build_settings() -> dict[str, str]:
     """What the label of a build hangs on: records under other settings than these are never averaged with others."""
-    return {**engine_settings(), **NEXMARK_SETTINGS, **({} if is_open(load_settings()) else AUTHENTICATED)}
+    return {**engine_settings(), **NEXMARK_SETTINGS, **({} if is_open(load_settings()) else AUTHENTICATION)}
 
 
 def configured_settings(config: Configuration) -> dict[str, str]:
     """Settings that follow from the configuration."""
     changelog = config.commit_mode == "aligned-changelog"
-    checkpoint_interval_s = config.checkpoint_interval_s if config.paced else SHORTEST_BATCH_S
+    checkpoint_interval_s = config.checkpoint_interval_s if config.paced else MIN_BATCH_S
     batches = math.ceil(config.longest_s / checkpoint_interval_s)
     settings = {
         "spark.cores.max": str(config.executors * config.executor_cores),
@@ -105,7 +109,7 @@ def configured_settings(config: Configuration) -> dict[str, str]:
 
 def experiment_settings(config: Configuration) -> dict[str, str]:
     """Settings of the workload that hang on no place or installation, with those that the configuration names."""
-    return changed({**engine_settings(), **configured_settings(config)}, config)
+    return with_spark_conf({**engine_settings(), **configured_settings(config)}, config)
 
 
 def properties_file(settings: Settings) -> Path:
@@ -115,8 +119,8 @@ def properties_file(settings: Settings) -> Path:
 
 def properties_text(secret: str, *, is_open: bool) -> str:
     """The content of that file. `is_open`: whoever comes is let in."""
-    closed = {} if is_open else {**AUTHENTICATED, "spark.authenticate.secret": secret}
-    return properties({**NOTHING_BY_PAGE, **closed})
+    closed = {} if is_open else {**AUTHENTICATION, "spark.authenticate.secret": secret}
+    return properties({**READ_ONLY_UI, **closed})
 
 
 def driver_settings(address: str) -> dict[str, str]:
@@ -152,7 +156,7 @@ def workload_settings(
         **(own.conf if own else {}),
         **experiment_settings(config),
         **driver_settings(settings.endpoints.here),
-        **({} if own and own.own_connector else kafka_classes(settings)),
+        **({} if own and own.has_connector else kafka_classes(settings)),
         "spark.ui.port": str(ui_port),
         "spark.executorEnv.PYTHONPATH": str(programs or settings.root / PROGRAMS),
         f"spark.executorEnv.{LOGIN}": str(login_file(settings.logins, WORKLOAD)),
@@ -161,11 +165,11 @@ def workload_settings(
     }
 
 
-def decided_settings(config: Configuration) -> frozenset[str]:
+def reserved_names(config: Configuration) -> frozenset[str]:
     """Names of what `workload_settings` tells a workload, and of what stays as it is whoever asks."""
     nowhere = Path("/")
     told = workload_settings(Settings(nowhere, nowhere, nowhere), Attempt(nowhere / "attempt"), config, 0)
-    return frozenset({*told, *settings_of_build(), *AUTHENTICATED, *NOTHING_BY_PAGE, *OWNED})
+    return frozenset({*told, *build_settings(), *AUTHENTICATION, *READ_ONLY_UI, *RESERVED})
 
 
 def java_options(
@@ -175,16 +179,16 @@ def java_options(
     configuration adds, and for these five: the option that marks the attempt's processes, the one that names the
     logging settings, a folder, the file to log in at the broker with, and an archive of classes.
     """
-    shared = [mark, logging, f"{_TEMPORARY}{scratch}", f"{_LOGIN}{login}"]
-    shared += [] if archive is None else [f"{_ARCHIVE}{archive}"]
+    shared = [mark, logging, f"{_TEMP_OPTION}{scratch}", f"{_LOGIN_OPTION}{login}"]
+    shared += [] if archive is None else [f"{_ARCHIVE_OPTION}{archive}"]
     logs = {DRIVER: gc_option(DRIVER_FILE), EXECUTORS: gc_option(EXECUTOR_FILE)}
-    return {role: [*shared, log, *options_of(config, role)] for role, log in logs.items()}
+    return {role: [*shared, log, *jvm_options_of(config, role)] for role, log in logs.items()}
 
 
 def jvms(config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
     """What a record says of the workload's JVMs, by role: options with names in place of paths, and the heap."""
     classes = "CLASSES" if with_archive else None
-    options = java_options(config, run_option("ATTEMPT"), f"{_LOGGING}FILE", "SCRATCH", "FILE", classes)
+    options = java_options(config, run_option("ATTEMPT"), f"{_LOGGING_OPTION}FILE", "SCRATCH", "FILE", classes)
     driver = megabytes((config.spark_conf or {}).get("spark.driver.memory", f"{DRIVER_MEMORY_MB}m"))
     heap_mb = {DRIVER: driver, EXECUTORS: config.executor_memory_mb}
     return {role: {"options": options[role], "heap_mb": heap_mb[role]} for role in (DRIVER, EXECUTORS)}
@@ -192,17 +196,17 @@ def jvms(config: Configuration, *, with_archive: bool) -> dict[str, dict[str, An
 
 def _quoted(option: str) -> str:
     """As Spark splits options, which is at spaces; a path may have some."""
-    return f'"{option}"' if option.startswith(_WITH_PATHS) else option
+    return f'"{option}"' if option.startswith(_PATH_OPTIONS) else option
 
 
 def logging_option(settings: Settings) -> str:
     """The JVM option that names the logging settings; as a URI, since Spark splits options at spaces."""
-    return f"{_LOGGING}{settings.spark_logging.as_uri()}"
+    return f"{_LOGGING_OPTION}{settings.spark_logging.as_uri()}"
 
 
 def archive_option(archive: Path | None) -> str:
     """The JVM option that starts from an archive of loaded classes, quoted as Spark splits options; empty for none."""
-    return _quoted(f"{_ARCHIVE}{archive}") if archive else ""
+    return _quoted(f"{_ARCHIVE_OPTION}{archive}") if archive else ""
 
 
 def batch_settings(
@@ -216,7 +220,7 @@ def batch_settings(
     options = ["-XX:+UseParallelGC"] if large else ["-XX:TieredStopAtLevel=1"]
     options += [run_option(attempt)] if attempt else []
     options += [logging_option(settings), archive_option(archive)]
-    options += [_quoted(f"{_LOGIN}{jaas_file(settings.logins, HARNESS)}")]
+    options += [_quoted(f"{_LOGIN_OPTION}{jaas_file(settings.logins, HARNESS)}")]
     return {
         **driver_settings(HOST),
         **kafka_classes(settings),

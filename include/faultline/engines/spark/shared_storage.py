@@ -24,15 +24,15 @@ from faultline.system.files import make_private_folder, read_document, remove_pr
 PROGRAMS = "spark_jobs"
 EXECUTORS, SCRATCH, CHECKPOINT, LOGGING, HDFS = "executors", "scratch", "checkpoint", "log4j2.properties", "hdfs.json"
 # Spark puts both in when it starts an executor.
-_PROCESS = "{{APP_ID}}_{{EXECUTOR_ID}}"
+_EXECUTOR_NAME = "{{APP_ID}}_{{EXECUTOR_ID}}"
 _LOG = re.compile(r"(.+)_(\d+)\.(stderr|gc\.log)")
-_PROPERTY = "faultline.log"
+_LOG_PROPERTY = "faultline.log"
 LOG4J = f"""\
 rootLogger.level = INFO
 rootLogger.appenderRef.file.ref = file
 appender.file.type = File
 appender.file.name = file
-appender.file.fileName = ${{sys:{_PROPERTY}}}
+appender.file.fileName = ${{sys:{_LOG_PROPERTY}}}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}}{{UTC}}Z %p [%t] %c{{1}}: %m%n%ex
 logger.kafka.name = org.apache.kafka
@@ -54,7 +54,7 @@ def make_shared(attempt: Attempt, endpoints: Endpoints) -> Path:
     if in_hdfs:
         there = HdfsFolder(endpoints.storage, endpoints.storage_web) / "faultline" / attempt.id
         write_json(folder / HDFS, {"url": there.url, "web": there.web})
-    for link, target in ((_link(attempt), folder), (attempt.checkpoint, folder / CHECKPOINT)):
+    for link, target in ((_shared_link(attempt), folder), (attempt.checkpoint, folder / CHECKPOINT)):
         if not link.is_symlink():
             link.symlink_to(target, target_is_directory=True)
     return folder
@@ -62,7 +62,7 @@ def make_shared(attempt: Attempt, endpoints: Endpoints) -> Path:
 
 def find_shared(attempt: Attempt) -> Path | None:
     """The same; None of an attempt that has none."""
-    return _link(attempt).resolve() if _link(attempt).is_symlink() else None
+    return _shared_link(attempt).resolve() if _shared_link(attempt).is_symlink() else None
 
 
 def find_hdfs(attempt: Attempt) -> HdfsFolder | None:
@@ -74,7 +74,7 @@ def find_hdfs(attempt: Attempt) -> HdfsFolder | None:
     return HdfsFolder(str(said["url"]), str(said["web"]))
 
 
-def place_of(attempt: Attempt, name: str) -> str:
+def checkpoint_url(attempt: Attempt, name: str) -> str:
     """A checkpoint of an attempt, as Spark is told where it lies."""
     there, folder = find_hdfs(attempt), find_shared(attempt)
     return (there / name).url if there is not None else str((folder or attempt.folder) / name)
@@ -82,10 +82,10 @@ def place_of(attempt: Attempt, name: str) -> str:
 
 def executor_options(folder: Path) -> list[str]:
     """JVM options by which an executor logs to the folder, in place of those that name files of a worker."""
-    log = folder / EXECUTORS / _PROCESS
+    log = folder / EXECUTORS / _EXECUTOR_NAME
     return [
         f"-Dlog4j2.configurationFile={(folder / LOGGING).as_uri()}",
-        f"-D{_PROPERTY}={log}.stderr",
+        f"-D{_LOG_PROPERTY}={log}.stderr",
         gc_option(f"{log}.gc.log"),
     ]
 
@@ -106,55 +106,55 @@ def remove_shared(attempt: Attempt) -> None:
         there.remove()
     if folder is not None and folder.name == attempt.id:
         shutil.rmtree(folder, ignore_errors=True)
-    _link(attempt).unlink(missing_ok=True)
+    _shared_link(attempt).unlink(missing_ok=True)
 
 
-def _link(attempt: Attempt) -> Path:
+def _shared_link(attempt: Attempt) -> Path:
     return attempt.folder / "shared"
 
 
 # Where commit mode `none` keeps the checkpoints of an attempt's lineages: on the RAM disk, where there is one.
 
 
-RAM = Path("/dev/shm")
+RAM_DISK = Path("/dev/shm")
 
 
-def make_throwaway(attempt: Attempt) -> Path:
+def make_ephemeral_checkpoint(attempt: Attempt) -> Path:
     """The attempt's own folder there, the same at every call. Raises InfrastructureError."""
-    return make_private_folder(_on_ram(attempt), RAM if RAM.is_dir() else Path(tempfile.gettempdir()))
+    return make_private_folder(_ram_link(attempt), RAM_DISK if RAM_DISK.is_dir() else Path(tempfile.gettempdir()))
 
 
-def remove_throwaway(attempt: Attempt) -> None:
+def remove_ephemeral_checkpoint(attempt: Attempt) -> None:
     """Removes it with all that it holds; harmless when there is none. Raises InfrastructureError."""
-    remove_private_folder(_on_ram(attempt))
+    remove_private_folder(_ram_link(attempt))
 
 
-def _on_ram(attempt: Attempt) -> Path:
+def _ram_link(attempt: Attempt) -> Path:
     return attempt.folder / "throwaway"
 
 
 # Where an attempt's checkpoint lies when checkpoints have a disk of their own: in a folder there.
 
 
-def make_on_disk(attempt: Attempt, disk: Path) -> Path:
+def make_disk_checkpoint(attempt: Attempt, disk: Path) -> Path:
     """The attempt's own folder there, the same at every call. Raises InfrastructureError."""
     if not disk.is_mount():
         raise InfrastructureError(f"{disk}: is not mounted; ./faultline down, then up --hosts 3")
-    folder = make_private_folder(_on_disk(attempt), disk)
+    folder = make_private_folder(_disk_link(attempt), disk)
     if not attempt.checkpoint.is_symlink():
         attempt.checkpoint.symlink_to(folder, target_is_directory=True)
     return folder
 
 
-def lies_on_disk(attempt: Attempt) -> bool:
+def has_disk_checkpoint(attempt: Attempt) -> bool:
     """Whether the attempt has a folder on such a disk."""
-    return _on_disk(attempt).is_symlink()
+    return _disk_link(attempt).is_symlink()
 
 
-def remove_from_disk(attempt: Attempt) -> None:
+def remove_disk_checkpoint(attempt: Attempt) -> None:
     """Removes it with all that it holds; harmless when there is none. Raises InfrastructureError."""
-    remove_private_folder(_on_disk(attempt))
+    remove_private_folder(_disk_link(attempt))
 
 
-def _on_disk(attempt: Attempt) -> Path:
+def _disk_link(attempt: Attempt) -> Path:
     return attempt.folder / "on-disk"

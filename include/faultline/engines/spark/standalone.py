@@ -50,7 +50,7 @@ def check_capacity(config: Configuration) -> None:
     workers = len(load_settings().workers)
     per_worker = -(-config.executors // workers)
     wanted = per_worker * config.executor_memory_mb * MEMORY_OVERHEAD
-    wanted += -(-_generators(config) // workers) * GENERATOR_MEMORY_MB * MEMORY_OVERHEAD
+    wanted += -(-_generator_executors(config) // workers) * GENERATOR_MEMORY_MB * MEMORY_OVERHEAD
     if wanted > worker_memory_mb():
         raise ConfigError(
             f"executor_memory_mb: {per_worker} executors of {config.executor_memory_mb} MiB do not fit a worker "
@@ -71,7 +71,7 @@ def check_tasks(config: Configuration) -> None:
         )
 
 
-def slots_free(state: Mapping[str, Any] | None, config: Configuration) -> bool:
+def has_free_slots(state: Mapping[str, Any] | None, config: Configuration) -> bool:
     """Whether the living workers have room for all executors, as the Master sees it."""
     if not state:
         return False
@@ -82,9 +82,9 @@ def slots_free(state: Mapping[str, Any] | None, config: Configuration) -> bool:
             by_memory = int(worker["memoryfree"]) // config.executor_memory_mb
             room += min(by_cores, by_memory)
             spare += int(worker["coresfree"])
-    return room >= config.executors and spare >= config.executors * config.executor_cores + _generators(config)
+    return room >= config.executors and spare >= config.executors * config.executor_cores + _generator_executors(config)
 
 
-def _generators(config: Configuration) -> int:
+def _generator_executors(config: Configuration) -> int:
     """Executors of one core each that the generator takes."""
     return config.generator_processes if config.generator_on == "executors" else 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.rest import fetch_list
-from faultline.engines.spark.shared_storage import make_throwaway
+from faultline.engines.spark.shared_storage import make_ephemeral_checkpoint
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.system.journal import Journal
 
@@ -27,7 +27,7 @@ class StateEpochManager:
         self._lost: set[tuple[str, str]] = set()
         self._stopping = False
         self.lineage = 0
-        self._throwaway = make_throwaway(attempt)
+        self._throwaway = make_ephemeral_checkpoint(attempt)
         self._point()
 
     def watch(self, journal: Journal) -> None:
@@ -37,7 +37,7 @@ class StateEpochManager:
             # What is noticed while the query stops was lost to this lineage as well.
             self._lost |= lost
             with contextlib.suppress(OSError, ValueError):
-                if int(lineage_files(self._attempt)["stopped"].read_text()) == self.lineage:
+                if int(control_files(self._attempt)["stopped"].read_text()) == self.lineage:
                     self._begin_next(journal, "an executor was lost")
             return
         if lost - self._lost:
@@ -45,12 +45,12 @@ class StateEpochManager:
             self._tell(stop=True)
         self._lost |= lost
 
-    def driver_died(self, journal: Journal) -> None:
+    def on_driver_exit(self, journal: Journal) -> None:
         """Nothing outlives the driver: the restarted one begins a new lineage."""
         self._begin_next(journal, "the driver was lost")
 
     def _begin_next(self, journal: Journal, reason: str) -> None:
-        checkpoint.give_up(self._folder(), self._attempt.lineages / str(self.lineage))
+        checkpoint.archive_epoch(self._folder(), self._attempt.lineages / str(self.lineage))
         self.lineage += 1
         self._stopping = False
         self._lost |= self._lost_executors()
@@ -69,7 +69,7 @@ class StateEpochManager:
         self._tell(stop=False)
 
     def _tell(self, *, stop: bool) -> None:
-        write_json(lineage_files(self._attempt)["control"], {"lineage": self.lineage, "stop": stop})
+        write_json(control_files(self._attempt)["control"], {"lineage": self.lineage, "stop": stop})
 
     def _lost_executors(self) -> set[tuple[str, str]]:
         applications = fetch_list(f"{self._driver_ui}/api/v1/applications")
@@ -80,6 +80,6 @@ class StateEpochManager:
         return {(name, str(executor["id"])) for executor in executors if not executor.get("isActive", True)}
 
 
-def lineage_files(attempt: Attempt) -> dict[str, Path]:
+def control_files(attempt: Attempt) -> dict[str, Path]:
     """The two files through which supervisor and program speak."""
     return {"control": attempt.folder / "lineage.json", "stopped": attempt.folder / "lineage.stopped"}

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import generators
-from faultline.engines.runtime import Program, Runtime, Submission, Supervised, write_program_configuration
+from faultline.engines.runtime import Program, Runtime, Submission, SupervisedProgram, write_program_configuration
 from faultline.engines.spark.collect import APPLICATION, WARM_UP_CHECKPOINT
-from faultline.engines.spark.conf_rules import own_settings
+from faultline.engines.spark.conf_rules import reserved_settings
 from faultline.engines.spark.distributions import distribution
-from faultline.engines.spark.jit_priority import to_spark
+from faultline.engines.spark.jit_priority import link_spark_archive
 from faultline.engines.spark.settings import (
     driver_settings,
     logging_option,
@@ -23,9 +23,15 @@ from faultline.engines.spark.settings import (
     workload_program,
     workload_settings,
 )
-from faultline.engines.spark.shared_storage import CHECKPOINT, make_on_disk, make_shared, make_throwaway, place_of
+from faultline.engines.spark.shared_storage import (
+    CHECKPOINT,
+    checkpoint_url,
+    make_disk_checkpoint,
+    make_ephemeral_checkpoint,
+    make_shared,
+)
 from faultline.engines.spark.standalone import GENERATOR_MEMORY_MB
-from faultline.engines.spark.state_epochs import lineage_files
+from faultline.engines.spark.state_epochs import control_files
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.common_parameters import MAX_RESTARTS
 from faultline.experiment.config import Configuration
@@ -65,12 +71,12 @@ def submit(run: Run, runtime: Runtime) -> Submission:
     """Writes what the program reads. See `faultline.engines.protocol.Engine`."""
     attempt, plan, config, settings = run.attempt, run.plan, run.config, run.there
     shared = make_shared(attempt, plan.endpoints) if plan.endpoints.elsewhere else None
-    by_spark = {**reported_by_spark(run), "kafka_options": kafka_options(settings)}
+    by_spark = {**spark_entries(run), "kafka_options": kafka_options(settings)}
     told = write_program_configuration(run, by_spark)
     programs, ui_port = Path(plan.engine.programs), plan.engine.addresses["ui_port"]
     build = distribution(settings, config.spark_build)
     # The archive is of the installed Spark's classes, and lies on this machine.
-    archive = to_spark(attempt, runtime) if build is None and shared is None else None
+    archive = link_spark_archive(attempt, runtime) if build is None and shared is None else None
     usual = workload_settings(
         settings, attempt, config, ui_port, archive=archive, programs=programs, own=build, shared=shared
     )
@@ -102,8 +108,8 @@ def submit(run: Run, runtime: Runtime) -> Submission:
             environment={**environment, **own.environment},
             main_class=own.main_class,
         )
-    kept = Supervised(driver, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s)
-    return Submission((kept,), ends_itself=own is None)
+    kept = SupervisedProgram(driver, max(MAX_RESTARTS, len(plan.faults)), plan.restart_delay_s)
+    return Submission((kept,), stops_on_request=own is None)
 
 
 def job_jars(attempt: Attempt, config: Configuration) -> dict[str, str]:
@@ -112,28 +118,29 @@ def job_jars(attempt: Attempt, config: Configuration) -> dict[str, str]:
     return {"spark.jars": jars} if jars else {}
 
 
-def reported_by_spark(run: Run) -> dict[str, Any]:
+def spark_entries(run: Run) -> dict[str, Any]:
     """What every program on Spark is told beside what the plan says."""
-    attempt, plan, of_user = run.attempt, run.plan, run.config.kind.of_the_user
+    attempt, plan, is_user_job = run.attempt, run.plan, run.config.kind.of_the_user
     throw_away, disk = plan.commit_mode == "none", plan.places.checkpoint_disk
-    checkpoint = make_throwaway(attempt) if throw_away else attempt.checkpoint
+    checkpoint = make_ephemeral_checkpoint(attempt) if throw_away else attempt.checkpoint
     if disk and not throw_away:
-        checkpoint = make_on_disk(attempt, Path(disk))
+        checkpoint = make_disk_checkpoint(attempt, Path(disk))
+    user_entries = {"own_settings": reserved_settings(), "application": str(attempt.folder / APPLICATION)}
     return {
         # Where the other hosts of a target find it, too.
-        "checkpoint": place_of(attempt, CHECKPOINT) if plan.endpoints.elsewhere else str(checkpoint),
+        "checkpoint": checkpoint_url(attempt, CHECKPOINT) if plan.endpoints.elsewhere else str(checkpoint),
         "listener_log": str(attempt.listener_journal),
-        **({"own_settings": own_settings(), "application": str(attempt.folder / APPLICATION)} if of_user else {}),
-        **_usual(run),
+        **(user_entries if is_user_job else {}),
+        **_generator_entries(run),
     }
 
 
-def _usual(run: Run) -> dict[str, Any]:
+def _generator_entries(run: Run) -> dict[str, Any]:
     """For a program that reads what a generator sends, and makes itself warm by the primer before the gate."""
     attempt, plan, config = run.attempt, run.plan, run.config
     if config.kind.warms_itself or not plan.paced:
         return {}
-    lineages = {name: str(file) for name, file in lineage_files(attempt).items()}
+    lineages = {name: str(file) for name, file in control_files(attempt).items()}
     return {
         "real_time_s": plan.checkpoint_interval_s if config.commit_mode == "unaligned" else None,
         "executors": config.executors,
@@ -142,7 +149,7 @@ def _usual(run: Run) -> dict[str, Any]:
         "first": str(attempt.folder / "warmed"),
         "warm_up": {
             "topic": plan.topics["warmup"].name,
-            "checkpoint": place_of(attempt, WARM_UP_CHECKPOINT),
+            "checkpoint": checkpoint_url(attempt, WARM_UP_CHECKPOINT),
             "records_per_batch": -(-config.primer_records // config.kind.warm_up_batches),
         },
     }
@@ -172,7 +179,7 @@ def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> Spa
         properties=properties_file(settings),
         settings={
             **driver_settings(settings.endpoints.here),
-            "spark.archives": f"{_packed(attempt)}#{CODE}",
+            "spark.archives": f"{_pack_generators(attempt)}#{CODE}",
             "spark.cores.max": str(run.config.generator_processes),
             "spark.executor.cores": "1",
             "spark.executor.memory": f"{GENERATOR_MEMORY_MB}m",
@@ -189,7 +196,7 @@ def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> Spa
     )
 
 
-def _packed(attempt: Attempt) -> Path:
+def _pack_generators(attempt: Attempt) -> Path:
     """The package `generators` with its data, as an archive in the attempt's scratch folder."""
     attempt.scratch.mkdir(exist_ok=True)
     package = Path(generators.__file__).parent

@@ -15,12 +15,12 @@ from typing import Any
 from faultline.engines.batches import read_batches
 from faultline.engines.protocol import Batch, EngineEvent, Totals, Traces, VictimGroup
 from faultline.engines.spark import driver_log, executor_log
-from faultline.engines.spark.collect import running_settings
+from faultline.engines.spark.collect import application_settings
 from faultline.engines.spark.driver_log import DriverEvents, LogLine, read_driver_logs
 from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_logs
 from faultline.engines.spark.gc_log import read_gc_logs
 from faultline.engines.spark.rest import spark_instant_ns
-from faultline.engines.supervisor_journal import FILE, driver_exited, epochs_of, lives_of
+from faultline.engines.supervisor_journal import SUPERVISOR_JOURNAL, driver_exited, epochs_of, process_runs_of
 from faultline.system.files import read_document
 from faultline.system.journal import Line, events, read_ended
 from faultline.system.measured_window import CLOCK_RESOLUTION_NS
@@ -28,13 +28,13 @@ from faultline.system.process_ledger import option_of
 
 # How the interface names the driver among its executors.
 DRIVER = "driver"
-_REST = "recorder.jsonl"
+_SAMPLES_FILE = "recorder.jsonl"
 
 
 def read_traces(folder: Path) -> Traces:
     """Reads the attempt in `folder`. Raises InfrastructureError naming the first file that is missing or broken."""
     method, commits, reached = read_batches(folder)
-    samples = read_ended(folder / _REST)
+    samples = read_ended(folder / _SAMPLES_FILE)
     listener = read_ended(folder / "listener.jsonl")
     supervisor = read_ended(folder / "supervisor.jsonl")
     logs = folder / "spark-logs"
@@ -45,16 +45,20 @@ def read_traces(folder: Path) -> Traces:
         method=method,
         commits=commits,
         reached=reached,
-        seen=(*sampled(samples), *executors_logged(read_executor_logs(logs)), *drivers_logged(drivers)),
-        lives=lives_of(supervisor),
+        events=(
+            *events_of_samples(samples),
+            *events_of_executor_logs(read_executor_logs(logs)),
+            *events_of_driver_logs(drivers),
+        ),
+        process_runs=process_runs_of(supervisor),
         epochs=epochs_of(supervisor),
-        work=work_of(listener),
+        batches=batches_of(listener),
         totals=totals_of(samples),
         collections=read_gc_logs(logs),
         state_rows=state_rows(listener),
         state_bytes=_state_bytes(folder / "checkpoint.json"),
         late_rows=sum(late),
-        settings=running_settings(folder),
+        settings=application_settings(folder),
     )
 
 
@@ -65,7 +69,7 @@ def is_evidence(log: str, line: str) -> bool:
     return driver_log.is_driver_event(line) if log.startswith("driver-") else True
 
 
-def sampled(lines: Iterable[Line]) -> list[EngineEvent]:
+def events_of_samples(lines: Iterable[Line]) -> list[EngineEvent]:
     """Applications and executors that came, and executors that went, by the samples of the recorder.
 
     Of an executor that was given another `addTime` or `removeTime` later the last sample decides.
@@ -78,7 +82,7 @@ def sampled(lines: Iterable[Line]) -> list[EngineEvent]:
         if not applications or applications[-1].process != application:
             at = int(line["wall_ns"])
             applications.append(
-                EngineEvent("answered", DRIVER, application, at, _REST, f"application {application} (REST)")
+                EngineEvent("answered", DRIVER, application, at, _SAMPLES_FILE, f"application {application} (REST)")
             )
         if name == DRIVER:
             continue
@@ -86,8 +90,8 @@ def sampled(lines: Iterable[Line]) -> list[EngineEvent]:
             if instant := executor.get(field):
                 text = f"{field} of executor {name} (REST)"
                 process = f"{application}/{name}"
-                known[process] = EngineEvent(kind, "executor", process, spark_instant_ns(instant), _REST, text)
-    return [*applications, *sorted(added.values(), key=_WHEN), *sorted(removed.values(), key=_WHEN)]
+                known[process] = EngineEvent(kind, "executor", process, spark_instant_ns(instant), _SAMPLES_FILE, text)
+    return [*applications, *sorted(added.values(), key=_BY_TIME), *sorted(removed.values(), key=_BY_TIME)]
 
 
 def totals_of(lines: Iterable[Line]) -> tuple[Totals, ...]:
@@ -105,7 +109,7 @@ def totals_of(lines: Iterable[Line]) -> tuple[Totals, ...]:
     )
 
 
-def executors_logged(log: ExecutorEvents) -> list[EngineEvent]:
+def events_of_executor_logs(log: ExecutorEvents) -> list[EngineEvent]:
     """Tasks that began, state that was read, and snapshots that were kept, by the executors' logs."""
     launches = [
         EngineEvent(
@@ -147,7 +151,7 @@ def executors_logged(log: ExecutorEvents) -> list[EngineEvent]:
     return [*launches, *loads, *snapshots]
 
 
-def drivers_logged(log: DriverEvents) -> list[EngineEvent]:
+def events_of_driver_logs(log: DriverEvents) -> list[EngineEvent]:
     """Tasks that were lost, and connections that broke, by the drivers' logs."""
     kinds: tuple[tuple[str, Sequence[LogLine]], ...] = (
         ("task_lost", log.lost_tasks),
@@ -160,7 +164,7 @@ def drivers_logged(log: DriverEvents) -> list[EngineEvent]:
     ]
 
 
-def work_of(listener: Iterable[Line]) -> tuple[Batch, ...]:
+def batches_of(listener: Iterable[Line]) -> tuple[Batch, ...]:
     """The batches whose progress was reported with the times that it took."""
     return tuple(
         Batch(
@@ -206,7 +210,7 @@ def _task(tid: int | None) -> str | None:
     return None if tid is None else f"TID {tid}"
 
 
-_WHEN = attrgetter("wall_ns")
+_BY_TIME = attrgetter("wall_ns")
 
 
 # When Spark, or who watches over it, noticed a fault; by the role of what was hit.
@@ -224,23 +228,23 @@ def executor_removed(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     application, whose executors count from 0 again. Without an id, the first removal after t0.
     """
     identities = [identity for victim in hit.victims if (identity := identity_of(victim)) is not None]
-    return _removal(hit, traces, identities) or _epoch_given_up(hit, traces)
+    return _last_removal(hit, traces, identities) or _epoch_ended(hit, traces)
 
 
 def executors_of_worker_removed(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """`removeTime` of the executors that the worker hosted; the last one's."""
     hosted: list[Identity] = [(None, str(name)) for victim in hit.victims for name in victim.get("executors") or ()]
-    return _removal(hit, traces, hosted) or _epoch_given_up(hit, traces)
+    return _last_removal(hit, traces, hosted) or _epoch_ended(hit, traces)
 
 
 def task_lost(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """The first lost task in the driver's log."""
-    return _first(hit, traces, "task_lost")
+    return _first_event(hit, traces, "task_lost")
 
 
 def broker_disconnected(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """The first line of the driver's log about a broken connection to the broker."""
-    return _first(hit, traces, "disconnected")
+    return _first_event(hit, traces, "disconnected")
 
 
 DETECTORS: dict[str, Detector] = {
@@ -275,9 +279,9 @@ def identity_of(victim: Mapping[str, Any]) -> Identity | None:
     return None if name is None else (option_of(command, "--app-id"), name)
 
 
-def _removal(hit: VictimGroup, traces: Traces, identities: Sequence[Identity]) -> EngineEvent | None:
+def _last_removal(hit: VictimGroup, traces: Traces, identities: Sequence[Identity]) -> EngineEvent | None:
     """The last removal of these executors; without any identity the first removal after t0."""
-    removed = {one.process: one for one in traces.of("lost") if hit.span.holds(one.wall_ns)}
+    removed = {one.process: one for one in traces.events_of("lost") if hit.span.contains(one.wall_ns)}
     if not removed:
         return None
     if not identities:
@@ -294,18 +298,20 @@ def _removal(hit: VictimGroup, traces: Traces, identities: Sequence[Identity]) -
 
 def _application_at(hit: VictimGroup, traces: Traces) -> str | None:
     """The application that ran when the fault came: the last one that had answered by t0, else the first."""
-    answered = traces.of("answered")
+    answered = traces.events_of("answered")
     before = [one for one in answered if one.wall_ns <= hit.span.t0_ns + CLOCK_RESOLUTION_NS]
     return next((one.process for one in [*before[::-1], *answered]), None)
 
 
-def _epoch_given_up(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
+def _epoch_ended(hit: VictimGroup, traces: Traces) -> EngineEvent | None:
     """In commit mode `none` the supervisor ends the query on a loss, at times before the recorder's next sample."""
     for epoch in traces.epochs:
-        if hit.span.holds(epoch.began_ns):
-            return EngineEvent("lost", "executor", "", epoch.began_ns, FILE, f"lineage {epoch.number}: {epoch.reason}")
+        if hit.span.contains(epoch.began_ns):
+            return EngineEvent(
+                "lost", "executor", "", epoch.began_ns, SUPERVISOR_JOURNAL, f"lineage {epoch.number}: {epoch.reason}"
+            )
     return None
 
 
-def _first(hit: VictimGroup, traces: Traces, kind: str) -> EngineEvent | None:
-    return next((one for one in traces.of(kind) if hit.span.holds(one.wall_ns)), None)
+def _first_event(hit: VictimGroup, traces: Traces, kind: str) -> EngineEvent | None:
+    return next((one for one in traces.events_of(kind) if hit.span.contains(one.wall_ns)), None)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from faultline.engines.spark.settings import NOTHING_BY_PAGE, properties_file
+from faultline.engines.spark.settings import READ_ONLY_UI, properties_file
 from faultline.installation.targets.connection_specs import (
     ConnectionSpec,
     SparkConnectionSpec,
@@ -104,7 +104,7 @@ def _forget_others(folder: Path, java: JavaKafka, hosts: Mapping[str, Mapping[st
 def _spark_properties(spark: SparkConnectionSpec) -> str:
     closed = {"spark.authenticate": "true", "spark.authenticate.secret": escaped(spark.secret)} if spark.secret else {}
     told = {name: escaped(value) for name, value in spark.conf.items()}
-    return properties({**NOTHING_BY_PAGE, **told, **closed})
+    return properties({**READ_ONLY_UI, **told, **closed})
 
 
 def escaped(value: str) -> str:

@@ -157,7 +157,7 @@ def _of_folder(folder: Path) -> ClockOffsetBound:
 
 def _of_hdfs(folder: HdfsFolder) -> ClockOffsetBound:
     """Of folders, which the name node makes by itself: a file would also wait for where it lies."""
-    if folder.changed_ms() is None:
+    if folder.modified_ms() is None:
         raise ConfigError(f"storage: {folder.url}: is not there; make it (hdfs dfs -mkdir)")
     place = folder / f"{PROBE}{secrets.token_hex(6)}"
     made: list[HdfsFolder] = []
@@ -172,6 +172,6 @@ def _of_hdfs(folder: HdfsFolder) -> ClockOffsetBound:
         (place / "file").write(b"?")
         if (place / "file").read() != b"?":
             raise ConfigError(f"storage: {folder.url}: what was written is not read again; look at its data nodes")
-        return _clock(make, lambda: float(made[-1].changed_ms() or 0), UNIT_MS)
+        return _clock(make, lambda: float(made[-1].modified_ms() or 0), UNIT_MS)
     finally:
         place.remove()

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fault.plan import PlannedFault
 from faultline.engines.protocol import Engine, Traces
-from faultline.engines.registry import engine_at
+from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import AttemptPlan, read_plan
 from faultline.experiment.cell import SweepId
@@ -149,7 +149,7 @@ def read_evidence(folder: Path, within: float | None = None) -> Evidence:
     attempt = _attempt(folder / "attempt.json", files["attempt.json"], plan, within)
     records = _records(folder / "harvest" / "records.parquet")
     gate = BarrierOpening(int(files["gate.json"]["t0_wall_ns"]), int(files["gate.json"]["t0_mono_ns"]))
-    config, engine = attempt.config, engine_at(plan)
+    config, engine = attempt.config, engine_of_plan(plan)
     traces = engine.traces(folder)
     not_measured = _not_measured(attempt, traces, files["harvest/notes.json"])
     conductor = read_conductor(files["conductor.jsonl"], len(plan.faults), config.warmup_max_s)

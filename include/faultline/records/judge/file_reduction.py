@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from faultline.engines.registry import engine_at
+from faultline.engines.registry import engine_of_plan
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import read_plan
 from faultline.records.bundle import sha256
@@ -64,7 +64,7 @@ def reduced(folder: Path) -> Iterator[ReducedFile]:
         if (folder / name).is_file():
             content = (folder / name).read_bytes()
             yield ReducedFile(name, content, sha256(content))
-    is_evidence = engine_at(read_plan(Attempt(folder))).is_evidence
+    is_evidence = engine_of_plan(read_plan(Attempt(folder))).is_evidence
     for path in sorted((folder / LOGS).rglob("*")):
         if path.is_file():
             name = str(path.relative_to(folder))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.engines.protocol import ROW, Commit, behind
+from faultline.engines.protocol import NUMBERED_PARTITION, Commit, uncommitted_count
 from faultline.experiment.common_parameters import baseline_commits
 from faultline.records.judge.evidence import RECORD_COLUMNS, Evidence
 from faultline.records.judge.steady import Drift, Floats, drifts_of, slope_interval, steady_stretch
@@ -76,7 +76,7 @@ def signals_of(evidence: Evidence) -> Signals:
     course, growing = columns(watched, window), columns(reference, window)
     backlog = schedule.primer_backlog(at_t0[-1] if at_t0 else None)
     ends = evidence.generator.end_offsets
-    undrained = behind(traces.reached, schedule.end_offsets if ends is None else ends)
+    undrained = uncommitted_count(traces.reached, schedule.end_offsets if ends is None else ends)
     return Signals(
         window=window,
         schedule=schedule,
@@ -167,7 +167,7 @@ class TopicSchedule:
 
     def primer_backlog(self, commit: Commit | None) -> int:
         """Offsets up to the primer's end that the commit does not cover."""
-        return behind({} if commit is None else commit.ends, self._primer_ends)
+        return uncommitted_count({} if commit is None else commit.ends, self._primer_ends)
 
 
 class Numbering(TopicSchedule):
@@ -175,7 +175,7 @@ class Numbering(TopicSchedule):
 
     def __init__(self, commits: Sequence[Commit]) -> None:
         super().__init__(pd.DataFrame({name: pd.Series(dtype="int64") for name in RECORD_COLUMNS}))
-        planned = sorted((one.planned_ns or one.committed_ns, one.ends[ROW]) for one in commits)
+        planned = sorted((one.planned_ns or one.committed_ns, one.ends[NUMBERED_PARTITION]) for one in commits)
         self._planned_ns = [instant for instant, _ in planned]
         self._taken = [0, *(end for _, end in planned)]
 
@@ -185,7 +185,7 @@ class Numbering(TopicSchedule):
 
     def below(self, ends: Mapping[str, int]) -> int:
         """Events below these numbers."""
-        return ends.get(ROW, 0)
+        return ends.get(NUMBERED_PARTITION, 0)
 
 
 def bins_of_batches(commits: Sequence[Commit], schedule: TopicSchedule, tuples: Tuples, window: Window) -> pd.DataFrame:

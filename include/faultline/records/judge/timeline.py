@@ -89,19 +89,19 @@ class FaultEvidence:
 
     def seen(self, kind: str) -> list[EngineEvent]:
         """What the engine was seen to do in the time of this fault."""
-        return [one for one in self.traces.of(kind) if self.span.holds(one.wall_ns)]
+        return [one for one in self.traces.events_of(kind) if self.span.contains(one.wall_ns)]
 
     def services_started(self) -> list[Line]:
         """The lines on services that were started in the time of this fault."""
-        return [line for line in self.services if self.span.holds(int(line["wall_ns"]))]
+        return [line for line in self.services if self.span.contains(int(line["wall_ns"]))]
 
     def new_lives(self) -> list[ProcessRun]:
         """Lives that the workload supervisor began in the time of this fault."""
-        return [life for life in self.traces.lives if self.span.holds(life.began_ns)]
+        return [life for life in self.traces.process_runs if self.span.contains(life.began_ns)]
 
     def new_epochs(self) -> list[StateEpoch]:
         """State lineages that were begun after the fault (commit mode `none`)."""
-        return [epoch for epoch in self.traces.epochs if self.span.holds(epoch.began_ns)]
+        return [epoch for epoch in self.traces.epochs if self.span.contains(epoch.began_ns)]
 
     def ordered_commits(self) -> Iterator[Commit]:
         """Commits that belong to this fault, in order of time."""
@@ -204,8 +204,8 @@ def _redeployed(evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceEvent | 
     latest = evidence.until_ns if t5 is None else t5.wall_ns + CLOCK_RESOLUTION_NS
     anew = bool(evidence.new_epochs())
     begun_ns = _begun(evidence, t2.wall_ns, latest)
-    started = evidence.traces.of("task_started")
-    loads = [] if anew else reloads(evidence.traces.of("state_loaded"), begun_ns - CLOCK_RESOLUTION_NS, latest)
+    started = evidence.traces.events_of("task_started")
+    loads = [] if anew else reloads(evidence.traces.events_of("state_loaded"), begun_ns - CLOCK_RESOLUTION_NS, latest)
     if not loads:
         if not anew and begun_ns == t2.wall_ns and _is_undo(evidence, t2):
             source = f"{t2.source}; no state was loaded again"
@@ -215,7 +215,7 @@ def _redeployed(evidence: FaultEvidence, t2: EvidenceEvent, t5: EvidenceEvent | 
         if waited and t5 is not None and (launched is None or launched.wall_ns > t5.wall_ns + CLOCK_RESOLUTION_NS):
             source = f"{t5.source}; what ran at the fault went on, and no task was launched before"
             return [EvidenceEvent("t3", t5.wall_ns, source), EvidenceEvent("t4", t5.wall_ns, source)]
-        if launched is None or not evidence.span.holds(launched.wall_ns):
+        if launched is None or not evidence.span.contains(launched.wall_ns):
             return []
         after = "t2" if begun_ns == t2.wall_ns else "the new start"
         source = f"{launched.file}: first task after {after} ({launched.task}), no state to load"
@@ -294,7 +294,7 @@ def _replacement(evidence: FaultEvidence) -> EvidenceEvent | None:
 
 def _snapshot(evidence: FaultEvidence) -> EvidenceEvent | None:
     """The last snapshot that reached the checkpoint before the signal: its age explains the replay."""
-    before = [one for one in evidence.traces.of("snapshot") if one.wall_ns <= evidence.t0_ns]
+    before = [one for one in evidence.traces.events_of("snapshot") if one.wall_ns <= evidence.t0_ns]
     if not before:
         return None
     last = max(before, key=lambda one: one.wall_ns)

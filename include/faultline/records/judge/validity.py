@@ -150,11 +150,15 @@ def _losses(evidence: Evidence, window: Window) -> list[str]:
         return wall_ns is not None and window.t0_ns <= wall_ns <= window.end_ns
 
     traces = evidence.traces
-    lost = {(one.name, one.role) for one in traces.of("lost") if inside(one.wall_ns)}
+    lost = {(one.name, one.role) for one in traces.events_of("lost") if inside(one.wall_ns)}
     return [
         *(f"a signal was delivered to {victim}" for victim in evidence.conductor.signalled),
         *(f"{role} {name} was lost" for name, role in sorted(lost)),
-        *(f"the driver exited (incarnation {life.incarnation})" for life in traces.lives if inside(life.ended_ns)),
+        *(
+            f"the driver exited (incarnation {life.incarnation})"
+            for life in traces.process_runs
+            if inside(life.ended_ns)
+        ),
     ]
 
 

@@ -68,7 +68,7 @@ def work_in(traces: Traces, window: Window, throughput_rps: float | None) -> Wor
 
     Tasks come from samples of totals, so they are exact to one sample (1 s) at either edge.
     """
-    times_ms = [batch.took_ms for batch in traces.work if window.start_ns < batch.wall_ns <= window.end_ns]
+    times_ms = [batch.duration_ms for batch in traces.batches if window.start_ns < batch.wall_ns <= window.end_ns]
     records = (throughput_rps or 0.0) * window.duration_s
     tasks = task_ms = None
     if traces.totals:
@@ -77,11 +77,11 @@ def work_in(traces: Traces, window: Window, throughput_rps: float | None) -> Wor
             for name in ("tasks", "task_ms")
         )
     return WorkPart(
-        batches=len(times_ms) if traces.work else None,
+        batches=len(times_ms) if traces.batches else None,
         tasks=None if tasks is None else round(tasks),
-        batch_s=sum(times_ms) / 1000 if traces.work else None,
+        batch_s=sum(times_ms) / 1000 if traces.batches else None,
         task_s=None if task_ms is None else task_ms / 1000,
-        batch_us_per_record=1000 * sum(times_ms) / records if traces.work and records else None,
+        batch_us_per_record=1000 * sum(times_ms) / records if traces.batches and records else None,
     )
 
 
@@ -147,7 +147,7 @@ def non_compute_ms(tuples: Tuples, traces: Traces, window: Window) -> float | No
     frame = tuples.by_batch
     if frame.empty or frame["lineage"].nunique() > 1:
         return None
-    computed = {batch.number: batch.computed_ms for batch in traces.work}
+    computed = {batch.number: batch.compute_ms for batch in traces.batches}
     ends_ns = {commit.number: commit.committed_ns for commit in traces.commits}
     inside = [batch for batch, end in ends_ns.items() if window.start_ns < end <= window.end_ns and computed.get(batch)]
     rows = frame[frame["batch"].isin(inside)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from faultline.engines.protocol import Commit, EngineEvent, ProcessRun, StateEpoch, Traces
 from faultline.engines.spark.driver_log import DriverEvents, LogLine
-from faultline.engines.spark.traces import drivers_logged, sampled
+from faultline.engines.spark.traces import events_of_driver_logs, events_of_samples
 from faultline.records.judge.parts import (
     PARTS,
     dip_depth,
@@ -149,11 +149,13 @@ def test_only_the_last_start_before_t5_was_the_recovery() -> None:
     made = Synthetic(Scenario(victims=("driver",), redeploy_s=6.0))
     evidence = made.evidence()
     traces = evidence.traces
-    first = next(load for load in traces.of("state_loaded") if load.wall_ns == made.t4)
+    first = next(load for load in traces.events_of("state_loaded") if load.wall_ns == made.t4)
     # an incarnation that came up in between, loaded the state, and died again
     vain = dataclasses.replace(first, wall_ns=made.t2 + NS, process="app-9/0")
-    lives = (traces.lives[0], ProcessRun(1, made.t2 + NS // 2, None), *traces.lives[1:])
-    changed = dataclasses.replace(evidence, traces=dataclasses.replace(traces, seen=(vain, *traces.seen), lives=lives))
+    lives = (traces.process_runs[0], ProcessRun(1, made.t2 + NS // 2, None), *traces.process_runs[1:])
+    changed = dataclasses.replace(
+        evidence, traces=dataclasses.replace(traces, events=(vain, *traces.events), process_runs=lives)
+    )
     timeline = read_timeline(changed)
     assert timeline["t4"].wall_ns == made.t4
     assert [event.name for event in companions(changed)] == ["driver_restarted"] * 2
@@ -167,12 +169,12 @@ def test_a_batch_that_waited_for_the_broker_and_went_on_was_launched_by_nobody(
     made = Synthetic(Scenario(victims=(victim,)))
     evidence = made.evidence()
     t5 = read_timeline(evidence)["t5"]
-    kept = [one for one in evidence.traces.seen if one.kind != "state_loaded" or one.wall_ns < made.t0]
+    kept = [one for one in evidence.traces.events if one.kind != "state_loaded" or one.wall_ns < made.t0]
     tasks = [one for one in kept if one.kind == "task_started"]
     seen = [one for one in kept if one.kind != "task_started"]
     if later_s is not None:
         seen += [dataclasses.replace(tasks[-1], wall_ns=t5.wall_ns + round(later_s * NS))]
-    changed = dataclasses.replace(evidence, traces=dataclasses.replace(evidence.traces, seen=tuple(seen)))
+    changed = dataclasses.replace(evidence, traces=dataclasses.replace(evidence.traces, events=tuple(seen)))
     timeline = read_timeline(changed)
     recovery, problems = measure(timeline)
     if victim == "kafka":
@@ -196,8 +198,8 @@ def test_what_was_noticed_before_the_undo_is_t2_and_a_reload_after_it_is_one(aft
 
 
 def test_commits_during_an_act_that_lasts_are_not_the_end_of_it() -> None:
-    unseen = tuple(one for one in EVIDENCE.traces.seen if one.kind != "lost")
-    traces = dataclasses.replace(EVIDENCE.traces, seen=unseen)
+    unseen = tuple(one for one in EVIDENCE.traces.events if one.kind != "lost")
+    traces = dataclasses.replace(EVIDENCE.traces, events=unseen)
     timeline = read_timeline(dataclasses.replace(EVIDENCE, undone=undone(MADE.t6), traces=traces))
     recovery, problems = measure(timeline)
     assert problems == ()
@@ -263,7 +265,7 @@ def test_a_difference_below_the_clocks_resolution_is_zero_and_a_larger_one_is_ne
 
 @given(st.integers(0, 10_000))
 def test_only_the_first_reopening_of_a_store_is_a_reload(seed: int) -> None:
-    real = Synthetic(_scenario(seed)).evidence().traces.of("state_loaded")
+    real = Synthetic(_scenario(seed)).evidence().traces.events_of("state_loaded")
     moved = dataclasses.replace(real[-1], wall_ns=real[-1].wall_ns + NS)
     found = reloads([*real, moved], 0, None)
     assert len(found) == len({load.store for load in real})
@@ -401,7 +403,7 @@ def _evidence(
             executor["removeTime"] = spark_time(T0 + round(at * NS))
         wall_ns = T0 - NS if turn == 0 else T0 + 9 * NS
         lines.append({"kind": "executors", "wall_ns": wall_ns, "app_id": application, "executors": [executor]})
-    traces = Traces("batch", seen=(*sampled(lines), *seen), epochs=tuple(epochs))
+    traces = Traces("batch", events=(*events_of_samples(lines), *seen), epochs=tuple(epochs))
     return dataclasses.replace(EVIDENCE, victims=victims, traces=traces, **more)
 
 
@@ -443,7 +445,7 @@ def test_a_new_lineage_tells_of_a_loss_that_no_sample_saw() -> None:
 
 def test_lines_before_the_fault_and_after_the_next_one_are_not_its_own() -> None:
     lines = [LogLine(T0 + offset * NS, "driver-0.log", "TaskSetManager: Lost task") for offset in (-1, 5)]
-    said = drivers_logged(DriverEvents(lost_tasks=tuple(lines)))
+    said = events_of_driver_logs(DriverEvents(lost_tasks=tuple(lines)))
     victim = [{"pid": 9, "role": "python_worker"}]
     evidence = _evidence(victim, [], said)
     found = detect(evidence)

@@ -52,7 +52,7 @@ def test_an_attempt_is_read_whole(attempt: Path) -> None:
     assert raw.recorder_death is None
     assert len(raw.records) == len(MADE.records)
     assert raw.attempt.config == MADE.s.configuration
-    assert [one.wall_ns for one in raw.traces.of("lost")] == [MADE.t2]
+    assert [one.wall_ns for one in raw.traces.events_of("lost")] == [MADE.t2]
 
 
 CLEAR = r"records\.parquet: cannot be read .*; clear the task harvest"

@@ -38,7 +38,7 @@ def test_only_what_ended_in_the_window_counts() -> None:
     listener = [progress(*one) for one in told]
     # a/1 came up inside the window, and died there
     executors = samples((9, "a/0", 10, 1000), (19, "a/0", 30, 4000), (25, "a/0", 90, 9000), (15, "a/1", 4, 400))
-    work = work_in(Traces("batch", work=tuple(listener), totals=executors), WINDOW, 400.0)
+    work = work_in(Traces("batch", batches=tuple(listener), totals=executors), WINDOW, 400.0)
     assert (work.batches, work.batch_s) == (2, 0.8)
     assert (work.tasks, work.task_s) == (24, 3.4)
     assert work.batch_us_per_record == pytest.approx(0.8e6 / 4000)
@@ -60,10 +60,10 @@ def test_non_compute_is_latency_less_the_batch_and_never_negative() -> None:
     listener = [progress(1, 12, 300, 200), progress(2, 20, 500, 400), progress(9, 6, 1, 1)]
     ends = {1: T0 + 12 * NS, 2: T0 + 20 * NS, 9: T0 + 6 * NS}
     commits = tuple(Commit(0, batch, None, end, {}) for batch, end in ends.items())
-    traces = Traces("batch", commits, work=tuple(listener))
+    traces = Traces("batch", commits, batches=tuple(listener))
     # 3 tuples wait 800 ms, 1 waits none, 2 wait 1,600 ms; batch 9 lies before the window
     assert non_compute_ms(tuples, traces, WINDOW) == pytest.approx((3 * 800 + 0 + 2 * 1600) / 6)
-    assert non_compute_ms(tuples, dataclasses.replace(traces, work=()), WINDOW) is None
+    assert non_compute_ms(tuples, dataclasses.replace(traces, batches=()), WINDOW) is None
 
 
 def test_the_source_is_what_was_due_in_the_window() -> None:
@@ -101,9 +101,9 @@ def test_real_time_means_outputs_in_the_window_closer_than_half_a_batch(
 def test_waiting_is_asked_of_one_lineage_and_of_batches_that_told_their_time() -> None:
     tuples = tuples_of((1, 11, 12, 3), (2, 18, 20, 2))
     commits = (Commit(0, 1, None, T0 + 10 * NS, {}), Commit(0, 2, None, T0 + 20 * NS, {}))
-    traces = Traces("batch", commits, work=(progress(1, 12, 300, 200), progress(2, 20, 500, 400)))
+    traces = Traces("batch", commits, batches=(progress(1, 12, 300, 200), progress(2, 20, 500, 400)))
     assert non_compute_ms(tuples, traces, WINDOW) == 1600, "a batch that ended when the window began is not in it"
-    assert non_compute_ms(tuples, dataclasses.replace(traces, work=(progress(2, 20, 500, 0),)), WINDOW) is None
+    assert non_compute_ms(tuples, dataclasses.replace(traces, batches=(progress(2, 20, 500, 0),)), WINDOW) is None
     several = dataclasses.replace(tuples, by_batch=tuples.by_batch.assign(lineage=[0, 1]))
     assert non_compute_ms(several, traces, WINDOW) is None
     assert non_compute_ms(fold([], WINDOW), traces, WINDOW) is None
