@@ -340,8 +340,8 @@ def _is_recorded(file: Path) -> bool:
             fits = pa.types.is_integer(found)
         if not fits:
             raise InputError(
-                f"data: {file}: the column {name} is of {found}, which no topic that `./faultline record` wrote has; "
-                "record the topic, or rename a column, and each row is sent as JSON"
+                f"data: column {name}: got type {found} in {file}; expected that of `./faultline export-topic`; "
+                "fix: export the topic, or rename the column to send each row as JSON"
             )
     return True
 

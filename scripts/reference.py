@@ -61,11 +61,6 @@ RENAMED = {
     r"\bunsound\b": "invalid",
     r"\bcannot tell\b": "inconclusive",
     r"\bworse, same or\b": "worse, equivalent or",
-    r"--again\b": "--rerun",
-    r"--own\b(?!-)": "--own-connections",
-    r"--kafka-of\b": "--share-kafka",
-    r"\./faultline (?=(un)?install\b)": "./faultline airflow ",
-    r"\./faultline record\b": "./faultline export-topic",
 }
 
 
@@ -213,8 +208,7 @@ def command_sections() -> str:
         body = [f"### `{path}`", "", *([f"`{usage}`", ""] if arguments else []), *_help(command.help or "")]
         if rows:
             body += ["", table("argument or option | meaning", rows)]
-        text = "\n".join(body)
-        parts.append(text.replace("--again", "--write") if path.endswith("judge") else text)
+        parts.append("\n".join(body))
     return "\n\n".join(parts)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.run import COUNTED, TALLY
+from tests.run import COUNTED, SUMMARY
 
 # A hook: that it is here makes pytest call it.
 from tests.support.needs import pytest_runtest_makereport as pytest_runtest_makereport
@@ -88,8 +88,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tells `./faultline test` how many tests had which end, and which of them badly."""
-    if TALLY in os.environ:
+    if SUMMARY in os.environ:
         reports = {end: terminalreporter.getreports(end) for end in COUNTED}
         bad = [report.nodeid for end in ("failed", "error") for report in reports[end]]
         counts = {end: len(found) for end, found in reports.items()}
-        Path(os.environ[TALLY]).write_text(json.dumps({"counts": counts, "bad": bad}))
+        Path(os.environ[SUMMARY]).write_text(json.dumps({"counts": counts, "bad": bad}))

@@ -46,7 +46,7 @@ LAYERS = {
     "system": Layer(("tests/system",), spark=True),
 }
 # Names the file in which a layer leaves how many tests had which end: {"counts": {end: number}, "bad": [test, …]}.
-TALLY = "FAULTLINE_TALLY"
+SUMMARY = "FAULTLINE_TEST_SUMMARY"
 COUNTED = ("failed", "passed", "skipped", "deselected", "error")
 # Exit codes of pytest.
 _INTERRUPTED, _NOTHING_CHOSEN = 2, 5
@@ -131,7 +131,7 @@ def _run(layer: Layer, arguments: Sequence[str]) -> Tally:
         # A path is run in place of the layer's folders, as tests of that layer are.
         folders = () if any(map(_names_tests, arguments)) else layer.folders
         command = [sys.executable, "-m", "pytest", *folders, *layer.options, *arguments]
-        with subprocess.Popen(command, env={**os.environ, TALLY: str(left)}, **_that_can_be_interrupted()) as process:
+        with subprocess.Popen(command, env={**os.environ, SUMMARY: str(left)}, **_that_can_be_interrupted()) as process:
             try:
                 process.wait()
             except BaseException:

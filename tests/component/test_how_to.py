@@ -43,7 +43,7 @@ def test_a_night_is_written_explained_and_its_alert_tried_out(installation: Inst
     with webhook() as (address, kept):
         (file,) = page.files
         (tmp_path / "nightly.yaml").write_text(file.replace("http://127.0.0.1:8099/hook", address))
-        night = Installation(installation.home, installation.results, {"FAULTLINE_NIGHTS": str(tmp_path)})
+        night = Installation(installation.home, installation.results, {"FAULTLINE_NIGHTLY_DIR": str(tmp_path)})
         said = {}
         for command in page.commands:
             done = night.run(*command)

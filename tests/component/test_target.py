@@ -320,7 +320,7 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
     assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 3
 
     # What another uses, and what nobody made by this command, stay.
-    second = installation.run("target", "add", "second", "--own", "--kafka-of", "lab", *options[2:])
+    second = installation.run("target", "add", "second", "--own-connections", "--share-kafka", "lab", *options[2:])
     assert second.returncode == 0 and second.stderr.count(": made") == 2, second.stderr
     removed = installation.run("target", "remove", "lab")
     assert removed.returncode == 0, removed.stderr
@@ -345,11 +345,11 @@ def test_a_name_that_is_known_keeps_its_connections(installation: Installation, 
     assert differs.returncode == 2, differs.stderr
     assert "says something else than what is given (extra: bootstrap.servers)" in differs.stderr
     assert "./faultline target remove lab" in differs.stderr
-    second = installation.run("target", "add", "second", "--own", "--kafka-of", "lab", *options[2:])
+    second = installation.run("target", "add", "second", "--own-connections", "--share-kafka", "lab", *options[2:])
     assert second.returncode == 0 and second.stderr.count(": made") == 2, second.stderr
     again = installation.run("target", "add", "second", *options[2:])
     assert again.returncode == 0 and "Connection faultline_spark_second: is there" in again.stderr, again.stderr
-    moved = installation.run("target", "add", "lab", "--own", *options)
+    moved = installation.run("target", "add", "lab", "--own-connections", *options)
     assert moved.returncode == 2 and "./faultline target remove lab, and add it anew" in moved.stderr, moved.stderr
     listed = installation.run("target", "list").stdout
     assert "second  not looked at yet  faultline_kafka  faultline_spark_second" in listed

@@ -112,7 +112,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Settings) 
     settings = replace(installed, root=tmp_path)
     for module in (dag_factory, nightly_plan, matrix_dag):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
-    monkeypatch.setenv("FAULTLINE_NIGHTS", str(tmp_path))
+    monkeypatch.setenv("FAULTLINE_NIGHTLY_DIR", str(tmp_path))
     (tmp_path / "nights").mkdir()
     commit = ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-q", "--allow-empty", "-m", "t"]
     for words in (["init", "-q"], commit):
@@ -156,12 +156,12 @@ def test_what_a_night_came_to_is_told_to_whoever_asked(files: Path, as_night: Ca
         assert (told["kind"], told["night"], told["dag_id"]) == ("worse", night_of(3), NIGHTLY)
         assert any("Latency p99" in line for line in told["lines"]) and told["figures"]
         assert told["link"].endswith("/faultline/sweeps/20261103T020000")
-        dag_factory.require_begun.function(NIGHTLY)
+        dag_factory.check_started.function(NIGHTLY)
         as_night(dag, 4)
         dag_factory.send_alerts.function()
         assert posted.pop()["title"] == "Night 2026-11-04: not planned"
         with pytest.raises(AirflowFailException, match="was due at 2026-11-04T02:00:00.* and has no plan"):
-            dag_factory.require_begun.function(NIGHTLY)
+            dag_factory.check_started.function(NIGHTLY)
         assert posted.pop()["title"] == "Night 2026-11-04: not begun"
         write(files, nightly="{build: b1}")
         dag_factory.send_alerts.function()

@@ -41,7 +41,7 @@ def test_a_backfilled_night_and_the_one_that_is_completed_by_hand_have_the_same_
     shared_installation: Installation, tmp_path: Path
 ) -> None:
     (tmp_path / "nightly.yaml").write_text(NIGHT)
-    site = Installation(shared_installation.home, tmp_path / "results", {"FAULTLINE_NIGHTS": str(tmp_path)})
+    site = Installation(shared_installation.home, tmp_path / "results", {"FAULTLINE_NIGHTLY_DIR": str(tmp_path)})
     assert site.run("down").returncode == 0
     assert site.run("up").returncode == 0
     api, store = AirflowApi(site.settings), Store(site.results)

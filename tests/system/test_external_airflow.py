@@ -140,10 +140,10 @@ def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothin
     before = theirs.state()
     installation.given.update({key: value for key, value in theirs.environment.items() if key.startswith("AIRFLOW")})
     where = ("--into", str(theirs.dags), "--prefix", "guest_", "--airflow", COMMAND)
-    dry = installation.run("install", *where, "--dry-run")
+    dry = installation.run("airflow", "install", *where, "--dry-run")
     assert dry.returncode == 0 and "nothing was done" in dry.stderr, dry.stderr
     assert theirs.state() == before
-    done = installation.run("install", *where)
+    done = installation.run("airflow", "install", *where)
     assert done.returncode == 0, done.stderr
     use_this_python(theirs.dags / "guest" / PLACE_FILE, installation.home / "faultline")
     theirs.call("dags", "reserialize")
@@ -166,7 +166,7 @@ def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothin
     for one in swept:
         assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in one.reasons), one.reasons
 
-    done = installation.run("uninstall", *where)
+    done = installation.run("airflow", "uninstall", *where)
     assert done.returncode == 0, done.stderr
     assert theirs.state() == before
     conducting.terminate()

@@ -75,7 +75,7 @@ def test_a_night_in_pairs_says_in_the_morning_what_it_came_to(
             "fault: executor}", "fault: none, rate: 100}"
         )
         (tmp_path / "nightly.yaml").write_text(f"{text}repetitions: 7\n")
-        given = {"FAULTLINE_NIGHTS": str(tmp_path)}
+        given = {"FAULTLINE_NIGHTLY_DIR": str(tmp_path)}
         night = Installation(shared_installation.home, shared_installation.results, given)
         assert night.run("down").returncode == 0
         assert night.run("nightly", "check").returncode == 0

@@ -190,14 +190,14 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
     producer.produce(topic, b"primer", b"x", headers=[(PHASE, b"primer")])
     assert producer.flush(30) == 0
     file = tmp_path / "clicks.parquet"
-    done = installation.run("record", topic, "--to", str(file))
+    done = installation.run("export-topic", topic, "--to", str(file))
     assert done.returncode == 0 and "500 records" in done.stderr, done.stderr
     data = read_data(str(file))
     assert sorted(zip(data.keys, data.values, data.times_ms, strict=True)) == sorted(sent)
     assert data.times_ms == sorted(data.times_ms) and all(
         one == [("h", key)] for one, key in zip(data.headers, data.keys, strict=True)
     )
-    again = installation.run("record", topic, "--to", str(file))
+    again = installation.run("export-topic", topic, "--to", str(file))
     assert again.returncode == 2 and "is there already" in again.stderr
     inputs = []
     for _ in range(2):
@@ -209,5 +209,5 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
         assert record["metrics"]["data"]["cycles"] > 1 and len(found) > len(sent)
         inputs.append([(one.key, one.value) for one in found])
     assert inputs[0] == inputs[1], "the same bytes on the same partitions, in the same order"
-    nowhere = installation.run("record", "no-such-topic", "--to", str(tmp_path / "b.parquet"))
+    nowhere = installation.run("export-topic", "no-such-topic", "--to", str(tmp_path / "b.parquet"))
     assert nowhere.returncode == 2 and "there is no such topic" in nowhere.stderr

@@ -85,7 +85,7 @@ def _measure(before: str, after: str, words: list[str], figure: str) -> int:
     asked = [] if "decide" in given else [f"decide={json.dumps(decide)}"]
     # Without a fault pairs differ least; whoever asks for recoveries names one.
     usual = [] if "fault" in given else ["fault=none"]
-    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], say, dry_run=False, again=False)
+    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], say, dry_run=False, rerun=False)
 
 
 def _compare_along(sweep: str, axis: str, as_json: bool) -> None:

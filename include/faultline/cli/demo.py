@@ -30,7 +30,7 @@ from faultline.system.text import Say, counted
 DAG_ID = "state_size_x_checkpoint_interval"
 
 
-def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
+def run_demo(say: Say, *, rerun: bool, output: Path | None) -> int:
     """Runs the demo; returns the exit code: 0 when every cell was measured and judged, whether or not it is sound."""
     started = datetime.now(UTC)
     if output is not None:
@@ -40,7 +40,7 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
     cells = demo_matrix().cells(installed_build(settings))
     api = AirflowApi(settings)
-    missing = cells if again else newest_records(settings, cells)[1]
+    missing = cells if rerun else newest_records(settings, cells)[1]
     await_dags(api, DAG_ID, EXPERIMENT)  # until then Airflow does not know its runs
     run_id = _running(api)
     if run_id:
@@ -48,9 +48,9 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     elif missing:
         minutes = minutes_text(sum(budget_s(cell.config) for cell in missing))
         say(f"{len(missing)} of {counted(len(cells), 'experiment')} to measure, about {minutes}")
-        run_id = api.trigger(DAG_ID, _form(again), run_id=_new_run_id())
+        run_id = api.trigger(DAG_ID, _form(rerun), run_id=_new_run_id())
     else:
-        say("all experiments have valid records; `--again` measures them again")
+        say("all experiments have valid records; `--rerun` measures them again")
     watched = Followed("success")
     if run_id:
         typical_s = max(budget_s(cell.config) for cell in cells)
@@ -58,14 +58,14 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
             api, settings, DAG_ID, run_id, cells, say,
             budget_s=typical_s, most=DEMO_MEASUREMENTS, keep_unsound=True,
         )  # fmt: skip
-    records, missing = newest_records(settings, cells, sweep_id_of(run_id) if again and run_id else None)
+    records, missing = newest_records(settings, cells, sweep_id_of(run_id) if rerun and run_id else None)
     if records:
         show(settings, records, started, output, say)
     elif watched:
         raise InfrastructureError("demo: not one experiment left a record; see the failed tasks in the UI")
     if not watched:
         return 1
-    _say_lacking(records, missing, again, say)
+    _say_lacking(records, missing, rerun, say)
     if watched.first_recovery_s is not None:
         first = [(watched.first_recovery_s - since.timestamp()) / 60 for since in (started, up)]
         say(f"first recovery: after {first[0]:.1f} min, {first[1]:.1f} min after the services were up")
@@ -85,9 +85,9 @@ def show(settings: Settings, records: list[Record], started: datetime, output: P
     print(f"airflow: {settings.endpoints.airflow} ({login_words(settings, sys.stdout)})")
 
 
-def _say_lacking(records: Sequence[Record], missing: Sequence[PlannedCell], again: bool, say: Say) -> None:
+def _say_lacking(records: Sequence[Record], missing: Sequence[PlannedCell], rerun: bool, say: Say) -> None:
     """Names the experiments without a usable record, a line for all runs of a configuration, and what measures them."""
-    command = f"./faultline demo{' --again' * again}"
+    command = f"./faultline demo{' --rerun' * rerun}"
     last = {Cell.of(record): record.status for record in records}
     lacking = Counter((describe(cell.config), last.get(cell.cell, "no record")) for cell in missing)
     for (name, status), runs in lacking.items():
@@ -100,9 +100,9 @@ def _running(api: AirflowApi) -> str | None:
     return next((run_id for run_id in runs if run_id.startswith("demo_")), None)
 
 
-def _form(again: bool) -> dict[str, object]:
+def _form(rerun: bool) -> dict[str, object]:
     return {
-        "preset": DEMO, "only_missing": not again, "max_measurements": DEMO_MEASUREMENTS, "keep_unsound": True,
+        "preset": DEMO, "only_missing": not rerun, "max_measurements": DEMO_MEASUREMENTS, "keep_unsound": True,
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`./faultline install`, `uninstall` and `step`, and `up --foreground`: Faultline in an external Airflow."""
+"""`./faultline airflow install` and `uninstall`, `step`, and `up --foreground`: Faultline in an external Airflow."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
 from faultline.system.text import say
 
+app = typer.Typer(help="Run Faultline's DAGs in an external Airflow.", no_args_is_help=True)
 Into = Annotated[Path, typer.Option("--into", help="DAG folder of the external Airflow.")]
 Prefix = Annotated[str, typer.Option(help="Prefix of the ids of DAGs, pool and Connections.")]
 Command = Annotated[str | None, typer.Option(help="Its `airflow` command (default: the one in PATH).")]
@@ -22,6 +23,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes; make
 DEFAULT_PREFIX, DEFAULT_QUEUE = "faultline_", "faultline"
 
 
+@app.command()
 def install(
     into: Into,
     prefix: Prefix = DEFAULT_PREFIX,
@@ -52,17 +54,13 @@ def install(
     )
 
 
+@app.command()
 def uninstall(into: Into, prefix: Prefix = DEFAULT_PREFIX, airflow: Command = None, dry_run: DryRun = False) -> None:
     """Remove from an external Airflow exactly what was installed. Records are kept."""
     from faultline.orchestration.external import dag_installer
 
     guest = dag_installer.ExternalInstall(into.absolute(), prefix, DEFAULT_QUEUE)
     dag_installer.uninstall(guest, dag_installer.AirflowCli(_command(airflow)), say, dry_run=dry_run)
-
-
-def conductor() -> None:
-    """The former name of `up --no-airflow --foreground`."""
-    hold_services()
 
 
 def step(

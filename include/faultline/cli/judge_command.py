@@ -76,17 +76,17 @@ class RejudgedSweep:
         return [title_of(one.before.config), one.before.attempt, macro(one.before), *found, known, remark]
 
 
-def judge_sweep(name: str, within: Sequence[float], *, again: bool) -> RejudgedSweep:
+def judge_sweep(name: str, within: Sequence[float], *, write: bool) -> RejudgedSweep:
     """Judges the attempts of a sweep or a bundle, or one attempt, by each `within` (that of the project without any).
 
-    With `again`, what changed is kept. Raises ConfigError for an unknown name and for a share out of range.
+    With `write`, what changed is kept. Raises ConfigError for an unknown name and for a share out of range.
     """
     for share in within:
         if not (math.isfinite(share) and 0 < share <= 10):
             raise ConfigError(f"--within {share:g}: is no share above 0 and up to 10")
     shares = tuple(dict.fromkeys(within)) or (RECOVERED_WITHIN,)
     if name.endswith(SUFFIX):
-        return _judge_bundle(Path(name), shares, again=again)
+        return _judge_bundle(Path(name), shares, write=write)
     settings = load_settings()
     records = Store(settings.results).read().records
     chosen = [record for record in records if name in (record.sweep_id, record.attempt)]
@@ -94,13 +94,13 @@ def judge_sweep(name: str, within: Sequence[float], *, again: bool) -> RejudgedS
         known = {one.sweep_id for one in records if one.sweep_id}
         raise ConfigError(f"{name}: neither a sweep nor an attempt with a record{suggest(name, known)}")
     found = rejudge(chosen, settings, shares)
-    moved = {one.before.attempt: keep(one, settings) for one in found if again and not one.problem}
+    moved = {one.before.attempt: keep(one, settings) for one in found if write and not one.problem}
     return RejudgedSweep(tuple(found), shares, moved)
 
 
-def _judge_bundle(path: Path, shares: tuple[float, ...], *, again: bool) -> RejudgedSweep:
-    if again:
-        raise ConfigError("--again: a bundle is not changed; unpack it, and name its results/ in FAULTLINE_RESULTS")
+def _judge_bundle(path: Path, shares: tuple[float, ...], *, write: bool) -> RejudgedSweep:
+    if write:
+        raise ConfigError("--write: a bundle is not changed; unpack it, and name its results/ in FAULTLINE_RESULTS")
     bundle = read_bundle(path)
     with TemporaryDirectory() as folder:
         settings = replace(load_settings(), results=Path(folder))

@@ -15,13 +15,14 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from faultline.cli import build_command, job_command, service_command, target_command
+from faultline.cli import build_command, external_command, job_command, service_command, target_command
 from faultline.cli import nightly_command as nights
 from faultline.cli.compare_command import advise, compare
-from faultline.cli.external_command import conductor, install, step, uninstall
+from faultline.cli.external_command import step
 from faultline.cli.sweep_command import missing, sweep
 from faultline.system.child_environment import meet_root, set_private_umask
 from faultline.system.errors import ConfigError, FaultlineError
+from faultline.system.former_names import adopt_renamed_variables, current_words
 from faultline.system.text import say
 
 app = typer.Typer(
@@ -40,8 +41,9 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     set_private_umask()
+    adopt_renamed_variables()
     try:
-        raise SystemExit(app(sys.argv[1:] or ["--help"], prog_name="./faultline", standalone_mode=False))
+        raise SystemExit(app(current_words(sys.argv[1:]) or ["--help"], prog_name="./faultline", standalone_mode=False))
     except TyperException as error:
         # Of bad usage Typer knows in which command; of a group of commands without one it tells the help.
         said, context = error.format_message(), getattr(error, "ctx", None)
@@ -66,7 +68,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 @app.command()
 def demo(
-    again: Annotated[bool, typer.Option("--again", help="Re-run all experiments.")] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Re-run all experiments.")] = False,
     output: Annotated[Path | None, typer.Option(help="Path of the HTML report (default: in results/reports/).")] = None,
 ) -> None:
     """Run the demo: word count at two checkpoint intervals with executor kills, through Airflow.
@@ -76,7 +78,7 @@ def demo(
     """
     from faultline.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(say, again=again, output=output))
+    raise typer.Exit(run_demo(say, rerun=rerun, output=output))
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -259,19 +261,18 @@ def results(
     print_table(records)
 
 
-_ROOMS = {"job": job_command, "build": build_command, "service": service_command, "target": target_command}
-for _name, _room in {"nightly": nights, **_ROOMS}.items():
-    app.add_typer(_room.app, name=_name)
-for command in (sweep, missing, compare, advise, install, uninstall):
+_GROUPS = {"job": job_command, "build": build_command, "service": service_command, "target": target_command}
+for _name, _group in {"nightly": nights, **_GROUPS, "airflow": external_command}.items():
+    app.add_typer(_group.app, name=_name)
+for command in (sweep, missing, compare, advise):
     app.command()(command)
-app.command(hidden=True)(conductor)
 app.command(hidden=True)(step)
 
 
 @app.command()
 def judge(
     sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="Sweep, attempt id, or bundle.")],
-    again: Annotated[bool, typer.Option("--again", help="Replace the stored records by the new ones.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Replace the stored records by the new ones.")] = False,
     within: Annotated[
         list[float] | None, typer.Option(help="Value of `recovered_within` to try, such as 0.5. Repeatable.")
     ] = None,
@@ -279,11 +280,11 @@ def judge(
 ) -> None:
     """Judge the raw files of a sweep again by the current definitions and compare its recoveries.
 
-    Without --again, nothing is written. With it, each changed record is first moved to results/superseded/.
+    Without --write, nothing is written. With it, each changed record is first moved to results/superseded/.
     """
     from faultline.cli.judge_command import judge_sweep
 
-    outcome = judge_sweep(sweep, tuple(within or ()), again=again)
+    outcome = judge_sweep(sweep, tuple(within or ()), write=write)
     if as_json:
         print(json.dumps(outcome.rows(), indent=2))
     else:
@@ -302,16 +303,16 @@ def publish(
 
 
 @app.command()
-def record(
+def export_topic(
     topic: Annotated[str, typer.Argument(help="Topic, such as orders.")],
     to: Annotated[Path, typer.Option(help="Output file, such as orders.parquet.")],
     bootstrap: Annotated[str | None, typer.Option(help="Broker as HOST:PORT (default: the embedded broker).")] = None,
 ) -> None:
     """Copy a topic to a file, with keys, headers and times. The parameter `data=FILE` replays it."""
-    from faultline.cli.topic_export import record_topic
+    from faultline.cli.topic_export import export_topic as export
     from faultline.system.settings import load_settings
 
-    record_topic(bootstrap or load_settings().endpoints.kafka, topic, to, say)
+    export(bootstrap or load_settings().endpoints.kafka, topic, to, say)
 
 
 @app.command()

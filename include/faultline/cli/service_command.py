@@ -19,6 +19,8 @@ app = typer.Typer(help="Start the services after a reboot, with systemd.", no_ar
 UNIT = "faultline.service"
 # Beside the units: links to those that systemd starts by itself, as the unit's own [Install] has it.
 _ENABLED = "default.target.wants"
+_OF_UP = ("FAULTLINE_DATABASE", "FAULTLINE_ADMIN_PASSWORD", "FAULTLINE_NO_AUTH")
+_SECRET = frozenset(_OF_UP[:2])
 MARK = "# Written by ./faultline service install; of the installation in "
 _TEXT = """\
 {mark}{home}
@@ -44,9 +46,7 @@ UMask=0077
 WantedBy=default.target
 """
 
-
-# What a unit runs. The services go on by themselves once they are up; in the foreground they end with
-# their command.
+# Services outlive `up`; in the foreground they end with the command.
 _UP = {
     "what": "Kafka, Spark and Airflow",
     "kind": "Type=oneshot\nRemainAfterExit=yes",
@@ -65,10 +65,9 @@ def install(
         bool, typer.Option("--external-airflow", help="Run in the foreground without Airflow.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit file; write nothing.")] = False,
-    conductor: Annotated[bool, typer.Option("--conductor", hidden=True)] = False,  # as it was called before
 ) -> None:
     """Write a systemd unit that runs `up` at boot. It is not enabled; the command prints how to enable it."""
-    settings, path, external_airflow = load_settings(), unit_path(), external_airflow or conductor
+    settings, path = load_settings(), unit_path()
     if dry_run:
         print(unit_text(settings, path, external_airflow=external_airflow, shown=True), end="")
         say(f"{path} would be written; nothing was done: --dry-run")
@@ -118,9 +117,10 @@ def unit_text(settings: Settings, path: Path, *, external_airflow: bool = False,
         if any(character in str(place) for character in '\n%"\\'):
             raise ConfigError(f"{place}: a path with %, quotes or line breaks cannot stand in a unit; move it")
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    secret = dict.fromkeys(passed_on(), "…") if shown else passed_on()
-    given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | secret | places
-    environment = "".join(f'Environment="{name}={_quoted(name, value)}"\n' for name, value in given.items())
+    given = {name: os.environ[name] for name in (*HANDED_ON, *_OF_UP) if name in os.environ} | passed_on() | places
+    hidden = {*passed_on(), *_SECRET} if shown else frozenset()
+    lines = [f"{name}={'…' if name in hidden else _quoted(name, value)}" for name, value in given.items()]
+    environment = "".join(f'Environment="{line}"\n' for line in lines)
     what = _FOREGROUND if external_airflow else _UP
     return _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment, **what)
 

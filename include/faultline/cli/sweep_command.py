@@ -20,7 +20,7 @@ def sweep(
         typer.Argument(metavar="[MATRIX] [KEY=VALUE | KEY=[A,B]]…", help="See docs/reference/matrices.md."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print cells and minutes; start nothing.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Re-run cells that already have a valid record.")] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Re-run cells that already have a valid record.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Show the progress of a running sweep: the named or the newest one.")
     ] = False,
@@ -37,13 +37,13 @@ def sweep(
     given = words or []
     if follow or stop:
         option = "--stop" if stop else "--follow"
-        if dry_run or again or (follow and stop) or len(given) > 1:
+        if dry_run or rerun or (follow and stop) or len(given) > 1:
             raise ConfigError(f"{option}: takes the id of one sweep, or none for the newest, and no other option")
         act = sweep_runner.stop_sweep if stop else sweep_runner.follow_sweep
         raise typer.Exit(act(given[0] if given else None, say))
     if not given:
         raise ConfigError("sweep: name a matrix, or axes; ./faultline sweep --help shows both")
-    raise typer.Exit(sweep_runner.run_sweep(given, say, dry_run=dry_run, again=again))
+    raise typer.Exit(sweep_runner.run_sweep(given, say, dry_run=dry_run, rerun=rerun))
 
 
 def missing(

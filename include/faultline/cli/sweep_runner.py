@@ -55,31 +55,31 @@ class SubmittedSweep:
         return sweep_id_of(self.run_id)
 
 
-def run_sweep(words: Sequence[str], say: Say, *, dry_run: bool, again: bool) -> int:
+def run_sweep(words: Sequence[str], say: Say, *, dry_run: bool, rerun: bool) -> int:
     """The command; returns the exit code: 0 when every cell has a valid record, or when nothing was to be started."""
     wanted = wanted_of(words)
     if dry_run:
-        print("\n".join(described(wanted, again=again)))
+        print("\n".join(described(wanted, rerun=rerun)))
         return 0
-    return run_wanted(wanted, say, again=again)
+    return run_wanted(wanted, say, rerun=rerun)
 
 
-def described(wanted: SweepRequest, *, again: bool = False) -> list[str]:
+def described(wanted: SweepRequest, *, rerun: bool = False) -> list[str]:
     """The dry run: what would be measured, and about how long it takes."""
     settings = load_settings()
     # Of a broker that was never started nothing is known yet, and then the build is another one.
     cells = cells_of(wanted, settings)
     look_ahead(settings, sorted({cell.config.target for cell in cells}))
-    return outline(wanted, cells, lacking(settings, cells, again=again))
+    return outline(wanted, cells, lacking(settings, cells, rerun=rerun))
 
 
 def run_wanted(
-    wanted: SweepRequest, say: Say, *, again: bool = False, show: Callable[[list[Record]], None] | None = None
+    wanted: SweepRequest, say: Say, *, rerun: bool = False, show: Callable[[list[Record]], None] | None = None
 ) -> int:
     """Measures what has no valid record yet, and shows all of it with `show`; returns the exit code."""
     settings = bring_up(say)
     cells = cells_of(wanted, settings)
-    missing = lacking(settings, cells, again=again)
+    missing = lacking(settings, cells, rerun=rerun)
     for line in outline(wanted, cells, missing):
         say(line)
     api = AirflowApi(settings)
@@ -89,10 +89,10 @@ def run_wanted(
         say(f"goes on with {course.sweep_id}")
     elif missing:
         require_targets(settings, sorted({cell.config.target for cell in missing}), say)
-        course = begin(api, wanted.spec.name, {**wanted.form, "only_missing": not again}, cells)
+        course = begin(api, wanted.spec.name, {**wanted.form, "only_missing": not rerun}, cells)
         say(f"sweep {course.sweep_id}; it goes on without this terminal, `./faultline sweep --follow` shows it again")
     ended = course is None or follow_course(api, settings, course, missing, say)
-    return finish(settings, cells, say, ended=ended, course=course, again=again, show=show)
+    return finish(settings, cells, say, ended=ended, course=course, rerun=rerun, show=show)
 
 
 def follow_sweep(sweep: str | None, say: Say) -> int:
@@ -151,9 +151,9 @@ def cells_of(wanted: SweepRequest, settings: Settings) -> list[PlannedCell]:
     return planned_cells(wanted.matrix, wanted.params["decide"], series, plans)[0]
 
 
-def lacking(settings: Settings, cells: Sequence[PlannedCell], *, again: bool = False) -> list[PlannedCell]:
-    """The cells that have no valid record; with `again` all of them."""
-    return list(cells) if again else newest_records(settings, cells)[1]
+def lacking(settings: Settings, cells: Sequence[PlannedCell], *, rerun: bool = False) -> list[PlannedCell]:
+    """The cells that have no valid record; with `rerun` all of them."""
+    return list(cells) if rerun else newest_records(settings, cells)[1]
 
 
 def outline(wanted: SweepRequest, cells: Sequence[PlannedCell], missing: Sequence[PlannedCell]) -> list[str]:
@@ -166,7 +166,11 @@ def outline(wanted: SweepRequest, cells: Sequence[PlannedCell], missing: Sequenc
         f"{counted(configurations, 'configuration')}, {upto}{counted(len(cells), 'experiment')}"
     )
     if not missing:
-        return [head, *(f"  {line}" for line in wanted.text), "all of them have a valid record; --again measures anew"]
+        return [
+            head,
+            *(f"  {line}" for line in wanted.text),
+            "all of them have a valid record; --rerun measures them again",
+        ]
     known = f", {len(cells) - len(missing)} have a valid record" if len(missing) < len(cells) else ""
     return [
         head,
@@ -206,12 +210,12 @@ def finish(
     *,
     ended: bool,
     course: SubmittedSweep | None,
-    again: bool = False,
+    rerun: bool = False,
     show: Callable[[list[Record]], None] | None = None,
 ) -> int:
     """Shows what the cells came to, and where their page is; returns the exit code."""
     plan = SweepPlans(settings.results).read(course.sweep_id) if course else None
-    records, missing = newest_records(settings, cells, course.sweep_id if again and course else None, plan)
+    records, missing = newest_records(settings, cells, course.sweep_id if rerun and course else None, plan)
     if not records and ended:
         raise InfrastructureError("sweep: not one experiment left a record; see the failed tasks in the UI")
     if records:

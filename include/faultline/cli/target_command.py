@@ -31,7 +31,7 @@ def add(
     kafka: Annotated[
         Path | None, typer.Option(help="JSON file with librdkafka settings, such as bootstrap.servers.")
     ] = None,
-    kafka_of: Annotated[str | None, typer.Option(help="Share the Kafka Connection of this target.")] = None,
+    share_kafka: Annotated[str | None, typer.Option(help="Share the Kafka Connection of this target.")] = None,
     spark: Annotated[str | None, typer.Option(help="Spark master, such as spark://HOST:7077.")] = None,
     spark_file: Annotated[
         Path | None,
@@ -49,7 +49,9 @@ def add(
         Path | None,
         typer.Option(help='JSON file with SSH hosts by name: {"host", "user", "key_file", "known_hosts"} each.'),
     ] = None,
-    own: Annotated[bool, typer.Option("--own", help="Create separate Connections, named after the target.")] = False,
+    own_connections: Annotated[
+        bool, typer.Option("--own-connections", help="Create separate Connections, named after the target.")
+    ] = False,
 ) -> None:
     """Register a target and create its missing Connections. Existing Connections are never changed.
 
@@ -64,11 +66,11 @@ def add(
     settings = load_settings()
     given = TargetOptions(kafka, spark, spark_file, storage, storage_web, host_file)
     known = targets(settings)
-    one = named_after(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own)
-    if kafka_of is not None:
-        one = replace(one, kafka=_kafka_of(known, kafka_of, given))
+    one = named_after(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own_connections)
+    if share_kafka is not None:
+        one = replace(one, kafka=_kafka_of(known, share_kafka, given))
     if name in known:
-        one = _as_before(known[name], one, given_own=own or kafka_of is not None)
+        one = _as_before(known[name], one, given_own=own_connections or share_kafka is not None)
     wanted = given.connections(one)
     answer = ask(settings, one.connections, wanted)
     if not wanted and name not in known and not any(answer.said.values()):
@@ -180,9 +182,9 @@ def _kafka_of(known: Mapping[str, Target], other: str, given: TargetOptions) -> 
     from faultline.system.text import suggest
 
     if other not in known:
-        raise ConfigError(f"--kafka-of: no target is called {other!r}{suggest(other, known)}")
+        raise ConfigError(f"--share-kafka: no target is called {other!r}{suggest(other, known)}")
     if given.kafka is not None:
-        raise ConfigError("--kafka-of: --kafka is given, too; give one of both")
+        raise ConfigError("--share-kafka: --kafka is given, too; give one of both")
     return known[other].kafka
 
 
@@ -194,7 +196,7 @@ def _differs(known: Mapping[str, Target], one: Target, conn_id: str, keys: Seque
     if users == [one.name]:
         remedy = f"./faultline target remove {one.name}, and add it anew"
     elif conn_id in named_after(one.name).connections:
-        remedy = "leave its option out, or give --own, for Connections that end with the target's name"
+        remedy = "leave its option out, or give --own-connections, for Connections that end with the target's name"
     else:
         remedy = "leave its option out"
     return ConfigError(

@@ -1,4 +1,4 @@
-"""`./faultline record`: a topic copied once into a Parquet file, with keys, headers and times, to be replayed."""
+"""`./faultline export-topic`: a topic copied once into a Parquet file, with keys, headers and times, to be replayed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SILENT_S = 30.0
 AT_ONCE = 20_000
 
 
-def record_topic(bootstrap: str, topic: str, target: Path, say: Say) -> int:
+def export_topic(bootstrap: str, topic: str, target: Path, say: Say) -> int:
     """Copies what the topic holds now; returns how many records that were.
 
     What Faultline sent beside a schedule, to get an engine warm or to close windows, is left out. The file is there

@@ -1,6 +1,6 @@
 """A night as a file: what is measured, when, beside what, and who is told.
 
-`nightly.yaml` in the folder of the checkout, or in FAULTLINE_NIGHTS, is the DAG `nightly_regression`; each
+`nightly.yaml` in the folder of the checkout, or in FAULTLINE_NIGHTLY_DIR, is the DAG `nightly_regression`; each
 `nights/NAME.yaml` there is a DAG of its own, `night_NAME`. Airflow reads them again every half minute, so a change
 needs no restart.
 """
@@ -25,7 +25,7 @@ from faultline.experiment.named_settings import require_known
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
-FOLDER = "FAULTLINE_NIGHTS"
+FOLDER = "FAULTLINE_NIGHTLY_DIR"
 FIRST = "nightly.yaml"
 OTHERS = "nights"
 PREFIX = "night_"

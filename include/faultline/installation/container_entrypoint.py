@@ -26,6 +26,7 @@ from faultline.installation.supervision import (
 from faultline.installation.supervisord import Service, environment_of, start_command
 from faultline.system.child_environment import may_raise_priority, set_owner_umask
 from faultline.system.errors import ConfigError, FaultlineError
+from faultline.system.former_names import adopt_renamed_variables
 from faultline.system.settings import Settings, check_folders, instance, load_settings
 from faultline.system.text import suggest
 
@@ -73,6 +74,7 @@ def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 1:
         raise ConfigError(f"serve: give the name of one service, or {PREPARE}")
     set_owner_umask()
+    adopt_renamed_variables()
     settings = load_settings()
     java = find_java(settings.home / "java.json")
     if arguments[0] == PREPARE:

@@ -40,7 +40,7 @@ from faultline.system.text import suggest
 from faultline.system.waiting import in_time, wait_until
 
 # Lets everybody of the machine in: by it, what keeping them out costs is measured.
-OPEN = "FAULTLINE_OPEN"
+OPEN = "FAULTLINE_NO_AUTH"
 Progress = Callable[[str], None]
 # How long whoever holds the services, or measures by itself, has to end its work.
 OWNER_S = 90.0

@@ -214,8 +214,8 @@ def instance(settings: Settings) -> dict[str, str]:
 
 
 OPEN_TEXT = (
-    "OPEN: everybody on this machine is let in, since FAULTLINE_OPEN was set at `up`; `down`, and `up` without it, end "
-    "that"
+    "OPEN: services accept every local user, because FAULTLINE_NO_AUTH was set at `up`; fix: `down`, then `up` without "
+    "it"
 )
 
 

@@ -75,7 +75,7 @@ def seldom(ask: Callable[[], bool], every_s: float) -> Callable[[], bool]:
 
 
 # The longest wait in seconds; unset: none.
-QUIET = "FAULTLINE_QUIET_S"
+QUIET = "FAULTLINE_STEAL_WAIT_S"
 # The host's share that makes a wave, in cores: below it, lateness stayed under 50 ms in all workloads.
 STOLEN_CORES = 0.1
 SAMPLE_S = 2.0
@@ -84,7 +84,7 @@ SAMPLES = 5
 
 
 def longest_wait_s() -> float:
-    """Seconds that FAULTLINE_QUIET_S allows; 0 when it is unset. Raises ConfigError when it is no such number."""
+    """Seconds that FAULTLINE_STEAL_WAIT_S allows; 0 when it is unset. Raises ConfigError when it is no such number."""
     given = os.environ.get(QUIET, "0")
     if not given.isdecimal():
         raise ConfigError(f"{QUIET}: {given!r} is refused; give whole seconds, such as 600, or leave it out")

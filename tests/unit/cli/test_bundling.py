@@ -82,11 +82,11 @@ def test_page_and_records_are_made_again_from_it(record: Record, path: Path, tmp
 def test_it_is_judged_again_and_stays_as_it_is(record: Record, path: Path) -> None:
     bundled(path)
     before = path.read_bytes()
-    (row,) = judge_sweep(str(path), (0.25,), again=False).rows()
+    (row,) = judge_sweep(str(path), (0.25,), write=False).rows()
     found = row["within"]["0.25"]
     assert found["macro_s"] == pytest.approx(record.metrics.recovery.macro_s, abs=0.02) and row["problem"] is None
-    with pytest.raises(ConfigError, match="--again: a bundle is not changed"):
-        judge_sweep(str(path), (), again=True)
+    with pytest.raises(ConfigError, match="--write: a bundle is not changed"):
+        judge_sweep(str(path), (), write=True)
     assert path.read_bytes() == before
 
 
@@ -151,7 +151,7 @@ def old(results: Path) -> Record:
 
 def test_both_are_shown_and_nothing_is_written(old: Record, results: Path) -> None:
     path = Store(results).path(old)
-    judged = judge_sweep("s1", (0.1, 0.5), again=False)
+    judged = judge_sweep("s1", (0.1, 0.5), write=False)
     (row,) = judged.rows()
     assert row["before"]["schema"] == SCHEMA and row["before"]["macro_s"] is None
     assert list(row["within"]) == ["0.1", "0.5"]
@@ -162,7 +162,7 @@ def test_both_are_shown_and_nothing_is_written(old: Record, results: Path) -> No
 
 
 def test_what_is_replaced_is_kept_beside(old: Record, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    judged = judge_sweep(old.attempt, (), again=True)
+    judged = judge_sweep(old.attempt, (), write=True)
     judged.print()
     shown = capsys.readouterr().out
     assert "> 34.0" in shown and "1 records changed" in shown
@@ -171,7 +171,7 @@ def test_what_is_replaced_is_kept_beside(old: Record, results: Path, capsys: pyt
     moved = results / SUPERSEDED / old.config_id / f"{old.attempt}.schema-2.json"
     assert moved.read_text() == old.as_json()
     # A second time changes nothing.
-    (row,) = judge_sweep("s1", (), again=True).rows()
+    (row,) = judge_sweep("s1", (), write=True).rows()
     assert row["moved_to"] is None and list(moved.parent.iterdir()) == [moved]
 
 
@@ -181,7 +181,7 @@ def test_without_whole_raw_files_a_record_stays(old: Record, results: Path, brok
         (results / "attempts" / old.attempt / "gate.json").write_text("{")
     else:
         shutil.rmtree(results / "attempts")
-    (row,) = judge_sweep("s1", (), again=True).rows()
+    (row,) = judge_sweep("s1", (), write=True).rows()
     assert ("gate.json" in row["problem"]) if broken else (row["problem"], row["within"]) == (
         "its raw files are gone", {},
     )  # fmt: skip
@@ -191,12 +191,12 @@ def test_without_whole_raw_files_a_record_stays(old: Record, results: Path, brok
 @pytest.mark.parametrize("share", [0.0, -1.0, 10.1, float("nan"), float("inf")])
 def test_a_share_out_of_range_is_refused(old: Record, share: float) -> None:
     with pytest.raises(ConfigError, match="--within"):
-        judge_sweep("s1", (share,), again=False)
+        judge_sweep("s1", (share,), write=False)
 
 
 def test_an_unknown_sweep_is_refused_with_the_nearest(old: Record) -> None:
     with pytest.raises(ConfigError, match="s2: neither a sweep nor an attempt with a record; did you mean s1"):
-        judge_sweep("s2", (), again=False)
+        judge_sweep("s2", (), write=False)
 
 
 @pytest.fixture

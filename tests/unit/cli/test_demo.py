@@ -63,9 +63,9 @@ class Demo:
     def lines(self, begin: str) -> list[str]:
         return [line for line in self.said if line.startswith(begin)]
 
-    def run(self, *, again: bool = False) -> int:
+    def run(self, *, rerun: bool = False) -> int:
         self.said.clear()
-        return demo.run_demo(self.said.append, again=again, output=None)
+        return demo.run_demo(self.said.append, rerun=rerun, output=None)
 
 
 def record_of(cell: PlannedCell, run_id: str, at: datetime, status: str = "valid") -> Record:
@@ -123,14 +123,14 @@ def test_what_is_unsound_is_kept_named_and_no_failure(demonstration: Demo) -> No
     assert not demonstration.lines("no usable record")
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_what_left_no_record_or_failed_is_a_failure_and_named_with_its_call(demonstration: Demo, again: bool) -> None:
+@pytest.mark.parametrize("rerun", [False, True])
+def test_what_left_no_record_or_failed_is_a_failure_and_named_with_its_call(demonstration: Demo, rerun: bool) -> None:
     demonstration.measures = demonstration.cells[1:]
     demonstration.statuses = {0: "failed"}
-    assert demonstration.run(again=again) == 1
+    assert demonstration.run(rerun=rerun) == 1
     lacking = demonstration.lines("no usable record")
     assert len(lacking) == 2 and any("(failed)" in line for line in lacking)
-    assert all(f"`./faultline demo{' --again' * again}`" in line for line in lacking)
+    assert all(f"`./faultline demo{' --rerun' * rerun}`" in line for line in lacking)
 
 
 def test_the_time_of_the_first_recovery_is_printed_where_it_was_seen(demonstration: Demo) -> None:
@@ -138,7 +138,7 @@ def test_the_time_of_the_first_recovery_is_printed_where_it_was_seen(demonstrati
     assert not demonstration.lines("first recovery")
     demonstration.first_recovery_s = datetime.now(UTC).timestamp() + 90
     demonstration.state = "failed"
-    assert demonstration.run(again=True) == 1, "though all records are there"
+    assert demonstration.run(rerun=True) == 1, "though all records are there"
     (line,) = demonstration.lines("first recovery")
     assert line.count("1.5 min") == 2, "since the start, and since the services were up"
 
@@ -149,11 +149,11 @@ def test_a_sweep_that_left_no_record_at_all_is_an_error(demonstration: Demo) -> 
         demonstration.run()
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_run_that_lasts_is_joined_by_either_call(demonstration: Demo, again: bool) -> None:
+@pytest.mark.parametrize("rerun", [False, True])
+def test_a_run_that_lasts_is_joined_by_either_call(demonstration: Demo, rerun: bool) -> None:
     assert demonstration.run() == 0
     demonstration.airflow.going = ["other", "demo_20261122T000000Z"]
-    assert demonstration.run(again=again) == 0
+    assert demonstration.run(rerun=rerun) == 0
     assert "resuming demo_20261122T000000Z" in demonstration.said
     assert len(demonstration.airflow.triggered) == 1
 

@@ -24,7 +24,7 @@ def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where this installation's unit stands."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("FAULTLINE_PASS", "TOKEN")
+    monkeypatch.setenv("FAULTLINE_JOB_ENV", "TOKEN")
     monkeypatch.setenv("TOKEN", "of mine")
     return tmp_path / "systemd" / "user" / UNIT
 
@@ -34,7 +34,9 @@ def test_the_unit_runs_this_installation_and_nothing_else(
 ) -> None:
     monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "0 2 * * *")
     monkeypatch.setenv("FAULTLINE_DATABASE", "postgresql://a:secret@b/c")
-    monkeypatch.setenv("FAULTLINE_PASS", "TOKEN, OTHER")
+    monkeypatch.setenv("FAULTLINE_NO_AUTH", "1")
+    monkeypatch.setenv("FAULTLINE_UNKNOWN", "not of up")
+    monkeypatch.setenv("FAULTLINE_JOB_ENV", "TOKEN, OTHER")
     monkeypatch.setenv("FAULTLINE_TOPOLOGY_DATABASE", "postgresql://a:b@c/d")
     for _ in range(2):  # twice is once
         write_unit(settings(tmp_path), unit)
@@ -49,23 +51,25 @@ def test_the_unit_runs_this_installation_and_nothing_else(
     for said in (
         f"FAULTLINE_HOME={tmp_path}/home",
         "FAULTLINE_NIGHTLY_SCHEDULE=0 2 * * *",
-        "FAULTLINE_PASS=TOKEN, OTHER",
+        "FAULTLINE_JOB_ENV=TOKEN, OTHER",
         "TOKEN=of mine",
         "FAULTLINE_TOPOLOGY_DATABASE=postgresql://a:b@c/d",
+        "FAULTLINE_DATABASE=postgresql://a:secret@b/c",
+        "FAULTLINE_NO_AUTH=1",
     ):
         assert f'Environment="{said}"' in text
     assert stat.S_IMODE(unit.stat().st_mode) == 0o600
-    assert "secret" not in text and [one.name for one in unit.parent.iterdir()] == [UNIT]
+    assert "not of up" not in text and [one.name for one in unit.parent.iterdir()] == [UNIT]
 
 
-@pytest.mark.parametrize("option", ["--external-airflow", "--conductor"])
 def test_a_dry_run_prints_the_unit_and_writes_nothing(
-    unit: Path, capsys: pytest.CaptureFixture[str], option: str
+    unit: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app(["install", option, "--dry-run"], standalone_mode=False)
+    monkeypatch.setenv("FAULTLINE_DATABASE", "postgresql://a:secret@b/c")
+    app(["install", "--external-airflow", "--dry-run"], standalone_mode=False)
     told = capsys.readouterr()
     assert "ExecStart=/bin/sh ./faultline up --no-airflow --foreground\n" in told.out and 'TOKEN=…"' in told.out
-    assert "of mine" not in told.out and "nothing was done" in told.err
+    assert "of mine" not in told.out and "secret" not in told.out and "nothing was done" in told.err
     assert not unit.parent.exists()
 
 

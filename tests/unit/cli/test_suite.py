@@ -84,7 +84,7 @@ def test_each_layer_runs_by_itself_and_a_failure_stops_no_other(
     hook = (ROOT / "tests" / "conftest.py").read_text().partition("def pytest_terminal_summary")
     (tmp_path / "conftest.py").write_text(
         "import json, os\nimport pytest\nfrom pathlib import Path\n"
-        f"from tests.run import COUNTED, TALLY\n{''.join(hook[1:])}"
+        f"from tests.run import COUNTED, SUMMARY\n{''.join(hook[1:])}"
     )
     for name, text in tests.items():
         (tmp_path / name).mkdir()

@@ -80,8 +80,8 @@ class Desk:
 
     def follow(self, api: Any, settings: Settings, dag: str, run_id: str, cells: list[PlannedCell], *_: Any,
                **__: Any) -> bool:  # fmt: skip
-        again = bool(self.airflow.triggered) and not self.airflow.triggered[-1][1].get("only_missing", True)
-        for cell in sweep_runner.lacking(settings, cells, again=again)[: self.measures]:
+        rerun = bool(self.airflow.triggered) and not self.airflow.triggered[-1][1].get("only_missing", True)
+        for cell in sweep_runner.lacking(settings, cells, rerun=rerun)[: self.measures]:
             at = datetime.now(UTC) + timedelta(seconds=next(NUMBERS))
             made = sample(attempt=f"{at:%Y%m%dT%H%M%SZ}-{next(NUMBERS):06x}", **cell.config.model_dump(mode="json"))
             update = {"series": cell.series, "sweep_id": sweep_id_of(run_id), "repetition": cell.repetition}
@@ -90,7 +90,7 @@ class Desk:
 
     def sweep(self, *words: str, **options: bool) -> int:
         self.said.clear()
-        return sweep_runner.run_sweep(words or WORDS, self.said.append, **{"dry_run": False, "again": False, **options})
+        return sweep_runner.run_sweep(words or WORDS, self.said.append, **{"dry_run": False, "rerun": False, **options})
 
     def plan(self, run_id: str, many: int = 3, since: str | None = None) -> SweepPlan:
         cells = MATRICES["recovery"].preset_matrix("smoke").cells(BUILD)
@@ -140,7 +140,7 @@ def test_it_says_what_it_measures_before_and_what_it_came_to_after(
     assert f"/faultline/sweeps/{desk.records[0].sweep_id} (user " in out
 
 
-def test_a_second_call_measures_what_is_missing_and_again_all_of_it(desk: Desk) -> None:
+def test_a_second_call_measures_what_is_missing_and_rerun_all_of_it(desk: Desk) -> None:
     desk.measures = 2
     assert desk.sweep() == 1
     assert desk.said[-1].startswith("no valid record for ") and desk.said[-1].endswith(
@@ -150,8 +150,8 @@ def test_a_second_call_measures_what_is_missing_and_again_all_of_it(desk: Desk) 
     assert desk.sweep() == 0
     assert "1 to measure, 2 have a valid record: about 1 min on an idle machine" in desk.said
     assert desk.sweep() == 0 and len(desk.airflow.triggered) == 2
-    assert desk.said[-1] == "all of them have a valid record; --again measures anew"
-    assert desk.sweep(again=True) == 0 and len(desk.records) == 6
+    assert "--rerun" in desk.said[-1]
+    assert desk.sweep(rerun=True) == 0 and len(desk.records) == 6
     assert desk.airflow.triggered[-1][1]["only_missing"] is False
 
 

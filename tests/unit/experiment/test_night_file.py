@@ -46,7 +46,7 @@ def test_each_file_is_a_night_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
         (("worse", "broken"), "mail to a@example.org, b@example.org"),
         (("broken",), "notifier SmtpNotifier"),
     ], "and nothing secret"
-    monkeypatch.setenv("FAULTLINE_NIGHTS", str(tmp_path))
+    monkeypatch.setenv("FAULTLINE_NIGHTLY_DIR", str(tmp_path))
     assert len(nightly_files(Path("/nowhere"))) == 3
 
 

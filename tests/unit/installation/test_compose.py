@@ -308,7 +308,7 @@ def strings(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 # What may be left out: sizes, schedules, whom to tell, how long to wait.
-OPTIONAL = ("WORKER_CPUS", "NIGHTLY_SCHEDULE", "SPEED_SCHEDULE", "NOTIFIERS", "QUIET_S")
+OPTIONAL = ("WORKER_CPUS", "NIGHTLY_SCHEDULE", "SPEED_SCHEDULE", "STEAL_WAIT_S")
 HARMLESS = tuple(f"${{FAULTLINE_{name}:-" for name in OPTIONAL)
 
 

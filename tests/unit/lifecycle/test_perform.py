@@ -127,7 +127,7 @@ def test_the_timer_of_a_step_is_stopped_before_its_signal_ends_the_process_again
 
 
 def test_limits_follow_the_plan(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAULTLINE_QUIET_S", "7200")
+    monkeypatch.setenv("FAULTLINE_STEAL_WAIT_S", "7200")
     limits = {name: step.timeout_s(run.plan) for name, step in STEPS.items()}
     assert limits["inject_fault"] == limits["await_end"] == run.plan.window_s + 1200
     filling = PreloadGoal({}, runs=1, what="it", events=1, typical_s=1.0, longest_s=500.0)

@@ -365,7 +365,7 @@ def test_the_records_in_the_docs_are_those_of_their_raw_files(
     tuples may be off by their steps."""
     every = Bundle.records
     monkeypatch.setattr(Bundle, "records", lambda bundle: every(bundle)[:: 1 if share == 1 else 4])
-    for again in judge_sweep(str(RESULTS / "bundles" / name), (), again=False).found:
+    for again in judge_sweep(str(RESULTS / "bundles" / name), (), write=False).found:
         if again.problem:
             assert again.before.status in ("failed", "cancelled"), again.problem
             continue

@@ -77,7 +77,7 @@ def _require_one_login(settings: Settings, target: Target, bootstrap: str) -> No
         if json.loads(file.read_text())["kafka"] == bootstrap:
             raise ConfigError(
                 f"Connection {target.kafka}: {bootstrap} is reached by {other.kafka}, too, for {other.name}; "
-                f"./faultline target remove {target.name}, and add it with --kafka-of {other.name}"
+                f"./faultline target remove {target.name}, and add it with --share-kafka {other.name}"
             )
 
 

@@ -29,7 +29,7 @@ class ExternalHooks(PlainHooks):
         text = self._request["connections"].get(conn_id)
         name = f"{self._request['prefix']}{conn_id}"
         if text is None:
-            raise ConfigError(f"Connection {name}: missing; run ./faultline install again")
+            raise ConfigError(f"Connection {name}: missing; run ./faultline airflow install again")
         found = json.loads(text)
         extra = found.get("extra") or {}
         known = {key: found.get(key) for key in ("host", "port", "login", "password")}
@@ -49,7 +49,9 @@ class ExternalHooks(PlainHooks):
         said = self._connection("spark_default")
         master = f"{said.host}:{said.port}" if said.port else str(said.host)
         if not master.startswith("spark://"):
-            raise InfrastructureError(f"Connection {said.id}: not a Spark master; run ./faultline install again")
+            raise InfrastructureError(
+                f"Connection {said.id}: not a Spark master; run ./faultline airflow install again"
+            )
         return spark_submit_command(program, master)
 
     def _submit(self, program: SparkProgram) -> None:

@@ -1,7 +1,7 @@
 """Faultline's DAGs in an external Airflow: each task runs `./faultline step` on this host, and waits for its end.
 
-Written into the folder of DAGs by `./faultline install`, with faultline.json beside it, and removed by `./faultline
-uninstall`. It needs nothing but Airflow. Change neither file: the next `install` writes both again.
+`./faultline airflow install` writes it into the DAG folder, next to faultline.json; `./faultline airflow uninstall`
+removes both. It needs only Airflow. Change neither file: the next `airflow install` overwrites both.
 """
 
 from __future__ import annotations

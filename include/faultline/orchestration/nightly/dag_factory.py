@@ -131,7 +131,7 @@ def watch_dag(night: NightlyFile) -> DAG:
         tags=["faultline", "nightly"],
     ) as dag:
         wait = TimeDeltaSensor(task_id="wait", delta=timedelta(minutes=GRACE_MIN), deferrable=True)
-        wait >> require_begun(night.dag_id)
+        wait >> check_started(night.dag_id)
     return dag
 
 
@@ -351,7 +351,7 @@ def send_alerts() -> list[str]:
 
 
 @task
-def require_begun(dag_id: str) -> None:
+def check_started(dag_id: str) -> None:
     """Alerts, and fails, when the night that was due with this run has no plan."""
     from airflow.sdk.exceptions import AirflowFailException
 
