@@ -61,7 +61,7 @@ def made_record(number: int) -> Record:
         logical_date=None,
         measured_at=f"2026-11-{sweep % 28 + 1:02}T{number % 24:02}:{number % 60:02}:00.000+00:00",
         attempt=f"20261101T000000Z-{number:06x}",
-        status="valid" if valid else "unsound",
+        status="valid" if valid else "invalid",
         reasons=[] if valid else ["not-steady: lag has a trend before the fault (p = 0.031)"],
         environment=RecordEnvironment(
             host="bench-1",

@@ -3,9 +3,10 @@
 .faultline/venv/bin/python scripts/migrate.py PATH...
 
 PATH is a results folder, a bundle (.tar.xz), or a file of records (.json, .json.gz). A record of schema 1 becomes one
-of schema 2 if it is a control without a recovery; any other is refused by name. An attempt whose plan is older than
-schema 3 gets a plan made of its `attempt.json`, which suffices for a judge. What is replaced stays: in `superseded/` of
-the folder or bundle, next to a file of records as NAME.schema-1. A second call changes nothing. Stop experiments first.
+of the current schema if it is a control without a recovery; any other is refused by name. An attempt whose plan is
+older than schema 3 gets a plan made of its `attempt.json`, which suffices for a judge. What is replaced stays: in
+`superseded/` of the folder or bundle, next to a file of records as NAME.schema-1. A second call changes nothing. Stop
+experiments first.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from faultline.experiment.attempt_plan import AttemptPlan, Ordered, Places, Plan
 from faultline.experiment.config import parse_configuration
 from faultline.records.bundle import SUFFIX, Member, read_bundle, sha256, write_bundle
 from faultline.records.judge.rejudge import SUPERSEDED
-from faultline.records.record import SCHEMA, Record, content_problem
+from faultline.records.record import Record, content_problem
+from faultline.records.renames import RENAMED_SCHEMA
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.files import make_folder, sync_folder
@@ -50,9 +52,9 @@ class Change:
 
 
 def migrated_record(values: Mapping[str, Any]) -> Record | None:
-    """Return the schema 2 record of a schema 1 record, or None for any other value.
+    """Return the current record of a schema 1 record, or None for any other value.
 
-    Raises ConfigError if schema 2 defines a figure or the status of this record otherwise.
+    Raises ConfigError if later schemas define a figure or the status of this record otherwise.
     """
     if values.get("schema") != 1:
         return None
@@ -63,7 +65,7 @@ def migrated_record(values: Mapping[str, Any]) -> Record | None:
     if values.get("status") not in (*UNMEASURED, "valid") or (fault != "none" and values["status"] == "valid"):
         raise ConfigError("status: got one by the rules of schema 1; expected a valid control; fix: measure it again")
     try:
-        return Record.model_validate({**values, "schema": SCHEMA})
+        return Record.model_validate({**values, "schema": RENAMED_SCHEMA})
     except ValidationError as error:
         raise ConfigError(content_problem(error, "move it away")) from None
 

@@ -58,7 +58,6 @@ RENAMED = {
     r"\bstore-unread\b": "store-unverified",
     r"\btimeline-broken\b": "timeline-incomplete",
     r"\bfault-unknown\b": "fault-outcome-unknown",
-    r"\bunsound\b": "invalid",
     r"\bcannot tell\b": "inconclusive",
     r"\bworse, same or\b": "worse, equivalent or",
 }
@@ -183,7 +182,7 @@ def rule_table() -> str:
     rows = []
     for code, rule in validity.RULES.items():
         text = _constants(_paragraphs(rule), vars(validity))
-        rows.append((f"`{code}`", "`unmet`" if code in validity.UNMET else "`unsound`", text))
+        rows.append((f"`{code}`", "`unmet`" if code in validity.UNMET else "`invalid`", text))
     return table("reason code | status | condition", rows)
 
 

@@ -118,7 +118,7 @@ def measure_one(one: Neighbour, words: Sequence[str], say: Say) -> Record | None
 
 def _usable(record: Record) -> bool:
     codes = {reason.partition(":")[0] for reason in record.reasons}
-    return record.status in ("valid", "unmet", "unsound") and codes <= {"disturbed", *UNMET}
+    return record.status in ("valid", "unmet", "invalid") and codes <= {"disturbed", *UNMET}
 
 
 def values_of(record: Record) -> dict[str, float | None]:

@@ -96,7 +96,7 @@ def write_record(settings: Settings) -> None:
 def replace_record(settings: Settings) -> None:
     store = Store(settings.results)
     (earlier,) = store.query()
-    store.replace(earlier.model_copy(update={"status": "unsound", "reasons": ["x"]}), settings.results / "kept.json")
+    store.replace(earlier.model_copy(update={"status": "invalid", "reasons": ["x"]}), settings.results / "kept.json")
 
 
 @pytest.mark.parametrize(

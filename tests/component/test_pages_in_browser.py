@@ -47,7 +47,7 @@ def pages(measured: list[Record], tmp_path_factory: pytest.TempPathFactory) -> I
     results, real, empty = (tmp_path_factory.mktemp(name) for name in ("results", "real", "empty"))
     put(real, *measured)
     put(results, *grid(), *grid(sweep="s2", factor=1.1))
-    put(results, record("u1", status="unsound", reasons=[LONG], state_mb=64.0, sweep="s2"))
+    put(results, record("u1", status="invalid", reasons=[LONG], state_mb=64.0, sweep="s2"))
     first, second = two(results)
     made = tmp_path_factory.mktemp("made")
     report = write_report([first, second, *measured[:6]], results, made / "report.html", title="Faultline results")

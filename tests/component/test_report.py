@@ -93,7 +93,7 @@ def test_it_opens_without_a_network(browser: Browser, report: Path, artefacts: P
 
 def test_the_table_fits_the_page_with_an_invalid_row(browser: Browser, tmp_path: Path) -> None:
     reason = "schedule-lag: p99 of how late records were sent is 2,345 ms, more than 50 ms; measure again " * 2
-    wide = sample(status="unsound", reasons=[reason], attempt="a-wide", recovery=CENSORED, latency={"p50": 98_765.0})
+    wide = sample(status="invalid", reasons=[reason], attempt="a-wide", recovery=CENSORED, latency={"p50": 98_765.0})
     written = write_report([*matrix(), wide], tmp_path, tmp_path / "wide.html", title="Wide")
     seen = opened(browser, written, "light")
     table = seen.page.locator(".scroll:has(.results)")

@@ -235,7 +235,7 @@ def test_a_whole_experiment_with_all_mechanisms_loses_nothing_when_the_executor_
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr
     record = json.loads(done.stdout)
-    assert record["status"] in ("valid", "unmet", "unsound"), record["reasons"]
+    assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
     assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
     metrics = record["metrics"]
     assert (metrics["audit"]["lost"], metrics["audit"]["wrong"], metrics["stages"]["unstored"]) == (0, 0, 0)

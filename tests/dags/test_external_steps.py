@@ -413,7 +413,7 @@ def test_a_step_whose_services_were_started_anew_is_lost_and_noted(settings: Set
 def test_the_judge_fails_a_run_that_is_not_valid(
     settings: Settings, java: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for status, told in (("valid", "done"), ("unsound", "fail")):
+    for status, told in (("valid", "done"), ("invalid", "fail")):
         record = sample(status=status, reasons=[] if status == "valid" else ["schedule-lag: late"])
         monkeypatch.setattr(life, "perform", lambda step, run: record)  # noqa: B023
         end = of_real_work(settings, "judge", request(), ATTEMPT)
@@ -564,16 +564,16 @@ def test_how_a_cell_ended_is_told_to_the_try_that_measured_it(
     assert context["ti"].kept["known"] == ["20261126T010100Z-000001"]
     with pytest.raises(TaskIncomplete, match="t: ended without a record"):
         cell.execute_complete(context, EVENT)
-    measured(settings, 2, "unsound")
-    with pytest.raises(TaskIncomplete, match="InvalidMeasurement: .*unsound 2"):
+    measured(settings, 2, "invalid")
+    with pytest.raises(TaskIncomplete, match="InvalidMeasurement: .*invalid 2"):
         cell.execute_complete(context, EVENT)
-    measured(settings, 3, "unsound")
+    measured(settings, 3, "invalid")
     context["ti"].try_number = 2
     with pytest.raises(AirflowFailException, match="given up after 2 measurements"):
         cell.execute_complete(context, EVENT)
     # Clearing adds to the tries that there may be.
     context["ti"].max_tries = 10
-    with pytest.raises(TaskIncomplete, match="unsound 3"):
+    with pytest.raises(TaskIncomplete, match="invalid 3"):
         cell.execute_complete(context, EVENT)
 
 

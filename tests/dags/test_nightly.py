@@ -207,7 +207,7 @@ def test_a_baseline_that_did_not_run_shuts_the_gate_for_its_own_reason_and_loses
     verdict = dag_factory.compare_with_baseline.function()
     with pytest.raises(AirflowFailException, match="^the baseline did not run: InfrastructureError: workload: the dri"):
         dag_factory.no_regression.function(verdict)
-    put(built.results, *found[:8], *[one.model_copy(update={"status": "unsound"}) for one in found[8:]])
+    put(built.results, *found[:8], *[one.model_copy(update={"status": "invalid"}) for one in found[8:]])
     with pytest.raises(AirflowFailException, match="rate .*: . of 15 pairs are usable, and fewer than 8 cannot tell"):
         dag_factory.no_regression.function(dag_factory.compare_with_baseline.function())
 

@@ -19,7 +19,7 @@ from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.installation.targets.connection_specs import ConnectionSpec
 from faultline.orchestration import connections as outside
 from faultline.orchestration import run_experiment
-from faultline.orchestration.cells import settled
+from faultline.orchestration.cells import OLD_KEEP_INVALID, settled
 from faultline.orchestration.external.hooks import ExternalHooks
 from faultline.orchestration.hooks import AirflowHooks
 from faultline.orchestration.matrix_dag import matrix_dag
@@ -140,19 +140,19 @@ def test_what_another_sweep_measured_meanwhile_counts(store: Store, operator: Ru
 def test_invalid_measurements_are_bounded_and_a_cleared_run_counts_anew(
     store: Store, operator: RunExperiment, keep: bool, given_up: type[Exception], said: str
 ) -> None:
-    """A sweep that keeps what is unsound measures it again, too, but does not fail."""
-    put(store, 1, "unsound", reasons=("not-steady: 1",))
+    """A sweep that keeps what is invalid measures it again, too, but does not fail."""
+    put(store, 1, "invalid", reasons=("not-steady: 1",))
     with pytest.raises(InvalidMeasurement, match="not-steady: 1"):
-        complete(operator, keep_unsound=keep)
-    put(store, 2, "unsound", reasons=("not-steady: 2",))
+        complete(operator, keep_invalid=keep)
+    put(store, 2, "invalid", reasons=("not-steady: 2",))
     with pytest.raises(given_up, match=said):
-        complete(operator, tries=2, keep_unsound=keep)
+        complete(operator, tries=2, keep_invalid=False, **{OLD_KEEP_INVALID: keep})
     put(store, 3, "failed", reasons=("InfrastructureError: kafka",))
     with pytest.raises(InfrastructureError):
-        complete(operator, tries=3, keep_unsound=keep)
-    put(store, 9, "unsound", reasons=("schedule-lag: p99 73 ms > 50 ms",))
+        complete(operator, tries=3, keep_invalid=keep)
+    put(store, 9, "invalid", reasons=("schedule-lag: p99 73 ms > 50 ms",))
     with pytest.raises(InvalidMeasurement, match="schedule-lag"):
-        complete(operator, tries=3, max_tries=2, keep_unsound=keep)
+        complete(operator, tries=3, max_tries=2, keep_invalid=keep)
 
 
 def test_a_failure_of_an_earlier_try_is_not_told_as_this_ones(store: Store, operator: RunExperiment) -> None:
@@ -176,7 +176,7 @@ def test_a_clock_that_is_set_back_has_nothing_measured_again(store: Store, opera
         runs = Runs(child="running", try_number=number)
         with pytest.raises(TaskDeferred):
             operator.execute(context(runs, begun=nine))
-        put(store, 30 + number, "unsound", reasons=(f"not-steady {number}",))
+        put(store, 30 + number, "invalid", reasons=(f"not-steady {number}",))
         with pytest.raises(outcome, match=said):
             operator.execute_complete(context(runs, begun=nine), EVENT)
     put(store, 29, "valid")
@@ -296,7 +296,7 @@ def test_a_baseline_that_never_runs_is_given_up_and_tonights_build_is_not(store:
     with pytest.raises(AirflowSkipException, match="the baseline failed 3 times and never ran: no such class"):
         baseline.execute(context())
     assert why(tonight) is None
-    failed(4, "unsound")
+    failed(4, "invalid")
     assert why(baseline) is None, "it runs, if badly"
 
 

@@ -38,7 +38,7 @@ CHANGED: dict[str, Any] = {
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
 SWEEP = {
     "preset": "smoke", "axes": "seed=1, 2", "repetitions": 2, "controls": 1, "only_missing": False,
-    "max_measurements": 2, "keep_unsound": True,
+    "max_measurements": 2, "keep_invalid": True,
     "series": "form-check", "build": "form:check", "search": True, "search_low": 50, "search_high": 20_000,
     "resume": None,
     "decide": {"figure": "latency_ms.p50", "along": "rate", "smallest": 0.1, "hours": 2},

@@ -109,7 +109,7 @@ def test_counts_are_exact_whatever_container_the_victim_was_in(measured: dict[st
     harvested = counted(measured)
     for record in measured["records"]:
         jsonschema.validate(record, committed_schema())
-        # A machine with other work on it makes records unsound, not wrong.
+        # A machine with other work on it makes records invalid, not wrong.
         busy = all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"])
         assert record["status"] == "valid" or busy, record["reasons"]
     assert {one["config"]["fault"] for one in measured["records"]} == set(VICTIMS)

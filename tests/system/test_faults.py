@@ -37,7 +37,7 @@ def test_a_run_without_checkpoints_shows_its_loss_as_a_number(running: Installat
     done = running.run("run", "word_count", "commit_mode=none", "fault=executor", *parameters)
     record = Record.model_validate_json(done.stdout)
     audit = record.metrics.audit
-    assert record.status in ("valid", "unmet", "unsound"), (record.reasons, done.stderr)
+    assert record.status in ("valid", "unmet", "invalid"), (record.reasons, done.stderr)
     assert audit.expected and audit.lost and 0 < audit.lost < audit.expected
     assert (audit.overcounted, audit.wrong, audit.unknown) == (0, 0, 0)
     events = {event.name: event for event in record.timeline}
@@ -73,7 +73,7 @@ def test_a_killed_generator_makes_the_record_invalid_and_no_recovery(running: In
     generator.send_signal(signal.SIGKILL)
     output, _ = process.communicate(timeout=600)
     record: dict[str, Any] = json.loads(output)
-    assert record["status"] == "unsound"
+    assert record["status"] == "invalid"
     assert any(reason.startswith("generator-died") for reason in record["reasons"]), record["reasons"]
     assert record["metrics"]["recovery"]["recovered"] is None
     assert not [entry for entry in read_ledger(folder / "ledger.jsonl") if process_of(entry)]

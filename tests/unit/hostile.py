@@ -40,7 +40,7 @@ def hostile_store(results: Path, texts: Callable[[int], str]) -> list[Record]:
         {"recovery": RECOVERED, "recoveries": [RECOVERED, CENSORED]},
         {"recovery": RECOVERED, "repetition": 1},
         {"recovery": CENSORED, "state_mb": 8.0},
-        {"status": "unsound", "state_mb": 8.0, "repetition": 1},
+        {"status": "invalid", "state_mb": 8.0, "repetition": 1},
         {"recovery": RECOVERED},
     ]
     timeline = {"gate": (0.0, "gate.json"), "measured_from": (20.0, "x"), "t0": (41.0, "x"), "t7": (55.0, "x")}

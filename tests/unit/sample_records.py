@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.synthetic_records import made_record
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
-from faultline.records.record import AuditPart, ByRole, LatencyMs, Metrics, Record, RecoveryPart, TimelineEvent
+from faultline.records.record import SCHEMA, AuditPart, ByRole, LatencyMs, Metrics, Record, RecoveryPart, TimelineEvent
 from faultline.records.recoveries import value_of_run
 from faultline.records.sweep_plan import SweepPlan, cells_of
 
@@ -33,7 +33,7 @@ def sample(
     """A record; `timeline`: name -> (seconds after T0, source); `raw_config` goes in unchecked."""
     configuration = parse_configuration(config)
     metrics = Metrics.unknown()
-    if status in ("valid", "unmet", "unsound"):
+    if status in ("valid", "unmet", "invalid"):
         metrics = metrics.model_copy(
             update={
                 "latency_ms": LatencyMs.empty().model_copy(
@@ -48,7 +48,7 @@ def sample(
             }
         )
     content = {
-        "schema": 2,
+        "schema": SCHEMA,
         "matrix": "m",
         "sweep_id": "s1",
         "config": {**configuration.model_dump(mode="json"), **(raw_config or {})},

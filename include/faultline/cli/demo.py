@@ -56,7 +56,7 @@ def run_demo(say: Say, *, rerun: bool, output: Path | None) -> int:
         typical_s = max(budget_s(cell.config) for cell in cells)
         watched = follow(
             api, settings, DAG_ID, run_id, cells, say,
-            budget_s=typical_s, most=DEMO_MEASUREMENTS, keep_unsound=True,
+            budget_s=typical_s, most=DEMO_MEASUREMENTS, keep_invalid=True,
         )  # fmt: skip
     records, missing = newest_records(settings, cells, sweep_id_of(run_id) if rerun and run_id else None)
     if records:
@@ -102,7 +102,7 @@ def _running(api: AirflowApi) -> str | None:
 
 def _form(rerun: bool) -> dict[str, object]:
     return {
-        "preset": DEMO, "only_missing": not rerun, "max_measurements": DEMO_MEASUREMENTS, "keep_unsound": True,
+        "preset": DEMO, "only_missing": not rerun, "max_measurements": DEMO_MEASUREMENTS, "keep_invalid": True,
     }  # fmt: skip
 
 

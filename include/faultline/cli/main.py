@@ -207,7 +207,7 @@ def results(
     matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
     sweep: Annotated[list[str] | None, typer.Option(help="Only records of this sweep. Repeatable.")] = None,
     status: Annotated[
-        str | None, typer.Option(help="Only records with this status: valid, unmet, unsound, failed or cancelled.")
+        str | None, typer.Option(help="Only records with this status: valid, unmet, invalid, failed or cancelled.")
     ] = None,
     saved: Annotated[
         list[Path] | None,

@@ -64,16 +64,16 @@ def follow(
     *,
     budget_s: float,
     most: int = MOST_MEASUREMENTS,
-    keep_unsound: bool = False,
+    keep_invalid: bool = False,
 ) -> Followed:
     """Shows the sweep's progress until its run has ended, or the services were ended before.
 
-    `budget_s` is about what an experiment takes. `most`: measurements of a cell; `keep_unsound`: whether the sweep
-    keeps what is unsound after them, and does not fail.
+    `budget_s` is about what an experiment takes. `most`: measurements of a cell; `keep_invalid`: whether the sweep
+    keeps what is invalid after them, and does not fail.
     """
     line = ProgressLine(say)
     course = SweepProgress(
-        settings, sweep_id_of(run_id), cells, line, budget_s=budget_s, most=most, keep_unsound=keep_unsound
+        settings, sweep_id_of(run_id), cells, line, budget_s=budget_s, most=most, keep_invalid=keep_invalid
     )
     state, asked_s, total, done = "", -math.inf, 0, 0
     try:
@@ -109,10 +109,10 @@ class SweepProgress:
         *,
         budget_s: float,
         most: int = MOST_MEASUREMENTS,
-        keep_unsound: bool = False,
+        keep_invalid: bool = False,
     ) -> None:
         self._settings, self._sweep_id, self._line, self._budget_s = settings, sweep_id, line, budget_s
-        self._most, self._keep_unsound = most, keep_unsound
+        self._most, self._keep_invalid = most, keep_invalid
         self._names = {cell.config.config_id: describe(cell.config) for cell in cells}
         self._measured: dict[Cell, list[Attempt]] = {}
         # Begin and end of each attempt that has ended and was reported, in s since the epoch.
@@ -202,16 +202,16 @@ class SweepProgress:
         judged = [f"measured: {text}" for text in judged]
         if record.sound:
             self._settled.add(cell)
-        if record.status != "unsound":
+        if record.status != "invalid":
             return told, judged
         mine = self._measured[cell]
         upto = [records.get(one.id) for one in mine[: mine.index(attempt) + 1]]
-        unsound = sum(one is not None and one.status == "unsound" for one in upto)
-        if unsound < self._most:
-            return f"{told}; measured again, {unsound + 1} of at most {self._most}", judged
+        invalid = sum(one is not None and one.status == "invalid" for one in upto)
+        if invalid < self._most:
+            return f"{told}; measured again, {invalid + 1} of at most {self._most}", judged
         self._settled.add(cell)
-        end = "kept with this label" if self._keep_unsound else "given up"
-        return f"{told}; {end} after {unsound} measurements", judged
+        end = "kept with this label" if self._keep_invalid else "given up"
+        return f"{told}; {end} after {invalid} measurements", judged
 
     def _now(self, total: int, done: int, recovery: str) -> ProgressState:
         """Where the sweep stands. `recovery`: the one that lasts, in words."""

@@ -236,13 +236,13 @@ def finish(
 
 def print_outcome(records: list[Record]) -> None:
     """The answer, and the table that it rests on."""
-    from faultline.comparison.sweep_summary import answer_of, unsound_of
+    from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
     from faultline.records.index_entry import IndexEntry
     from faultline.reports.console import print_answer
     from faultline.reports.terminal import print_table
 
     entries = [IndexEntry.of(record) for record in records]
-    print_answer(answer_of(entries), unsound_of(entries))
+    print_answer(answer_of(entries), invalid_runs_of(entries))
     print_table(records)
 
 

@@ -118,7 +118,7 @@ def choice_of(points: Sequence[Point]) -> ParetoChoice:
         place = tuple(sortable(axis.of(point)) for axis in varied)
         gathered.setdefault(name, {})[place] = point
         told[place] = ", ".join(broken(point.config) if axis.key == FAULT else axis.said(point) for axis in varied)
-    judged, _ = apart([point for point in points if point.valid or point.unsound])
+    judged, _ = apart([point for point in points if point.valid or point.invalid])
     every = axes_of(judged)
     # Only what gives something to choose.
     choosable = any(axis.key in CHOICES or is_setting(axis.key) for axis in every)

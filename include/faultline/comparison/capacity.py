@@ -119,7 +119,7 @@ def holds(record: Record) -> bool | None:
     if record.status == "valid":
         # Too slow by far leaves too few batches to say how the lag moved.
         return False if too_slow else None if effective is None else record.metrics.sustained
-    if record.status not in ("unmet", "unsound"):
+    if record.status not in ("unmet", "invalid"):
         return None
     if _codes(record) <= OVERLOADED:
         return False
@@ -176,7 +176,7 @@ def search_capacity(
             return verdict
         # What is not shown to be kept up with, however often it is measured, does not count as such.
         if record is not None and (
-            record.status == "valid" or (record.status == "unsound" and _codes(record) <= OVERLOADED | {GENERATOR_LATE})
+            record.status == "valid" or (record.status == "invalid" and _codes(record) <= OVERLOADED | {GENERATOR_LATE})
         ):
             records[rate] = record
             return False

@@ -80,7 +80,7 @@ class Point:
         return tuple(entry for entry in self.entries if entry.sound)
 
     @cached_property
-    def unsound(self) -> tuple[IndexEntry, ...]:
+    def invalid(self) -> tuple[IndexEntry, ...]:
         """Those that have figures which do not count."""
         return tuple(entry for entry in self.entries if not entry.sound and entry.status in JUDGED and entry.metrics)
 
@@ -95,9 +95,9 @@ class Point:
             self._figures[key] = _summed_up(self.valid, key)
         return self._figures[key]
 
-    def unsound_figure(self, key: str) -> Figure:
-        """Median and range of one figure over the unsound repetitions, for a place that has nothing better."""
-        return _summed_up(self.unsound, key)
+    def invalid_figure(self, key: str) -> Figure:
+        """Median and range of one figure over the invalid repetitions, for a place that has nothing better."""
+        return _summed_up(self.invalid, key)
 
     @cached_property
     def _figures(self) -> dict[str, Figure]:

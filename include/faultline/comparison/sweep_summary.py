@@ -212,15 +212,15 @@ def has_recoveries(entries: Sequence[IndexEntry]) -> bool:
     return any(entry.sound and "recovery.recovered" in entry.metrics for entry in entries)
 
 
-# Unsound runs beside an answer: their number, their reasons, and the effects that they would give if they counted.
+# Invalid runs beside an answer: their number, their reasons, and the effects that they would give if they counted.
 
 
 @dataclass(frozen=True)
-class Unsound:
+class InvalidRuns:
     """Runs without a usable record, of the group that the answer is about.
 
     `entries`: one for each of them. `usable`: runs that have one. `codes`: runs by the code of their first reason.
-    `effects`: of usable and unsound runs together, which support no claim.
+    `effects`: of usable and invalid runs together, which support no claim.
     """
 
     entries: tuple[IndexEntry, ...]
@@ -234,8 +234,8 @@ class Unsound:
         return len(self.entries)
 
 
-def unsound_of(entries: Sequence[IndexEntry]) -> Unsound | None:
-    """The unsound runs among `entries`; None if each run has a usable record, or no figures.
+def invalid_runs_of(entries: Sequence[IndexEntry]) -> InvalidRuns | None:
+    """The invalid runs among `entries`; None if each run has a usable record, or no figures.
 
     Of a run that was measured again without success, the newest record counts.
     """
@@ -251,7 +251,7 @@ def unsound_of(entries: Sequence[IndexEntry]) -> Unsound | None:
         return None
     points = points_of([entry if entry.sound else replace(entry, status="valid") for entry in newest.values()])
     axes = axes_of(points)
-    return Unsound(
+    return InvalidRuns(
         entries=tuple(lacking),
         usable=sum(entry.sound for entry in newest.values()),
         codes=Counter(next(iter(entry.reasons), "unknown").partition(":")[0] for entry in lacking),

@@ -318,7 +318,7 @@ SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 12.0, "rate": 100.0, "fa
 # What a comparison needs to see half of what there is; windows are as long as each cell's interval needs.
 REPEATED: dict[str, Any] = {"repetitions": 5}
 # The preset of `./faultline demo`: the runs of each interval, injections of each run, and measurements of a cell until
-# its unsound record is kept. Three runs are the least from which a step along an axis can be claimed.
+# its invalid record is kept. Three runs are the least from which a step along an axis can be claimed.
 DEMO, DEMO_RUNS, DEMO_INJECTIONS, DEMO_MEASUREMENTS = "demo", 3, 2, 2
 DEMO_VALUES: dict[str, Any] = {
     "state_mb": [1.0],

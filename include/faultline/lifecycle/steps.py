@@ -67,7 +67,7 @@ def filling_s(plan: AttemptPlan) -> float:
 
 TEARDOWN = Step("teardown", finish.teardown, repeatable=True, timeout_s=lambda plan: 15 * MINUTE_S)
 # In order; the last one is performed whatever became of the others. `await_end` is not tried again: by then the window
-# is over, and whoever cancelled it, or made it unsound, does so again. A task that was killed in it ends the attempt.
+# is over, and whoever cancelled it, or made it invalid, does so again. A task that was killed in it ends the attempt.
 STEPS = {
     step.name: step
     for step in (

@@ -164,7 +164,7 @@ def heal_leftovers(run: Run) -> str | None:
 
 
 def missing_record(attempt: Attempt) -> Record:
-    """The record of an attempt that no judge got to see: `cancelled`, `unsound` when a step found out that nothing can
+    """The record of an attempt that no judge got to see: `cancelled`, `invalid` when a step found out that nothing can
     be measured, or `failed`; with the noted reasons."""
     from faultline.records.judge.evidence import read_attempt
     from faultline.records.judge.judge import failed_record
@@ -176,11 +176,11 @@ def missing_record(attempt: Attempt) -> Record:
         for line in failures
     ]
     kinds = [line["kind"] for line in failures]
-    status: Literal["failed", "cancelled", "unsound"] = "failed"
+    status: Literal["failed", "cancelled", "invalid"] = "failed"
     if Cancelled.__name__ in kinds:
         status = "cancelled"
     elif kinds and kinds[0] == InvalidMeasurement.__name__:
-        status, reasons = "unsound", [failures[0]["message"]]
+        status, reasons = "invalid", [failures[0]["message"]]
     if not reasons and attempt.read().get("owner"):
         # Without a scheduler nobody begins it again.
         status, reasons = "cancelled", ["the process that ran it ended, as by a power cut; run it again"]

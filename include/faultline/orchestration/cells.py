@@ -16,6 +16,9 @@ from faultline.records.sweep_plan import SweepPlan, SweepPlans
 from faultline.system.errors import InfrastructureError, InvalidMeasurement
 from faultline.system.settings import Settings
 
+# Name of the param `keep_invalid` in runs of earlier versions.
+OLD_KEEP_INVALID = "keep_unsound"
+
 # Failures of a nightly run's baseline, none of which got it to run, after which the night goes on without it.
 MOST_FAILED = 3
 UNFINISHED = frozenset({"queued", "running"})
@@ -87,10 +90,10 @@ def after(swept: SweptCell, known: Collection[str], tries: int, run_id: str) -> 
         raise InfrastructureError(f"{run_id}: ended without a record; see its first failed task")
     error = error_of(new[-1])
     assert error is not None, "a valid record of this sweep is what is_done looks for"
-    in_vain = sum(record.status == "unsound" for record in own[-max(1, tries) :])
+    in_vain = sum(record.status == "invalid" for record in own[-max(1, tries) :])
     if isinstance(error, InvalidMeasurement) and in_vain >= swept.max_measurements:
-        if swept.params.get("keep_unsound"):
-            return CellDecision("skip", f"kept as unsound after {swept.max_measurements} measurements: {error}")
+        if swept.params.get("keep_invalid") or swept.params.get(OLD_KEEP_INVALID):
+            return CellDecision("skip", f"kept as invalid after {swept.max_measurements} measurements: {error}")
         return CellDecision("give_up", f"given up after {swept.max_measurements} measurements: {error}")
     raise error
 

@@ -102,9 +102,9 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
         "max_measurements": integer_param(
             "max_measurements", MOST_MEASUREMENTS, 1, 10, "Measurements of a cell till it is given up."
         ),
-        "keep_unsound": Param(
-            False, type="boolean", title="keep_unsound", section="Sweep",
-            description="A cell that is given up keeps its unsound records, and does not fail the run.",
+        "keep_invalid": Param(
+            False, type="boolean", title="keep_invalid", section="Sweep",
+            description="A cell that is given up keeps its invalid records, and does not fail the run.",
         ),
         "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
         "build": label_param("build", "Label of the software under test. Empty: versions, settings, code.", "Sweep"),

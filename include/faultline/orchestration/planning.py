@@ -14,6 +14,7 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell, plan_pairs
 from faultline.experiment.matrix import plan as plan_cells
+from faultline.orchestration.cells import OLD_KEEP_INVALID
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.records.sweep_plan import SweepPlan, SweepPlans, cells_of
@@ -31,7 +32,7 @@ BUILD_SPEC = "build_spec"
 # What the experiment itself needs to know of a run.
 SWITCHES = ("keep_topics", "only_missing")
 SWEEP_PARAMS = (
-    "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "keep_unsound", "series", "build",
+    "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "keep_invalid", "series", "build",
     "decide", "resume",
 )  # fmt: skip
 SEARCH_PARAMS = ("search", "search_low", "search_high")
@@ -79,6 +80,8 @@ class SweepRun:
         from faultline.lifecycle.environment import installed_build
         from faultline.reports.notes import plan_headline
 
+        # Runs of an earlier version may have it; only their cells read it.
+        given = {key: value for key, value in given.items() if key != OLD_KEEP_INVALID}
         refuse_unknown(given, [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
         if given["resume"]:
             return self._resume(given)

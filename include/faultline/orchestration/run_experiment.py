@@ -59,7 +59,7 @@ class RunExperiment(TriggerDagRunOperator):
     hours are spent. The cell before is then still being measured: it may be the one that decides, so that one more
     is measured than need be.
 
-    If the run's `keep_unsound` is set, a cell whose measurements were all unsound is skipped, which fails no run: its
+    If the run's `keep_invalid` is set, a cell whose measurements were all invalid is skipped, which fails no run: its
     records stay, under their label.
 
     `cell` is its name in words, which Airflow shows once the task has begun, in place of its number.

@@ -256,12 +256,12 @@ def metrics_in(table: Sheet) -> list[Metric]:
 USUAL = tuple(metric.key for metric in metrics_in(Sheet.COMPARED))
 
 
-def metrics_of(entries: Sequence[IndexEntry], *, unsound: bool = False) -> list[Metric]:
+def metrics_of(entries: Sequence[IndexEntry], *, invalid: bool = False) -> list[Metric]:
     """The metrics that at least one sound entry has, well-known ones first; others under their path in the record.
 
-    `unsound`: whether those of unsound entries are among them.
+    `invalid`: whether those of invalid entries are among them.
     """
-    counted = [entry for entry in entries if entry.sound or unsound]
+    counted = [entry for entry in entries if entry.sound or invalid]
     present = dict.fromkeys(key for entry in counted for key in entry.metrics)
     computed = {one.key for one in KNOWN if one.read and any(one.value(entry) is not None for entry in counted)}
     others = [named(key) for key in present if key not in BY_KEY and not key.startswith(_ASIDE)]

@@ -49,7 +49,7 @@ CREATE INDEX by_sweep ON entries (sweep_id);
 CREATE INDEX by_matrix ON entries (matrix);
 """
 _COUNTED = """
-SELECT {key}, MAX(matrix), COUNT(*), SUM(status = 'valid'), SUM(status = 'unmet'), SUM(status = 'unsound'),
+SELECT {key}, MAX(matrix), COUNT(*), SUM(status = 'valid'), SUM(status = 'unmet'), SUM(status = 'invalid'),
   SUM(status = 'failed'), SUM(status = 'cancelled'), MIN(measured_at), MAX(measured_at)
 FROM entries WHERE problem IS NULL {where} GROUP BY {key} ORDER BY MAX(measured_at) DESC, {key} DESC LIMIT ? OFFSET ?
 """
@@ -64,7 +64,7 @@ class StatusCounts:
     total: int
     valid: int
     unmet: int
-    unsound: int
+    invalid: int
     failed: int
     cancelled: int
     first: str

@@ -1,7 +1,8 @@
-"""The record of one attempt (schema 2): its outcome, its figures, and where the evidence lies.
+"""The record of one attempt (schema 3): its outcome, its figures, and where the evidence lies.
 
-Every key is always present; null means unknown or not applicable. `schemas/record-2.schema.json` is generated from
-these models. A changed meaning gets a new schema number; records of an older one are refused (`scripts/migrate.py`).
+Every key is always present; null means unknown or not applicable. `schemas/record-3.schema.json` is generated from
+these models. A changed name or meaning gets a new schema number. Records of schema 2 are read under the names of
+schema 3 (`renames`); older ones are refused (`scripts/migrate.py`).
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from faultline.experiment.cell import SweepId
 from faultline.records.environment import Part, RecordEnvironment
+from faultline.records.renames import RENAMED_SCHEMA, renamed_record
 from faultline.system.errors import MIGRATE
 
-SCHEMA: Final = 2
-SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-2.schema.json"
+SCHEMA: Final = 3
+SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-3.schema.json"
 
-# `unmet`: the engine did not do what was asked of it, which is a result. `unsound`: the measurement failed.
-Status = Literal["valid", "unmet", "unsound", "failed", "cancelled"]
+# `unmet`: the engine did not do what was asked of it, which is a result. `invalid`: the measurement failed.
+Status = Literal["valid", "unmet", "invalid", "failed", "cancelled"]
 # Soundly measured: these count wherever figures are shown, averaged or compared, and are not measured again.
 SOUND = frozenset({"valid", "unmet"})
-JUDGED = SOUND | {"unsound"}  # there are figures, whether they count or not
+JUDGED = SOUND | {"invalid"}  # there are figures, whether they count or not
 
 
 class LatencyMs(Part):
@@ -337,7 +339,7 @@ class TimelineEvent(Part):
 class Record(Part):
     """One attempt. `config` is the configuration's JSON, `artifacts` maps names to paths under the results folder."""
 
-    schema_: Literal[2] = Field(alias="schema")
+    schema_: Literal[3] = Field(alias="schema")
     matrix: str | None
     sweep_id: SweepId | None
     config: dict[str, Any]
@@ -354,6 +356,14 @@ class Record(Part):
     timeline: list[TimelineEvent]
     metrics: Metrics
     artifacts: dict[str, str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, values: Any) -> Any:
+        """Return a record of schema 2 under the current names."""
+        if isinstance(values, dict) and values.get("schema") == RENAMED_SCHEMA:
+            return renamed_record(values)
+        return values
 
     @property
     def sound(self) -> bool:

@@ -17,7 +17,7 @@ from rich.text import Text
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import Effect, EffectVerdict
 from faultline.comparison.recommendation import SURE, Recommendation
-from faultline.comparison.sweep_summary import SweepSummary, Unsound
+from faultline.comparison.sweep_summary import InvalidRuns, SweepSummary
 from faultline.records.format import NONE, WIDTH
 from faultline.reports.views.allocation import allocation_json
 from faultline.reports.views.sweep_summary import (
@@ -28,10 +28,10 @@ from faultline.reports.views.sweep_summary import (
     capital,
     front_heads,
     front_rows,
+    invalid_text,
     n_text,
     placebo_text,
     size_text,
-    unsound_text,
     verdict_text,
 )
 from faultline.system.text import finite
@@ -39,12 +39,12 @@ from faultline.system.text import finite
 _STYLES = {EffectVerdict.DIFFERS: "bold", EffectVerdict.SAME: "", EffectVerdict.OPEN: "dim"}
 
 
-def print_answer(answer: SweepSummary | None, unsound: Unsound | None) -> None:
-    """The answer on standard output, above what it rests on. `unsound`: what unsound runs would add."""
+def print_answer(answer: SweepSummary | None, invalid: InvalidRuns | None) -> None:
+    """The answer on standard output, above what it rests on. `invalid`: what invalid runs would add."""
     console = _console()
     console.print(Text("Answer", style="bold underline"))
-    lines = answer_lines(answer) if answer else [] if unsound else ["No record has figures, so there is no answer yet."]
-    for line in [*lines, *([unsound_text(unsound)] if unsound else [])]:
+    lines = answer_lines(answer) if answer else [] if invalid else ["No record has figures, so there is no answer yet."]
+    for line in [*lines, *([invalid_text(invalid)] if invalid else [])]:
         console.print(Padding(Text(line), (0, 0, 0, 4 if line.startswith("·") else 2)))
 
 

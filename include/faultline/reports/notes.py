@@ -29,7 +29,7 @@ MAX_REASON = 240
 # How the note of a sweep begins that was stopped.
 STOPPED = "**Stopped**"
 # Parameters of a sweep that say nothing of what is measured.
-_HOW = frozenset({"axes", "preset", "only_missing", "max_measurements", "keep_unsound"})
+_HOW = frozenset({"axes", "preset", "only_missing", "max_measurements", "keep_invalid"})
 # Of a configuration what stands in its name, or follows from the rest.
 _TOLD = ("workload", "state_mb", "checkpoint_interval_s", "fault", "fault_action", "fault_at_s", "duration_s")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~!&])")
@@ -131,14 +131,14 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
 def _answer(records: Sequence[Record]) -> list[str]:
     """What the sweep tells; nothing where it asked nothing."""
     # Statistics take a second to import, and the note of an experiment needs none.
-    from faultline.comparison.sweep_summary import answer_of, unsound_of
+    from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
     from faultline.records.index_entry import IndexEntry
-    from faultline.reports.views.sweep_summary import short_answer, unsound_text
+    from faultline.reports.views.sweep_summary import invalid_text, short_answer
 
     entries = [IndexEntry.of(record) for record in records]
-    answer, unsound = answer_of(entries), unsound_of(entries)
+    answer, invalid = answer_of(entries), invalid_runs_of(entries)
     lines = short_answer(answer) if answer and answer.tells else []
-    return [*lines, *([unsound_text(unsound)] if unsound and unsound.effects else [])]
+    return [*lines, *([invalid_text(invalid)] if invalid and invalid.effects else [])]
 
 
 def _taken(config: Mapping[str, Any]) -> str:

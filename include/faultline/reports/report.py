@@ -22,7 +22,7 @@ from plotly.offline import get_plotlyjs
 
 from faultline import __version__
 from faultline.comparison.findings.claims import miscounts, tells_tuples
-from faultline.comparison.sweep_summary import answer_of, unsound_of
+from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
 from faultline.engines.registry import ENGINES
 from faultline.records.columns import CatalogueColumn, Sheet
 from faultline.records.format import count
@@ -119,11 +119,11 @@ def render(records: Sequence[Record], results: Path, *, title: str) -> str:
 def _answer(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[str, Any] | None:
     """What the report says on top; nothing where its records ask nothing."""
     entries = [IndexEntry.of(record) for record in records]
-    answer, unsound = answer_of(entries), unsound_of(entries)
+    answer, invalid = answer_of(entries), invalid_runs_of(entries)
     if answer is not None and not answer.tells:
         answer = None
-    unsound = None if unsound is None or (answer is None and not unsound.effects) else unsound
-    return answer_view(answer, unsound, figures)
+    invalid = None if invalid is None or (answer is None and not invalid.effects) else invalid
+    return answer_view(answer, invalid, figures)
 
 
 def present_text(records: Sequence[Record], view: SweepView, *, broken: bool) -> str:
@@ -132,8 +132,8 @@ def present_text(records: Sequence[Record], view: SweepView, *, broken: bool) ->
     if not view.entries:
         return "No record has figures, so there is nothing to draw; each one below says why."
     parts = [f"{counted(view.usable, 'usable run')} of {counted(len(view.points), 'configuration')}"]
-    if view.unsound:
-        parts.append(f"{counted(view.unsound, 'unsound run')}, hollow, with the reason at the mark")
+    if view.invalid:
+        parts.append(f"{counted(view.invalid, 'invalid run')}, hollow, with the reason at the mark")
     if others := len(view.entries) - len(view.members):
         parts.append(f"not {counted(others, 'record')} of other builds, since builds are never mixed")
     if without := len(records) - len(view.entries):

@@ -56,7 +56,7 @@ _SEEN, _UNSEEN, _SLIVER = "█", "░", "▏"
 _STATUS_STYLE = {
     "valid": "green",
     "unmet": "yellow",
-    "unsound": "yellow",
+    "invalid": "yellow",
     "failed": "red",
     "cancelled": "red",
 }

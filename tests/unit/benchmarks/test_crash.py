@@ -85,7 +85,7 @@ def cell(repetition: int) -> SweepCell:
 def test_cells_are_counted_by_their_valid_records() -> None:
     cells = [cell(number) for number in range(4)]
     records = [
-        record("1", 0, "failed"), record("2", 0, "valid"), record("3", 1, "unmet"), record("4", 1, "unsound"),
+        record("1", 0, "failed"), record("2", 0, "valid"), record("3", 1, "unmet"), record("4", 1, "invalid"),
         record("5", 2, "valid"), record("6", 2, "valid"),
     ]  # fmt: skip
     found = tally(cells, "b1", [*"123456", "7"], records)

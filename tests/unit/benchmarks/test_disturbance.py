@@ -80,10 +80,10 @@ def record(lost: float, status: str = "valid", reasons: tuple[str, ...] = ()) ->
     return one.model_copy(update={"metrics": metrics, "reasons": list(reasons)})
 
 
-def test_what_is_only_disturbed_is_used_and_what_else_is_unsound_is_measured_again(
+def test_what_is_only_disturbed_is_used_and_what_else_is_invalid_is_measured_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = [record(0.3, "unsound", ("clock-jumped: x",)), record(0.3, "unsound", ("disturbed: x",))]
+    answers = [record(0.3, "invalid", ("clock-jumped: x",)), record(0.3, "invalid", ("disturbed: x",))]
     monkeypatch.setattr(experiments, "run_single", lambda *_, **__: answers.pop(0))
     found = measure_one(QUIET, [], lambda text: None)
     assert found is not None and values_of(found)["others"] == 0.3 and not answers

@@ -26,16 +26,16 @@ def test_the_form_measures_whatever_is_known_already() -> None:
 
 
 def test_a_matrix_with_a_valid_record_is_fine_however_many_tries_it_took() -> None:
-    tried = outcome("unsound", "valid")
+    tried = outcome("invalid", "valid")
     assert troubles(tried) == [] and (len(tried.records), tried.valid) == (2, 1)
-    assert len(tried.reasons) == 1 and tried.reasons[0].endswith(f"unsound: {REASON}")
+    assert len(tried.reasons) == 1 and tried.reasons[0].endswith(f"invalid: {REASON}")
 
 
 @pytest.mark.parametrize(
     ("ended", "said"),
     [
         (outcome(state="failed"), "input_rate: nothing valid, no record at all"),
-        (outcome("unsound", state="failed"), f"input_rate: nothing valid: 20261121T061500Z-3fa9c1 unsound: {REASON}"),
+        (outcome("invalid", state="failed"), f"input_rate: nothing valid: 20261121T061500Z-3fa9c1 invalid: {REASON}"),
         (outcome("valid", state="failed"), "input_rate: its run ended as failed"),
     ],
 )
@@ -44,7 +44,7 @@ def test_what_went_wrong_is_named(ended: MatrixOutcome, said: str) -> None:
 
 
 def test_figures_are_by_matrix() -> None:
-    found = figures([outcome("valid"), outcome("unsound", "valid", matrix="recovery")], pages=8)
+    found = figures([outcome("valid"), outcome("invalid", "valid", matrix="recovery")], pages=8)
     assert {name: figure.value for name, figure in found.items()} == {
         "input_rate_s": 60.0,
         "input_rate_experiments": 1,

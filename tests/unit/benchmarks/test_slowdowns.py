@@ -79,7 +79,7 @@ def test_each_block_has_every_build_once_and_the_work_follows_from_what_a_record
 
 
 def test_what_is_disturbed_is_measured_again_and_given_up_after_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    statuses = iter(["unsound", "unsound", "valid", "unsound", "unsound", "unsound"])
+    statuses = iter(["invalid", "invalid", "valid", "invalid", "invalid", "invalid"])
     tried: list[str] = []
 
     def single(*_: object, **__: object) -> Record:

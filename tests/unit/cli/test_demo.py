@@ -54,7 +54,7 @@ class Demo:
         return demo.demo_matrix().cells(BUILD)
 
     def follow(self, api: Any, settings: Settings, dag: str, run_id: str, *_: Any, **how: Any) -> Followed:
-        assert how["most"] == DEMO_MEASUREMENTS and how["keep_unsound"]
+        assert how["most"] == DEMO_MEASUREMENTS and how["keep_invalid"]
         for number, cell in enumerate(self.measures):
             at, status = datetime.now(UTC) + timedelta(seconds=number + 1), self.statuses.get(number, "valid")
             Store(settings.results).write(record_of(cell, run_id, at, status))
@@ -101,7 +101,7 @@ def test_it_measures_and_a_second_call_only_shows(demonstration: Demo, capsys: p
     assert demonstration.said[0].endswith("user admin"), "before anything is measured"
     assert demonstration.said[1].startswith(f"{number} of {number} experiments to measure")
     assert demonstration.airflow.triggered == [
-        {"preset": "demo", "only_missing": True, "max_measurements": DEMO_MEASUREMENTS, "keep_unsound": True}
+        {"preset": "demo", "only_missing": True, "max_measurements": DEMO_MEASUREMENTS, "keep_invalid": True}
     ]
     out = capsys.readouterr().out
     assert out.count("valid") == number and "report: " in out and "airflow: http" in out
@@ -111,11 +111,11 @@ def test_it_measures_and_a_second_call_only_shows(demonstration: Demo, capsys: p
     assert capsys.readouterr().out.count("valid") == number
 
 
-def test_what_is_unsound_is_kept_named_and_no_failure(demonstration: Demo) -> None:
-    demonstration.statuses = {0: "unsound", 3: "unsound"}
+def test_what_is_invalid_is_kept_named_and_no_failure(demonstration: Demo) -> None:
+    demonstration.statuses = {0: "invalid", 3: "invalid"}
     assert demonstration.run() == 0
     lacking = demonstration.lines("no usable record")
-    assert lacking and all("(unsound)" in line for line in lacking)
+    assert lacking and all("(invalid)" in line for line in lacking)
     demonstration.statuses = {}
     demonstration.measures = [demonstration.cells[0], demonstration.cells[3]]
     assert demonstration.run() == 0

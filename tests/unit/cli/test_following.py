@@ -91,16 +91,16 @@ def sweep(tmp_path: Path) -> Sweep:
 
 
 FIRST, SECOND, THIRD = (f"20261121T06150{number}Z-000001" for number in (1, 2, 3))
-UNSOUND: dict[str, Any] = {"status": "unsound", "reasons": ["why"]}
+INVALID: dict[str, Any] = {"status": "invalid", "reasons": ["why"]}
 
 
-def test_an_unsound_measurement_is_said_so_and_the_next_one_is_of_the_same_experiment(sweep: Sweep) -> None:
+def test_an_invalid_measurement_is_said_so_and_the_next_one_is_of_the_same_experiment(sweep: Sweep) -> None:
     sweep.begin(FIRST, 0)
     (line,) = sweep.told()
     assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, makes its topics")
-    sweep.end(FIRST, 0, "unsound", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
+    sweep.end(FIRST, 0, "invalid", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
     outcome, line = sweep.told()
-    assert outcome.endswith("kill): unsound (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
+    assert outcome.endswith("kill): invalid (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
     assert line.startswith("0 of 2 experiments done; the next measurement is prepared, about 3 min left")
     sweep.begin(SECOND, 0)
     (line,) = sweep.told()
@@ -118,11 +118,11 @@ def test_an_unsound_measurement_is_said_so_and_the_next_one_is_of_the_same_exper
 
 def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep: Sweep) -> None:
     for attempt in (FIRST, SECOND, THIRD):
-        sweep.measured(attempt, 0, 0, 60, **UNSOUND)
+        sweep.measured(attempt, 0, 0, 60, **INVALID)
     first, second, third, line = sweep.told(1)
-    assert first.endswith("executor kill): unsound (why); measured again, 2 of at most 3")
-    assert second.endswith("measurement 2): unsound (why); measured again, 3 of at most 3")
-    assert third.endswith("measurement 3): unsound (why); given up after 3 measurements")
+    assert first.endswith("executor kill): invalid (why); measured again, 2 of at most 3")
+    assert second.endswith("measurement 2): invalid (why); measured again, 3 of at most 3")
+    assert third.endswith("measurement 3): invalid (why); given up after 3 measurements")
     assert line.startswith("1 of 2 experiments done")
 
 
@@ -133,8 +133,8 @@ def test_what_failed_or_broke_off_may_be_tried_again_and_does_not_count_as_a_mea
     assert sweep.told()[0].endswith("measurement 2): failed (InfrastructureError: kafka)")
     sweep.begin(THIRD, 0)
     assert "measurement 3): starting" in sweep.told()[0]
-    sweep.end(THIRD, 0, at_s=60, **UNSOUND)
-    assert sweep.told()[0].endswith("measurement 3): unsound (why); measured again, 2 of at most 3")
+    sweep.end(THIRD, 0, at_s=60, **INVALID)
+    assert sweep.told()[0].endswith("measurement 3): invalid (why); measured again, 2 of at most 3")
 
 
 def test_another_sweep_is_none_of_its_business_and_an_attempt_in_the_making_is_found_later(sweep: Sweep) -> None:
@@ -153,9 +153,9 @@ DAY = 86_400  # for which the services were down
 @pytest.mark.parametrize(
     ("measured", "left"),
     [
-        ([(0, 0, 60, {}), (1, 60, 120, UNSOUND)], 2),  # what is measured again makes the others no slower
-        ([(0, 0, 200, UNSOUND), (0, 240, 600, {}), (1, DAY, DAY + 40, {"status": None})], 6),  # 200, 360, 40 s for two
-        ([(0, 0, 120, {}), (1, 100, 200, UNSOUND)], 2),  # 100 s each: it starts while another is judged
+        ([(0, 0, 60, {}), (1, 60, 120, INVALID)], 2),  # what is measured again makes the others no slower
+        ([(0, 0, 200, INVALID), (0, 240, 600, {}), (1, DAY, DAY + 40, {"status": None})], 6),  # 200, 360, 40 s for two
+        ([(0, 0, 120, {}), (1, 100, 200, INVALID)], 2),  # 100 s each: it starts while another is judged
     ],
 )
 def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep, measured: list[Any], left: int) -> None:

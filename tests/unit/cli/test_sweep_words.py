@@ -164,7 +164,7 @@ def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypa
 
 
 def test_figures_are_per_core_with_the_driver_and_of_the_machine_and_only_valid_records_count() -> None:
-    found = figures([record("q0", 2e6), record("q0", 3e6), record("q0", 9e6, status="unsound")])
+    found = figures([record("q0", 2e6), record("q0", 3e6), record("q0", 9e6, status="invalid")])
     names = {"events_per_s_q0", "events_per_s_per_core_q0", "events_per_s_per_core_with_driver_q0"}
     assert set(found) == names, "and no ratio to what was measured elsewhere"
     assert found["events_per_s_q0"].value == pytest.approx(2.5e6) and found["events_per_s_q0"].n == 2

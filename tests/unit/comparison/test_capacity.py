@@ -84,7 +84,7 @@ def measured(
 
 
 def late(effective_s: float | None, *reasons: str, **besides: float | None) -> Record:
-    return measured("unsound", "schedule-lag: p99 1 s", *reasons, effective_s=effective_s, **besides)
+    return measured("invalid", "schedule-lag: p99 1 s", *reasons, effective_s=effective_s, **besides)
 
 
 SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
@@ -111,12 +111,12 @@ SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
         (late(2.4, others=0.1), None),
         (late(None, "interval-not-held: none", others=0.1), False),
         (late(2.0, *SLOW, others=0.9), None),
-        (measured("unsound", "not-steady: lag", effective_s=19.5, others=0.1), None),
-        (measured("unsound", "interval-not-held: 9 s", "schedule-lag: p99 99 ms"), None),
+        (measured("invalid", "not-steady: lag", effective_s=19.5, others=0.1), None),
+        (measured("invalid", "interval-not-held: 9 s", "schedule-lag: p99 99 ms"), None),
         # All signs of an engine that is too slow may stand together.
-        (measured("unsound", *SLOW[:2]), False),
-        (measured("unsound", *SLOW), False),
-        (measured("unsound", *SLOW, "not-steady: lag"), None),
+        (measured("invalid", *SLOW[:2]), False),
+        (measured("invalid", *SLOW), False),
+        (measured("invalid", *SLOW, "not-steady: lag"), None),
         (measured("unmet", "overloaded: lag grew by 20 to 30 of 500 records/s > 1%"), False),
         (measured("failed", "generator: dead"), None),
     ],
@@ -141,7 +141,7 @@ def test_a_rate_that_never_answers(reason: str) -> None:
 
     def measure(there: Configuration) -> Record:
         asked.append(there.rate)
-        return measured("unsound", reason) if there.rate > 300 else measured("valid")
+        return measured("invalid", reason) if there.rate > 300 else measured("valid")
 
     if reason.startswith("schedule-lag"):
         found, records = search(measure)

@@ -101,7 +101,7 @@ def test_a_figure_is_known_when_all_of_its_values_are() -> None:
     assert point.figure("latency_ms.p99") == Figure(3, 5.0, 1.0, 9.0)
     (point,) = points_of([*known, entry(recovery=RECOVERED, latency={"p99": None})])
     assert point.figure("latency_ms.p99") == Figure(3)
-    (point,) = points_of([*known, entry(status="unsound", latency={"p99": 99.0})])
+    (point,) = points_of([*known, entry(status="invalid", latency={"p99": 99.0})])
     assert point.figure("latency_ms.p99").n == 3, "what is not believed makes no figure"
 
 

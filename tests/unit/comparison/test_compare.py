@@ -138,7 +138,7 @@ def test_a_file_of_saved_records_is_a_side(settings: Settings, tmp_path: Path) -
 
 def test_sides_that_cannot_be_compared_are_refused_by_name(settings: Settings) -> None:
     two_sweeps(settings)
-    put(settings.results, measured("broken", 1.0, status="unsound"), measured("other", 1.0, state_mb=8.0))
+    put(settings.results, measured("broken", 1.0, status="invalid"), measured("other", 1.0, state_mb=8.0))
     put(settings.results, measured("mixed", 1.0), measured("mixed", 1.0, build="b2"))
     refused = {
         ("before", "afer"): "afer: has no record; give a sweep, a day or a revision; did you mean after",

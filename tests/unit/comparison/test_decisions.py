@@ -144,7 +144,7 @@ def test_what_was_spent_on_few_cells_is_spent_for_all() -> None:
 
 def test_only_sound_records_of_the_series_and_the_build_count() -> None:
     plan, measured = plan_of(), entries(14)
-    for changed in ({"series": "b2"}, {"build": "b2"}, {"status": "unsound"}, {"status": "failed"}):
+    for changed in ({"series": "b2"}, {"build": "b2"}, {"status": "invalid"}, {"status": "failed"}):
         assert {one.pairs for one in decisions_of(plan, [replace(one, **changed) for one in measured])} == {0}
     assert {one.pairs for one in decisions_of(plan, [replace(one, sweep_id="s0") for one in measured])} == {14}
     assert plan.decide is not None
@@ -158,7 +158,7 @@ def test_of_a_cell_that_was_measured_twice_the_newest_sound_one_counts() -> None
     again = replace(measured[0], attempt="20261121T0700Z", metrics={"latency_ms.p50": 2000.0})
     (first, _) = decisions_of(plan, [again, *measured])
     assert first.change is not None and first.change.value < 0
-    (first, _) = decisions_of(plan, [replace(again, status="unsound"), *measured])
+    (first, _) = decisions_of(plan, [replace(again, status="invalid"), *measured])
     assert first.change is not None and first.change.value > 0
 
 

@@ -158,7 +158,7 @@ OVER: dict[str, Any] = {"rate": 9000, "workload": "stock_group_by"}
 
 
 def lost_to(reason: str = "fault-in-control: executor 0 was lost") -> Record:
-    return run(**OVER, status="unsound", reasons=[reason])
+    return run(**OVER, status="invalid", reasons=[reason])
 
 
 def test_an_overload_costs_no_executor() -> None:

@@ -179,7 +179,7 @@ def test_only_valid_kills_whose_recovery_was_watched_are_recoveries() -> None:
         kill(recovered=None, reload_s=1.0, replay_s=9.0, macro_s=99.0),
         sample(fault="executor", fault_action="pause", duration_s=100, recovery=recovery),
         sample(fault="none", recovery=recovery),
-        sample(fault="executor", duration_s=100, recovery=recovery, status="unsound"),
+        sample(fault="executor", duration_s=100, recovery=recovery, status="invalid"),
     ]
     assert {one.verdict for one in of(RECOVERY, others).values()} == {NOT_ASKED}
     assert verdict(RECOVERY, RELOAD, [*[kill()] * 3, *others]) is verdict(RECOVERY, TOTAL, [*[kill()] * 3, *others])

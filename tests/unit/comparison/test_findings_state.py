@@ -114,11 +114,11 @@ def test_one_axis_moves_more_when_it_does_by_more_than_repetitions_differ(
 def second(times: int = 2, **named: Any) -> list[Record]:
     """Runs at an interval of a second with 8 MB; `late`: that did not hold it."""
     reasons = ["interval-not-held: 1.9 s between commits > 1.20 s"] if named.pop("late", False) else []
-    status = {"status": "unsound", "reasons": reasons} if reasons else {}
+    status = {"status": "invalid", "reasons": reasons} if reasons else {}
     return [run(number, **{"checkpoint_interval_s": 1, "state_mb": 8, **status, **named}) for number in range(times)]
 
 
-LATE, OTHER = second(late=True), second(1, status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"])
+LATE, OTHER = second(late=True), second(1, status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"])
 
 
 @pytest.mark.parametrize(

@@ -245,13 +245,13 @@ def entries(*records: Record) -> list[IndexEntry]:
     return [IndexEntry.of(one) for one in records]
 
 
-def test_repetitions_are_paired_and_what_is_unsound_or_of_another_build_is_left_out() -> None:
+def test_repetitions_are_paired_and_what_is_invalid_or_of_another_build_is_left_out() -> None:
     found = both(1, 0.05)
     night = paired_of(plan(1), entries(*found))
     (cell,) = night.cells
     assert len(cell) == cell.planned == PAIRS and (night.build, night.baseline, night.problem) == ("b1", "b0", "")
     assert float(np.mean(cell.low)) == pytest.approx(np.log(1.05), abs=0.02)
-    found[0] = found[0].model_copy(update={"status": "unsound"})
+    found[0] = found[0].model_copy(update={"status": "invalid"})
     found[3] = found[3].model_copy(update={"build": "b9"})
     assert len(paired_of(plan(1), entries(*found)).cells[0]) == PAIRS - 2
     again = found[0].model_copy(update={"status": "valid", "attempt": "20261101T050000Z-000000"})
@@ -267,8 +267,8 @@ def test_a_side_that_is_missing_is_named_with_its_reason() -> None:
     failed = [one.model_copy(update={"status": "failed", "reasons": ["x" * 900]}) for one in found if one.build == "b0"]
     problem = paired_of(plan(1), entries(*ours, *failed)).problem
     assert problem.startswith("the baseline did not run: xxx") and len(problem) < 240
-    unsound = [one.model_copy(update={"status": "unsound", "reasons": ["disturbed"]}) for one in ours]
-    night = paired_of(plan(1), entries(*unsound, *failed))
+    invalid = [one.model_copy(update={"status": "invalid", "reasons": ["disturbed"]}) for one in ours]
+    night = paired_of(plan(1), entries(*invalid, *failed))
     assert night.problem == "tonight's build has no usable record: disturbed"
 
 

@@ -68,7 +68,7 @@ def test_what_may_be_chance_is_said_and_each_configuration_is_named() -> None:
 
 
 def test_a_figure_that_nothing_has_and_records_that_do_not_count_keep_no_limit() -> None:
-    promised = promises(entries([900.0], status="unsound"), parse_limits({"latency_ms.p99": 100}))
+    promised = promises(entries([900.0], status="invalid"), parse_limits({"latency_ms.p99": 100}))
     assert promised.beyond == [] and "nobody knows whether its limit is kept" in promised.doubtful[0]
 
 

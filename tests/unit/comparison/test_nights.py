@@ -142,8 +142,8 @@ BOTH = {"state_mb": 8.0}
     ("entries", "window", "days"),
     [
         # The window before the night, without what is not valid.
-        ([night(1, 100), night(2, 100), night(3, 100, status="unsound"), night(4, 100)], 7, [1, 2]),
-        ([night(1, 100), night(2, 100), night(3, 100, status="unsound"), night(4, 100)], 1, [2]),
+        ([night(1, 100), night(2, 100), night(3, 100, status="invalid"), night(4, 100)], 7, [1, 2]),
+        ([night(1, 100), night(2, 100), night(3, 100, status="invalid"), night(4, 100)], 1, [2]),
         ([night(1, 100), night(2, 100)], 0, []),
         ([night(1, 100)], 7, []),
         # Builds are never averaged: of those with five repetitions the newest, also where another lies between.

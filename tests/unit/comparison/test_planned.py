@@ -59,7 +59,7 @@ def test_a_sweep_that_was_stopped_and_resumed_rests_on_all_of_its_cells(tmp_path
         plan(tmp_path, sweep, list(range(10)))
         for number in numbers:
             put(tmp_path, number, sweep)
-    put(tmp_path, 3, "first", status="unsound", attempt=1)
+    put(tmp_path, 3, "first", status="invalid", attempt=1)
     found = [attempts(tmp_path, sweep) for sweep in ("first", "second", "third")]
     assert len(found[0]) == 11 and set(found[1]) == set(found[2]) == set(found[0]) - {"20261121T061503Z-000001"}
     for sweep in ("first", "second", "third"):

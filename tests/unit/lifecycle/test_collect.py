@@ -169,7 +169,7 @@ FAULTS = [
 
 
 def test_what_a_fault_starts_on_a_host_is_the_experiments_own(tmp_path: Path) -> None:
-    """Else it would be others' load, and the record of every such fault unsound."""
+    """Else it would be others' load, and the record of every such fault invalid."""
     values = {"duration_s": 200, "fault_plan": {"faults": FAULTS}}
     run = run_in(tmp_path / ID, values, places=Places(instance="i"))
     rules = rules_of(run, [RoleRule("executors", "main", "mark")])

@@ -241,7 +241,7 @@ def test_keeping_the_logs_goes_on_where_it_was_killed(
 @pytest.mark.parametrize(
     ("kinds", "status", "reason"),
     [
-        (["InvalidMeasurement", "InfrastructureError"], "unsound", "schedule-lag: late"),
+        (["InvalidMeasurement", "InfrastructureError"], "invalid", "schedule-lag: late"),
         (["InfrastructureError", "InvalidMeasurement"], "failed", "InfrastructureError: await_end: schedule-lag: late"),
         (["InvalidMeasurement", "Cancelled"], "cancelled", "InvalidMeasurement: await_end: schedule-lag: late"),
     ],

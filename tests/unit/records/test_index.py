@@ -13,7 +13,7 @@ import pytest
 
 from faultline.records import index as module
 from faultline.records.index import Index, StatusCounts
-from faultline.records.record import Record
+from faultline.records.record import SCHEMA, Record
 from tests.unit.pages_store import put, record
 
 
@@ -42,7 +42,7 @@ def test_sweeps_and_matrices_are_counted_by_status_newest_first(tmp_path: Path) 
     put(
         tmp_path,
         record("a1"),
-        record("a2", status="unsound", measured_at="2026-11-21T07:00:00+00:00"),
+        record("a2", status="invalid", measured_at="2026-11-21T07:00:00+00:00"),
         record("b1", sweep="s2", status="failed", measured_at="2026-11-22T06:00:00+00:00"),
         record("c1", sweep=None, matrix=None, status="cancelled", measured_at="2026-11-20T06:00:00+00:00"),
     )
@@ -101,7 +101,7 @@ def test_broken_files_are_listed_by_name_and_hide_no_other(tmp_path: Path) -> No
     path = put(tmp_path, record("good"))
     whole = path.read_text()
     path.with_name("half.json").write_text(whole[:300])
-    path.with_name("later.json").write_text(whole.replace('"schema": 2', '"schema": 3'))
+    path.with_name("later.json").write_text(whole.replace(f'"schema": {SCHEMA}', f'"schema": {SCHEMA + 1}'))
     path.with_name("other-name.json").write_text(whole)
     path.with_name("deep.json").write_text("[" * 100_000)
     path.with_name("gone.json").symlink_to(tmp_path / "nowhere")

@@ -82,7 +82,7 @@ def test_the_same_run_plans_again_and_another_run_is_refused(store: SweepPlans) 
             store.write(other)
 
 
-STATUSES = st.sampled_from(["valid", "unsound", "failed", "cancelled"])
+STATUSES = st.sampled_from(["valid", "invalid", "failed", "cancelled"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), STATUSES)))
@@ -133,7 +133,7 @@ def test_the_newest_sweeps_plan_is_looked_at(
     config = PLANNED[0].config.model_dump(mode="json")
     named = {"matrix": "recovery", "build": "b1", "raw_config": config}
     first = record("20261121T061500Z-000001", **named).model_copy(update={"config_id": PLANNED[0].config.config_id})
-    second = first.model_copy(update={"attempt": "20261121T061500Z-000002", "status": "unsound", "repetition": 1,
+    second = first.model_copy(update={"attempt": "20261121T061500Z-000002", "status": "invalid", "repetition": 1,
                                       "reasons": ["schedule-lag: p99 61 ms > 50 ms"]})  # fmt: skip
     put(settings.results, first, second)
     (gap,) = gaps_of("recovery", settings)
@@ -141,7 +141,7 @@ def test_the_newest_sweeps_plan_is_looked_at(
     print_gaps([gap])
     said = capsys.readouterr().out
     assert "recovery, sweep new, series b1: 2 of 3 missing" in said
-    assert "unsound: schedule-lag: p99 61 ms > 50 ms" in said
+    assert "invalid: schedule-lag: p99 61 ms > 50 ms" in said
     assert "never measured" in said
     assert as_json([gap])[0]["missing"][1]["last"] is None
     assert gaps_of("recovery", settings, sweep="old")[0].sweep_id == "old"

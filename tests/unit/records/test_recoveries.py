@@ -118,7 +118,7 @@ def test_only_runs_with_several_injections_have_recoveries_of_one_kind() -> None
     assert recoveries_of(one) == ()
     several = sample(recoveries=parts, raw_config={"injections": 3})
     assert recoveries_of(several) == (Bounds(1, 13.84 - 2.0, 13.84), Bounds(2, 33.94, None)), "the third was not made"
-    assert recoveries_of(sample(recoveries=parts, raw_config={"injections": 3}, status="unsound")) == ()
+    assert recoveries_of(sample(recoveries=parts, raw_config={"injections": 3}, status="invalid")) == ()
 
 
 def test_an_entry_knows_window_and_spacing_of_its_run_and_the_index_keeps_them(tmp_path: Path) -> None:

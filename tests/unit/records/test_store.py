@@ -21,7 +21,7 @@ from faultline.records.find import find_record, still_running
 from faultline.records.judge.evidence import AttemptFile
 from faultline.records.judge.judge import failed_record
 from faultline.records.judge.validity import RULES
-from faultline.records.record import Metrics, Record, Status, committed_schema
+from faultline.records.record import SCHEMA, Metrics, Record, Status, committed_schema
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings, load_settings
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Store:
 def test_an_attempt_is_never_overwritten_but_may_be_written_again(store: Store, tmp_path: Path) -> None:
     """Only a failed record gives way, to what a later try of the judge measured."""
     store.write(_record())
-    measured = _record(status="unsound")
+    measured = _record(status="invalid")
     path = store.write(measured)
     assert path == store.write(measured) == tmp_path / "records" / measured.config_id / f"{ATTEMPT}.json"
     with pytest.raises(InfrastructureError, match="never overwritten"):
@@ -94,7 +94,7 @@ def test_corrupt_and_foreign_files_are_named_and_not_fatal(store: Store) -> None
     """What a killed writer left is not read."""
     path = store.write(_record())
     path.with_name("half.json").write_text(path.read_text()[:300])
-    path.with_name("later.json").write_text(path.read_text().replace('"schema": 2', '"schema": 3'))
+    path.with_name("later.json").write_text(path.read_text().replace(f'"schema": {SCHEMA}', f'"schema": {SCHEMA + 1}'))
     path.with_name(".20261121T061600Z-bbbbbb.json.1.tmp").write_text('{"schema"')
     contents = store.read()
     assert (len(contents.records), len(contents.problems)) == (1, 2)
@@ -105,7 +105,7 @@ def test_corrupt_and_foreign_files_are_named_and_not_fatal(store: Store) -> None
 def test_cells_know_their_newest_and_their_valid_record(store: Store, tmp_path: Path) -> None:
     records = [
         _record(status="valid"),
-        _record("20261121T061600Z-bbbbbb", "unsound"),
+        _record("20261121T061600Z-bbbbbb", "invalid"),
         _record("20261121T061700Z-cccccc", "valid", repetition=1),
         _record("20261121T061800Z-dddddd", "cancelled", repetition=2, matrix=None),
     ]

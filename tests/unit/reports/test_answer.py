@@ -23,8 +23,8 @@ from faultline.comparison.sweep_summary import (
     along_named,
     answer_named,
     answer_of,
+    invalid_runs_of,
     objective_of,
-    unsound_of,
 )
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
@@ -37,10 +37,10 @@ from faultline.reports.views.sweep_summary import (
     advice_text,
     answer_lines,
     effect_text,
+    invalid_text,
     miss_text,
     placebo_text,
     size_text,
-    unsound_text,
 )
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
@@ -58,8 +58,8 @@ def answer(wish: Objective | None = None, **named: Any) -> SweepSummary:
     return told_of(swept(**named), wish)
 
 
-def unsound(record: Record, reason: str, **changed: Any) -> Record:
-    return record.model_copy(update={"status": "unsound", "reasons": [reason], **changed})
+def invalid(record: Record, reason: str, **changed: Any) -> Record:
+    return record.model_copy(update={"status": "invalid", "reasons": [reason], **changed})
 
 
 def test_an_axis_has_one_line_a_step_with_interval_and_number() -> None:
@@ -99,13 +99,13 @@ def test_the_only_step_of_a_sweep_is_one_line_with_intervals_and_what_would_tell
 
 
 @pytest.mark.parametrize("usable", [3, 0])
-def test_unsound_runs_claim_nothing_and_one_line_says_what_they_would_add(usable: int) -> None:
+def test_invalid_runs_claim_nothing_and_one_line_says_what_they_would_add(usable: int) -> None:
     sound = swept((2.0, 5.0), (1.0,), 6, controls=False)
-    records = [one if one.repetition < usable else unsound(one, "not-steady: lag drifts by 30 %") for one in sound]
+    records = [one if one.repetition < usable else invalid(one, "not-steady: lag drifts by 30 %") for one in sound]
     entries = [IndexEntry.of(one) for one in records]
-    found, lost = answer_of(entries), unsound_of(entries)
+    found, lost = answer_of(entries), invalid_runs_of(entries)
     assert lost is not None and lost.codes == {"not-steady": 2 * (6 - usable)}
-    text = unsound_text(lost)
+    text = invalid_text(lost)
     assert "not-steady" in text and "n = 6 runs each" in text and "\n" not in text
     if usable:
         assert found is not None and "n = 3 runs each" in answer_lines(found)[0]
@@ -114,10 +114,10 @@ def test_unsound_runs_claim_nothing_and_one_line_says_what_they_would_add(usable
     assert text in unescape(render(records, Path("/nowhere"), title="t"))
 
 
-def test_a_run_that_was_measured_again_soundly_is_not_unsound() -> None:
+def test_a_run_that_was_measured_again_soundly_is_not_invalid() -> None:
     sound = swept((2.0, 5.0), (1.0,), 3, controls=False)
-    for records in (sound, [*sound, unsound(sound[0], "disturbed: why", attempt="z-first")]):
-        assert unsound_of([IndexEntry.of(one) for one in records]) is None
+    for records in (sound, [*sound, invalid(sound[0], "disturbed: why", attempt="z-first")]):
+        assert invalid_runs_of([IndexEntry.of(one) for one in records]) is None
 
 
 def test_recoveries_without_a_control_or_with_a_bad_one_are_marked() -> None:
@@ -137,7 +137,7 @@ def test_what_nothing_meets_is_one_line_with_the_nearest() -> None:
 
 def test_configurations_without_a_usable_run_are_named() -> None:
     records = [
-        unsound(one, "disturbed: 0.4 cores lost") if one.config["checkpoint_interval_s"] == 5.0 else one
+        invalid(one, "disturbed: 0.4 cores lost") if one.config["checkpoint_interval_s"] == 5.0 else one
         for one in swept(intervals=(2.0, 5.0), states=(1.0,))
     ]
     text = advice_text(told_of(records))[0]
@@ -167,14 +167,14 @@ def test_the_front_is_points_without_a_line() -> None:
     assert sorted(text for trace in medians for text in trace.text) == ["10 s", "2 s", "5 s"]
 
 
-def test_the_front_has_each_run_as_a_small_point_hollow_where_it_is_unsound() -> None:
+def test_the_front_has_each_run_as_a_small_point_hollow_where_it_is_invalid() -> None:
     sound = swept((2.0, 5.0), (1.0,), 5, controls=False)
-    records = [unsound(one, "disturbed: <b>") if one.repetition == 4 else one for one in sound]
-    figure = front_figure(told_of(records), unsound_of([IndexEntry.of(one) for one in records]))
+    records = [invalid(one, "disturbed: <b>") if one.repetition == 4 else one for one in sound]
+    figure = front_figure(told_of(records), invalid_runs_of([IndexEntry.of(one) for one in records]))
     assert figure is not None
     runs = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
-    assert {name: len(trace.x) for name, trace in runs.items()} == {"one run": 8, "unsound run, does not count": 2}
-    hollow = runs["unsound run, does not count"]
+    assert {name: len(trace.x) for name, trace in runs.items()} == {"one run": 8, "invalid run, does not count": 2}
+    hollow = runs["invalid run, does not count"]
     assert hollow.marker.symbol == "circle-open" and all("disturbed: <b>" in text for text in hollow.customdata)
 
 

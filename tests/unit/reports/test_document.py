@@ -108,7 +108,7 @@ def test_every_preset_of_every_matrix_has_its_page(matrix: str, preset: str) -> 
 def test_a_row_has_median_least_and_greatest_and_counts_are_sums() -> None:
     values = [(100, 0, 10.0), (100, 1, 12.0), (100, 2, 30.0), (1000, 0, 5.0)]
     records = [at_rate(rate, f"a{rate}{n}", repetition=n, latency={"p50": p50}) for rate, n, p50 in values]
-    invalid = at_rate(1000, "z", status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"])
+    invalid = at_rate(1000, "z", status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"])
     text = page([*records, invalid], "input_rate").text
     table = rows(text, "Latency and throughput")
     assert table[0][:2] == ["rate (records/s)", "p50 (ms)"]
@@ -124,7 +124,7 @@ def test_of_a_repetition_that_was_measured_twice_the_newest_counts() -> None:
         ("a1", 0, 90.0, "valid"),
         ("a2", 1, 12.0, "valid"),
         ("a3", 0, 10.0, "valid"),
-        ("a4", 1, 99.0, "unsound"),
+        ("a4", 1, 99.0, "invalid"),
     ]
     records = [at_rate(100, name, repetition=n, latency={"p50": p50}, status=how) for name, n, p50, how in measured]
     text = page(records[::-1], "input_rate").text
@@ -137,14 +137,14 @@ def test_of_a_repetition_that_was_measured_twice_the_newest_counts() -> None:
 
 def test_a_point_without_a_valid_record_says_why() -> None:
     late = "interval-not-held: 2.6 s between commits > 2.40 s"
-    unsound = [at_rate(9, name, status="unsound", reasons=[late]) for name in "pq"]
-    records = [at_rate(100), *unsound, at_rate(7, "r", status="failed")]
+    invalid = [at_rate(9, name, status="invalid", reasons=[late]) for name in "pq"]
+    records = [at_rate(100), *invalid, at_rate(7, "r", status="failed")]
     table = rows(page(records, "input_rate").text, "Not valid")
     assert table[2] == ["7", "1", "failed"]
     assert table[3][:2] == ["9", "2"] and table[3][2].startswith(late) and table[3][2].endswith("(and 1 more)")
     only = page(records[1:], "input_rate")
     image = "".join(only.images.values())
-    assert 'class="unsound' in image and 'class="mark' not in image, "hollow, since none of them counts"
+    assert 'class="invalid' in image and 'class="mark' not in image, "hollow, since none of them counts"
     assert "| 9 | 2 |" in only.text
 
 
@@ -315,7 +315,7 @@ def test_the_command_takes_several_sweeps(tmp_path: Path, monkeypatch: pytest.Mo
     [
         (b"", "file: Invalid JSON"),
         (b"{}", "file: Input should be a valid array"),
-        (b'[{"schema": 1}]', "0.schema: got 1; expected 2; fix: run scripts/migrate.py"),
+        (b'[{"schema": 1}]', "0.schema: got 1; expected 3; fix: run scripts/migrate.py"),
         (gzip.compress(b"[]", mtime=0)[:-4], "cannot be read"),
         (None, "cannot be read"),
     ],
@@ -332,7 +332,7 @@ def test_what_holds_no_saved_records_is_named(
 
 def test_two_saved_records_of_one_attempt_are_not_both_believed(tmp_path: Path) -> None:
     one = sample()
-    other = one.model_copy(update={"status": "unsound", "reasons": ["undrained: 3 records"]})
+    other = one.model_copy(update={"status": "invalid", "reasons": ["undrained: 3 records"]})
     for name, record in (("a", one), ("b", other)):
         (tmp_path / f"{name}.json").write_text(json.dumps([record.as_dict()]))
     with pytest.raises(ConfigError, match=f"{one.attempt}: another file has another record"):

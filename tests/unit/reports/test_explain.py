@@ -197,17 +197,17 @@ def test_a_control_has_no_fault_and_a_chain_the_name_of_its_stages(settings: Set
     assert "topology · 1-2-2 · replay · " in text_of(settings)
 
 
-@pytest.mark.parametrize("status", ["failed", "cancelled", "unsound"])
+@pytest.mark.parametrize("status", ["failed", "cancelled", "invalid"])
 def test_what_was_not_measured_claims_nothing(settings: Settings, status: str) -> None:
     stored(settings, sample(status=status, reasons=["recorder: died [before] the end", "second"]))
     text = text_of(settings)
     for said in ("recorder: died [before] the end", "second", f"No recovery was measured: the attempt is {status}"):
         assert said in text
-    assert ("Audit" in text) is (status == "unsound")
+    assert ("Audit" in text) is (status == "invalid")
 
 
 def test_an_act_without_effect_says_so(settings: Settings) -> None:
-    record = stored(settings, sample(status="unsound", reasons=["no-effect: it was idle"], timeline={}))
+    record = stored(settings, sample(status="invalid", reasons=["no-effect: it was idle"], timeline={}))
     lines = [line for line in kill_journal() if line["event"] not in ("delivered", "settled")]
     raw(settings, record, conductor=[*lines, at(41.1, "settled", fault=0, outcome="no-effect", detail="was idle")])
     text = text_of(settings)

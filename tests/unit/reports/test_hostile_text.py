@@ -80,7 +80,7 @@ def pages_of(results: Path, records: list[Record]) -> dict[str, str]:
         "curves": sweep_page(one, "s1", MetricChoice(view="curves", metric="recovery.macro_s")),
         "matrix": matrix_page(one, matrix),
         "experiment": experiment_page(one, first),
-        "unsound": experiment_page(one, records[3].attempt),
+        "invalid": experiment_page(one, records[3].attempt),
         "compare": compare_page(one, ComparePageQuery("s1", "s2")),
         "overlay": overlay_page(one, first, last),
         "unknown experiment": ask(app(results), f"/experiments/{unknown}").text,

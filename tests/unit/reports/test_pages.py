@@ -49,7 +49,7 @@ def test_what_advice_is_asked_to_keep_is_drawn_where_its_figure_is(tmp_path: Pat
 
 
 def test_the_first_page_lists_sweeps_matrices_and_what_cannot_be_read(tmp_path: Path) -> None:
-    path = put(tmp_path, record("a1"), record("a2", status="unsound"), record("b1", sweep=None, matrix=None))
+    path = put(tmp_path, record("a1"), record("a2", status="invalid"), record("b1", sweep=None, matrix=None))
     path.with_name("broken.json").write_text("{")
     html = overview_page(site(tmp_path))
     found = rows(html)
@@ -84,8 +84,8 @@ def test_a_sweep_tells_why_experiments_are_not_valid(tmp_path: Path) -> None:
     steady = [f"not-steady: lag has a trend (p = 0.0{n})" for n in range(3)]
     put(
         tmp_path,
-        record("a1", status="unsound", reasons=steady[:1]),
-        record("a2", status="unsound", reasons=[steady[1], "backlog-at-t0: 7 records"], repetition=1),
+        record("a1", status="invalid", reasons=steady[:1]),
+        record("a2", status="invalid", reasons=[steady[1], "backlog-at-t0: 7 records"], repetition=1),
         record("a3", status="failed", reasons=[EVIL], repetition=2),
     )
     html = sweep_page(site(tmp_path), "s1")
@@ -205,47 +205,47 @@ def test_a_recovery_that_was_not_seen_to_end_bounds_the_median(tmp_path: Path) -
     assert list(figure(catchup).data[0].x) == [1], "a part that is partly unknown has no median"
 
 
-def test_only_valid_records_make_figures_but_all_are_linked_and_unsound_ones_hollow(tmp_path: Path) -> None:
+def test_only_valid_records_make_figures_but_all_are_linked_and_invalid_ones_hollow(tmp_path: Path) -> None:
     html = swept_page(
         tmp_path,
         record("a1", state_mb=1.0, latency={"p99": 10.0}),
-        record("a2", state_mb=1.0, repetition=1, status="unsound", reasons=["disturbed: why"], latency={"p99": 77.0}),
-        record("a3", state_mb=8.0, status="unsound", reasons=["not-steady: lag"], latency={"p99": 99.0}),
+        record("a2", state_mb=1.0, repetition=1, status="invalid", reasons=["disturbed: why"], latency={"p99": 77.0}),
+        record("a3", state_mb=8.0, status="invalid", reasons=["not-steady: lag"], latency={"p99": 99.0}),
         record("a4", state_mb=16.0, status="failed", reasons=["broker gone"]),
     )
     traces = {trace.name: trace for trace in figure(html).data}
     assert list(traces["median"].y) == [10.0]
-    hollow = traces["unsound run, does not count"]
+    hollow = traces["invalid run, does not count"]
     assert sorted(zip(map(round, hollow.x), hollow.y, strict=True)) == [(1, 77.0), (8, 99.0)]
     assert hollow.marker.symbol.endswith("-open") and any("not-steady: lag" in text for text in hollow.text)
     shown = [row for row in Page(html).all("tr") if "configuration" in (row.get("title") or "")]
     assert ["open" in (row.get("class") or "") for row in shown] == [False, True, True]
     assert "not-steady: lag" in str(shown[1]["title"])
-    assert html.count("1 unsound</span>") == 2 and "99</td>" in html
+    assert html.count("1 invalid</span>") == 2 and "99</td>" in html
     titles = [a.get("title") for a in Page(html).all("a") if "attempt" in (a.get("class") or "")]
-    assert "a3: unsound: not-steady: lag" in titles and "a4: failed: broker gone" in titles
+    assert "a3: invalid: not-steady: lag" in titles and "a4: failed: broker gone" in titles
     put(tmp_path, record("f1", sweep="s2", status="failed"))
     assert "No record of this build has figures" in sweep_page(site(tmp_path), "s2")
 
 
-@pytest.mark.parametrize("status", ["valid", "unsound"])
+@pytest.mark.parametrize("status", ["valid", "invalid"])
 def test_the_first_page_opens_with_the_newest_answer_and_ends_with_what_is_rejected(
     tmp_path: Path, status: str
 ) -> None:
-    named = {"recovery": RECOVERED, "status": status, "reasons": ["disturbed: why"] * (status == "unsound")}
+    named = {"recovery": RECOVERED, "status": status, "reasons": ["disturbed: why"] * (status == "invalid")}
     cells = [(interval, run) for interval in (2.0, 5.0) for run in range(3)]
     made = [record(f"a{s}{run}", checkpoint_interval_s=s, repetition=run, **named) for s, run in cells]
-    put(tmp_path, record("old", sweep="s0", status="unsound", reasons=["not-steady: lag"]), *made)
+    put(tmp_path, record("old", sweep="s0", status="invalid", reasons=["not-steady: lag"]), *made)
     html = overview_page(site(tmp_path))
     answer, rejected = html.index("<h2>Newest answer</h2>"), html.index("Without usable figures")
     assert answer < html.index("<h2>Matrices</h2>") < html.index("<h2>Sweeps</h2>") < rejected
     assert "checkpoint interval 5 s instead of 2 s: CPU" in html[answer:rejected].replace("Checkpoint", "checkpoint")
-    nothing = "No run is usable, so nothing is claimed: 6 unsound runs (6 disturbed)"
-    assert (nothing in html) is (status == "unsound")
+    nothing = "No run is usable, so nothing is claimed: 6 invalid runs (6 disturbed)"
+    assert (nothing in html) is (status == "invalid")
 
 
-def test_a_heat_map_has_unsound_cells_in_brackets_without_a_colour(tmp_path: Path) -> None:
-    bad = {"status": "unsound", "reasons": ["disturbed: why"]}
+def test_a_heat_map_has_invalid_cells_in_brackets_without_a_colour(tmp_path: Path) -> None:
+    bad = {"status": "invalid", "reasons": ["disturbed: why"]}
     cells = [(state, interval, bad if (state, interval) == (8.0, 5.0) else {}) for state in (1.0, 8.0)
              for interval in (2.0, 5.0)]  # fmt: skip
     drawn = drawn_of(tmp_path, *(

@@ -151,7 +151,7 @@ def test_a_half_of_a_surrogate_pair_in_a_raw_file_is_no_error(tmp_path: Path) ->
 
 def test_runs_lead_to_pages_and_pages_to_runs(tmp_path: Path) -> None:
     cell = record("a1", sweep="20261121T061500-123456", measured_at="2026-11-21T06:15:00+00:00")
-    again = record("a2", sweep="20261121T061500-123456", status="unsound")
+    again = record("a2", sweep="20261121T061500-123456", status="invalid")
     single = record("b1", sweep="single-20261121T111350Z-c7fd", matrix=None)
     put(tmp_path, cell, again, single, record("c1", sweep="demo_5", matrix="m"))
     one = site(tmp_path)

@@ -50,7 +50,7 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
 
 def test_of_a_disturbed_experiment_every_list_says_who_took_the_cores(tmp_path: Path) -> None:
     reason = "disturbed: others and the host took 0.40 cores > 0.3"
-    one = record("a1", status="unsound", reasons=[reason])
+    one = record("a1", status="invalid", reasons=[reason])
     known = (
         BackgroundCpuPart(others=0.35, stolen=0.05, services=0.1),
         BackgroundCpuPart(others=0.35, stolen=None),
@@ -74,16 +74,16 @@ def test_of_a_disturbed_experiment_every_list_says_who_took_the_cores(tmp_path: 
 
 def test_an_experiment_without_raw_files_shows_its_record(tmp_path: Path) -> None:
     timeline = {"gate": (0.0, "gate.json"), "t0": (41.0, "conductor.jsonl")}
-    unsound = {"status": "unsound", "reasons": ["not-steady: lag has a trend"], "timeline": timeline}
+    invalid = {"status": "invalid", "reasons": ["not-steady: lag has a trend"], "timeline": timeline}
     put(
         tmp_path,
-        record("a1", recovery=RECOVERED, **unsound),
+        record("a1", recovery=RECOVERED, **invalid),
         record("a2", status="valid", recovery=RECOVERED),
         record("f1", status="failed", reasons=["broker gone"], state_mb=8.0),
     )
     one = site(tmp_path)
     html = experiment_page(one, "a1")
-    for said in (*unsound["reasons"], "series.json is missing", "Recovered in 13.84 s", "bench-1: 2 cores"):
+    for said in (*invalid["reasons"], "series.json is missing", "Recovered in 13.84 s", "bench-1: 2 cores"):
         assert said in Page(html).text, said
     assert "/faultline/experiments/a2" in html, "the same cell measured again"
     assert "broker gone" in Page(experiment_page(one, "f1")).text

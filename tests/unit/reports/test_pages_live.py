@@ -81,11 +81,11 @@ def test_the_overview_says_what_is_measured_what_waits_and_how_far_the_sweep_is(
 
 
 def test_what_was_not_measured_is_said_with_its_reason(tmp_path: Path) -> None:
-    for number, status in enumerate(("valid", "failed", "unsound")):
+    for number, status in enumerate(("valid", "failed", "invalid")):
         made = sample(attempt=f"20261121T06000{number}Z-000009", status=status, reasons=["why" * (status != "valid")])
         Store(tmp_path).write(made if status != "valid" else made.model_copy(update={"reasons": []}))
     text = overview_page(site(tmp_path))
-    assert text.index("unsound</span> <a") < text.index("failed</span> <a"), "the newest first"
+    assert text.index("invalid</span> <a") < text.index("failed</span> <a"), "the newest first"
     assert "Without usable figures" in text and ": why" in text
 
 

@@ -211,11 +211,11 @@ def test_a_sweeps_page_says_what_is_missing_if_it_has_a_plan(tmp_path: Path) -> 
     def again(number: int, **changed: Any) -> None:
         put(tmp_path, first.model_copy(update={"attempt": f"20261121T061{number}00Z-000002", **changed}))
 
-    again(6, repetition=1, status="unsound", reasons=["schedule-lag: <61 ms>"])
+    again(6, repetition=1, status="invalid", reasons=["schedule-lag: <61 ms>"])
     html = sweep_page(site(tmp_path), "s1")
     assert "2 of 3 planned cells missing" in html
     assert ["fault control, checkpoint_interval_s 2.0, repetition 2", "never measured"] in rows(html)
-    assert "unsound: schedule-lag: &lt;61 ms&gt;" in html
+    assert "invalid: schedule-lag: &lt;61 ms&gt;" in html
     # Measured by another sweep: it is not missing, wherever it was measured.
     again(7, repetition=2, sweep_id="s2")
     again(8, repetition=1, sweep_id="s2")

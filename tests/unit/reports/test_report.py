@@ -79,13 +79,13 @@ def judged(folder: Path, scenario: Scenario) -> Record:
 
 
 def test_the_table_holds_the_rows_of_the_terminal(tmp_path: Path) -> None:
-    records = [*matrix(), sample(status="unsound", reasons=["schedule-lag: p99 53 ms > 50 ms"], attempt="z")]
+    records = [*matrix(), sample(status="invalid", reasons=["schedule-lag: p99 53 ms > 50 ms"], attempt="z")]
     found = page(records, tmp_path)
     keys = [column.key for column in columns_of(plain_rows(records))]
     for row in plain_rows(records):
         assert [row[key] for key in keys] in found.cells
     assert ["", "schedule-lag: p99 53 ms > 50 ms"] in found.cells
-    assert "6 experiments: 5 valid, 1 unsound." in found.text
+    assert "6 experiments: 5 valid, 1 invalid." in found.text
 
 
 def test_exactly_once_is_claimed_where_counts_and_sums_agree(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_censored_run_is_a_bound_and_a_control_claims_nothing() -> None:
     assert {control[key] for key in ("recovery.reload_s", "recovery.replay_s", "recovery.macro_s")} == {"—"}
 
 
-@pytest.mark.parametrize("status", ["valid", "unsound", "failed", "cancelled"])
+@pytest.mark.parametrize("status", ["valid", "invalid", "failed", "cancelled"])
 def test_every_status_has_its_row_and_its_first_reason(status: str) -> None:
     reasons = [] if status == "valid" else ["schedule-lag: p99 53 ms > 50 ms", "second reason"]
     records = [sample(status=status, reasons=reasons)]
@@ -54,7 +54,7 @@ def test_every_status_has_its_row_and_its_first_reason(status: str) -> None:
     )
     text = printed(records, 120)
     assert status in text
-    assert ("1 unsound: schedule-lag: p99 53 ms > 50 ms" in text) is (status == "unsound")
+    assert ("1 invalid: schedule-lag: p99 53 ms > 50 ms" in text) is (status == "invalid")
     assert "second reason" not in text
 
 
@@ -146,7 +146,7 @@ def test_all_figures_are_shown_at_every_width(width: int) -> None:
 
 
 def test_markup_in_a_record_is_shown_as_it_is_and_no_records_as_a_head() -> None:
-    text = printed([sample(status="unsound", reasons=["[bold]not bold[/bold]"])], 120)
+    text = printed([sample(status="invalid", reasons=["[bold]not bold[/bold]"])], 120)
     assert "[bold]not bold[/bold]" in text
     assert plain_rows([]) == [] and "State" in printed([], 120)
 

@@ -113,9 +113,9 @@ def parts_of(records: Sequence[Record]) -> go.Figure:
     return figure
 
 
-def test_unsound_runs_are_hollow_and_say_why_and_make_no_median() -> None:
+def test_invalid_runs_are_hollow_and_say_why_and_make_no_median() -> None:
     why = "not-steady: lag drifts by 30 %"
-    cells = [(s, run, "valid" if run < 2 and s == 2.0 else "unsound") for s in (2.0, 5.0) for run in range(3)]
+    cells = [(s, run, "valid" if run < 2 and s == 2.0 else "invalid") for s in (2.0, 5.0) for run in range(3)]
     records = [
         sample(checkpoint_interval_s=s, attempt=f"a{s}{run}", repetition=run, recovery=RECOVERED, status=status,
                reasons=[why])
@@ -123,10 +123,10 @@ def test_unsound_runs_are_hollow_and_say_why_and_make_no_median() -> None:
     ]  # fmt: skip
     ((axis, panels),) = SweepView([IndexEntry.of(one) for one in records], MetricChoice()).panels
     figure = dict((one.key, figure) for one, figure in panels)["recovery.macro_s"]
-    (hollow,) = (trace for trace in figure.data if trace.name == "unsound run, does not count")
+    (hollow,) = (trace for trace in figure.data if trace.name == "invalid run, does not count")
     assert axis == "checkpoint interval (s)" and len(hollow.x) == 4 and all(why in text for text in hollow.text)
     open_bars = {bar.y for bar in parts_of(records).data if bar.marker.color == "rgba(0,0,0,0)"}
-    assert all(len(labels) == 4 and all("unsound" in label for label in labels) for labels in open_bars)
+    assert all(len(labels) == 4 and all("invalid" in label for label in labels) for labels in open_bars)
 
 
 def test_of_a_run_with_several_recoveries_each_is_a_bar_until_there_are_many() -> None:

@@ -117,7 +117,7 @@ def record_of(
 
 def failed_record(
     attempt: AttemptFile,
-    status: Literal["failed", "cancelled", "unsound"],
+    status: Literal["failed", "cancelled", "invalid"],
     reasons: Sequence[str],
     folder: Path | None = None,
 ) -> Record:

@@ -47,7 +47,7 @@ LATENESS_MS = 250.0
 class FaultRecovery:
     """What became of one planned fault; without a timeline when it had no effect.
 
-    `problems`: what makes the whole record unsound. What speaks against one later injection of a run alone is the
+    `problems`: what makes the whole record invalid. What speaks against one later injection of a run alone is the
     `note` of its recovery, which has no figures then, or only a baseline that tells little.
     """
 

@@ -46,7 +46,7 @@ def error_of(record: Record) -> FaultlineError | None:
     text = "; ".join(record.reasons) or record.status
     if record.sound:
         return None
-    if record.status == "unsound":
+    if record.status == "invalid":
         return InvalidMeasurement(text)
     return ConfigError(text) if text.startswith("ConfigError") else InfrastructureError(text)
 

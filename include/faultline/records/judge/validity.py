@@ -1,6 +1,6 @@
 """The rules that a record may break. Each is a pure function from findings to a reason or nothing.
 
-Most say that the measurement failed: the record is `unsound`, kept and measured again. Those of UNMET say that the
+Most say that the measurement failed: the record is `invalid`, kept and measured again. Those of UNMET say that the
 engine did not do what was asked of it: a result, which counts as every other, under its label.
 
 A reason begins with the rule's code, which scripts may rely on: `schedule-lag: p99 73 ms > 50 ms`.
@@ -352,11 +352,11 @@ RULES: dict[str, Callable[[RuleInputs], str | None]] = {
 UNMET = frozenset({"overloaded", "interval-not-held", "drain-incomplete"})
 
 
-def status_of(why: Sequence[str]) -> Literal["valid", "unmet", "unsound"]:
+def status_of(why: Sequence[str]) -> Literal["valid", "unmet", "invalid"]:
     """What a record is that has these reasons."""
     if not why:
         return "valid"
-    return "unmet" if {reason.partition(":")[0] for reason in why} <= UNMET else "unsound"
+    return "unmet" if {reason.partition(":")[0] for reason in why} <= UNMET else "invalid"
 
 
 def _of_faults(findings: RuleInputs, outcomes: Collection[str | None], text: str) -> str | None:

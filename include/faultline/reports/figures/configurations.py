@@ -13,10 +13,10 @@ from faultline.records.columns import Metric
 from faultline.records.index_entry import IndexEntry
 from faultline.reports.figures.style import (
     FAINT_COLOUR,
+    INVALID,
     LIMIT_COLOUR,
     SERIES_COLOURS,
     SERIES_SYMBOLS,
-    UNSOUND,
     finish,
     legend_above,
 )
@@ -24,7 +24,7 @@ from faultline.system.text import counted
 
 # More lines than this cannot be told apart.
 MAX_LINES = 24
-# Single recoveries stand so far to the left of the median of the runs, and unsound runs to its right: of the axis.
+# Single recoveries stand so far to the left of the median of the runs, and invalid runs to its right: of the axis.
 ASIDE = 0.012
 # An axis whose greatest value is this many times its least is drawn in powers of ten.
 LOG_FACTOR = 50
@@ -38,7 +38,7 @@ _SCALE = [[0.0, "#d6e6f2"], [0.5, "#5f9ccb"], [1.0, "#0b3c63"]]
 
 
 def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Figure:
-    """Medians over two axes; a cell without a usable run has its unsound median in brackets and no colour, and one that
+    """Medians over two axes; a cell without a usable run has its invalid median in brackets and no colour, and one that
     was not measured stays empty."""
     at = {(x.label(point), y.label(point)): point for point in apart(points)[0]}
     columns, rows = [label(value) for value in x.values], [label(value) for value in y.values]
@@ -74,14 +74,14 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
         )
     )
     for (column, row), point in at.items():
-        unsound = point.unsound_figure(metric.key)
-        if not point.valid and unsound.median is not None:
+        invalid = point.invalid_figure(metric.key)
+        if not point.valid and invalid.median is not None:
             figure.add_annotation(
                 # By number: a text that looks like one would be taken for the number of a place.
                 x=columns.index(column),
                 y=rows.index(row),
-                text=f"({unsound.text(metric)})",
-                hovertext=f"{_told(unsound, metric)}{_beside(point)}",
+                text=f"({invalid.text(metric)})",
+                hovertext=f"{_told(invalid, metric)}{_beside(point)}",
                 showarrow=False,
                 font={"color": FAINT_COLOUR},
             )
@@ -101,7 +101,7 @@ def curves(
     """The metric along `x`, a line for each combination of the other axes; the number of lines left out.
 
     A bar is the range of the repetitions, and each of them a small point, or each of its recoveries; a line joins what
-    was repeated. An open triangle is a lower bound, a grey diamond a control. An unsound run is hollow.
+    was repeated. An open triangle is a lower bound, a grey diamond a control. An invalid run is hollow.
     """
     figure = go.Figure()
     lines: dict[str, list[Point]] = {}
@@ -114,9 +114,9 @@ def curves(
         symbol = SERIES_SYMBOLS[number // len(SERIES_COLOURS) % len(SERIES_SYMBOLS)]
         _line(figure, members, x, metric, name or "median", colour, symbol)
         _runs(figure, members, x, metric, name or "median", colour)
-        _unsound(figure, members, x, metric, name or "median", colour, symbol)
+        _invalid(figure, members, x, metric, name or "median", colour, symbol)
     if controls:
-        _unsound(figure, controls, x, metric, "control", FAINT_COLOUR, "diamond")
+        _invalid(figure, controls, x, metric, "control", FAINT_COLOUR, "diamond")
         _line(figure, controls, x, metric, "control", FAINT_COLOUR, "diamond-open", joined=False)
     named = len({trace.name for trace in figure.data if trace.showlegend is not False}) > 1
     finish(
@@ -248,19 +248,19 @@ def _values(entry: IndexEntry, metric: Metric) -> list[tuple[str, float, bool]]:
     return [] if seen is None else [("", *seen)]
 
 
-def _unsound(
+def _invalid(
     figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, name: str, colour: str, symbol: str
 ) -> None:
-    """Each unsound run as a hollow mark, with its reason."""
+    """Each invalid run as a hollow mark, with its reason."""
     shown = [
         (point, entry, seen)
         for point in _placed(points, x)
-        for entry in point.unsound
+        for entry in point.invalid
         if (seen := seen_value(entry, metric.key)) is not None
     ]
     if not shown:
         return
-    first = UNSOUND not in {trace.name for trace in figure.data}
+    first = INVALID not in {trace.name for trace in figure.data}
     figure.add_scatter(
         x=[_place(point, x, ASIDE) for point, _, _ in shown],
         y=[value for _, _, (value, _) in shown],
@@ -268,8 +268,8 @@ def _unsound(
             f"{name}, run {entry.repetition + 1}: {'> ' * bound}{metric.text(value)} {metric.unit}\n{reason_of(entry)}"
             for _, entry, (value, bound) in shown
         ],
-        name=UNSOUND,
-        legendgroup=UNSOUND,
+        name=INVALID,
+        legendgroup=INVALID,
         showlegend=first,
         mode="markers",
         marker={"color": colour, "symbol": f"{symbol}-open", "size": 8, "line": {"width": 1.6, "color": colour}},
@@ -278,7 +278,7 @@ def _unsound(
 
 
 def reason_of(entry: IndexEntry) -> str:
-    """Why a run does not count: `unsound: disturbed: …`."""
+    """Why a run does not count: `invalid: disturbed: …`."""
     return f"{entry.status}: {next(iter(entry.reasons), 'no reason is known')}"
 
 
@@ -308,11 +308,11 @@ def _in_powers(x: Axis) -> bool:
 
 
 def _beside(point: Point) -> str:
-    """The unsound runs of a point, for a text that shows its median; empty where there are none."""
-    if not point.unsound:
+    """The invalid runs of a point, for a text that shows its median; empty where there are none."""
+    if not point.invalid:
         return ""
-    runs = counted(len(point.unsound), "unsound run")
-    return f"\n{runs}, which {'does' if len(point.unsound) == 1 else 'do'} not count: {reason_of(point.unsound[-1])}"
+    runs = counted(len(point.invalid), "invalid run")
+    return f"\n{runs}, which {'does' if len(point.invalid) == 1 else 'do'} not count: {reason_of(point.invalid[-1])}"
 
 
 def _scale(x: Axis) -> dict[str, Any]:

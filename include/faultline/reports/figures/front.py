@@ -9,11 +9,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.comparison.candidates import ParetoEntry
-from faultline.comparison.sweep_summary import SweepSummary, Unsound
+from faultline.comparison.sweep_summary import InvalidRuns, SweepSummary
 from faultline.records.catalogue import BY_KEY, value_of
 from faultline.records.format import title_of
 from faultline.records.index_entry import IndexEntry
-from faultline.reports.figures.style import FAINT_COLOUR, SERIES_COLOURS, UNSOUND, finish, legend_above
+from faultline.reports.figures.style import FAINT_COLOUR, INVALID, SERIES_COLOURS, finish, legend_above
 from faultline.reports.views.allocation import allocation_lines
 from faultline.reports.views.sweep_summary import (
     NOISE,
@@ -21,12 +21,12 @@ from faultline.reports.views.sweep_summary import (
     capital,
     front_heads,
     front_rows,
+    invalid_text,
     placebo_text,
     rest_of,
     seen_lines,
     step_lines,
     trade_lines,
-    unsound_text,
 )
 
 FRONT = "front"
@@ -39,16 +39,16 @@ _PARTS = ("trade", "advice", "steps", "undecided", "heads", "axis", "front", "pl
 
 
 def answer_view(
-    answer: SweepSummary | None, unsound: Unsound | None, figures: dict[str, go.Figure]
+    answer: SweepSummary | None, invalid: InvalidRuns | None, figures: dict[str, go.Figure]
 ) -> dict[str, Any] | None:
     """What the template needs; adds the front to `figures` where there is one. None without a judged record.
 
-    `unsound`: what the unsound runs would add. Without an answer it is all that there is.
+    `invalid`: what the invalid runs would add. Without an answer it is all that there is.
     """
-    beside = {"noise": "", "others": "" if unsound is None else unsound_text(unsound)}
+    beside = {"noise": "", "others": "" if invalid is None else invalid_text(invalid)}
     if answer is None:
-        return None if unsound is None else {**dict.fromkeys(_PARTS, ()), **beside, "told": False, "doubt": False}
-    figure = front_figure(answer, unsound)
+        return None if invalid is None else {**dict.fromkeys(_PARTS, ()), **beside, "told": False, "doubt": False}
+    figure = front_figure(answer, invalid)
     if figure is not None:
         figures[FRONT] = figure
     steps = [] if answer.single else step_lines(rest_of(answer.effects))
@@ -70,7 +70,7 @@ def answer_view(
     }
 
 
-def front_figure(answer: SweepSummary, unsound: Unsound | None = None) -> go.Figure | None:
+def front_figure(answer: SweepSummary, invalid: InvalidRuns | None = None) -> go.Figure | None:
     """The candidates by CPU and recovery, or latency where nothing was broken: those on the front filled, others open.
 
     A triangle is a recovery that was not seen to end: it lies above. None for fewer than two of them, or of figures.
@@ -90,7 +90,7 @@ def front_figure(answer: SweepSummary, unsound: Unsound | None = None) -> go.Fig
                 _mark(figure, answer, shown, f"{name}{'' if ends else ', recovery not seen to end'}", colour,
                       symbol if ends else "triangle-up-open")  # fmt: skip
     _part_names(figure, max((max(trace.y) for trace in figure.data), default=1.0))
-    _runs(figure, answer, unsound)
+    _runs(figure, answer, invalid)
     highest = max((max(trace.y) for trace in figure.data), default=1.0)
     span = [x for trace in figure.data for x in trace.x]
     room = max((max(span) - min(span)) * 0.18, max(span) * 0.02)
@@ -140,13 +140,13 @@ def _mark(
     )
 
 
-def _runs(figure: go.Figure, answer: SweepSummary, unsound: Unsound | None) -> None:
-    """The runs behind the medians, as small points; hollow where they are unsound, with the reason."""
+def _runs(figure: go.Figure, answer: SweepSummary, invalid: InvalidRuns | None) -> None:
+    """The runs behind the medians, as small points; hollow where they are invalid, with the reason."""
     x, y = answer.front.keys[:2]
     usable = [entry for place in answer.front.places for point in place.candidate.points for entry in point.valid]
     for entries, name, symbol in (
         ((), "", "") if answer.single else (usable, "one run", "circle"),
-        (() if unsound is None else unsound.entries, UNSOUND, "circle-open"),
+        (() if invalid is None else invalid.entries, INVALID, "circle-open"),
     ):
         shown = [
             (entry, one, other)

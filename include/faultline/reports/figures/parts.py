@@ -19,7 +19,7 @@ MOST_BARS = 40
 
 @dataclass(frozen=True)
 class _Bar:
-    """One recovery, or the medians of a run's; `why`: reason of an unsound run, empty for a usable one."""
+    """One recovery, or the medians of a run's; `why`: reason of an invalid run, empty for a usable one."""
 
     label: str
     lengths: Mapping[str, float]
@@ -34,7 +34,7 @@ def _told(row: Mapping[str, str], several: bool) -> list[str]:
 
 
 def parts_figure(records: Sequence[Record]) -> go.Figure | None:
-    """Where each recovery's time went, as stacked bars, hollow for unsound runs; None when no record has a recovery."""
+    """Where each recovery's time went, as stacked bars, hollow for invalid runs; None when no record has a recovery."""
     bars = list(_bars(records, each=True))
     if len(bars) > MOST_BARS:
         bars = list(_bars(records, each=False))

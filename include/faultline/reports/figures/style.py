@@ -24,7 +24,7 @@ ROLE_COLOURS = {
 }
 SERIES_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 SERIES_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
-UNSOUND = "unsound run, does not count"
+INVALID = "invalid run, does not count"
 
 
 def finish(figure: go.Figure, height: int, margin: tuple[int, int, int, int], **layout: Any) -> go.Figure:

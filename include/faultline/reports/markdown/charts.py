@@ -48,7 +48,7 @@ CHARTS: Mapping[str, tuple[Chart, ...]] = {
 
 def charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> list[tuple[Chart, str]]:
     """Each chart that can be drawn, as SVG; none without a record that has figures."""
-    measured = [point for point in points if point.valid or point.unsound]
+    measured = [point for point in points if point.valid or point.invalid]
     varied = [axis for axis in axes if len(axis.values) > 1]
     x = next((axis for axis in (axes[0], *varied) if axis in varied), axes[0])
     others = [axis for axis in varied if axis != x]
@@ -59,7 +59,7 @@ def charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> list[t
     drawn = []
     for chart in CHARTS[matrix]:
         panels = [_panel(key, list(lines.items())[:MOST_LINES], x, ticks) for key in chart.keys]
-        kept = [panel for panel in panels if any(line.marks or line.unsound for line in panel.lines)]
+        kept = [panel for panel in panels if any(line.marks or line.invalid for line in panel.lines)]
         if kept:
             drawn.append((chart, draw(kept, ticks, x.name, f"{chart.title} by {x.name}")))
     return drawn[:MOST_CHARTS]
@@ -78,17 +78,17 @@ def _panel(key: str, lines: Sequence[tuple[str, Sequence[Point]]], x: Axis, tick
                 name,
                 tuple(_marks(key, points, x, ticks)),
                 joined=x.numeric,
-                unsound=tuple(_unsound(key, points, x, ticks)),
+                invalid=tuple(_invalid(key, points, x, ticks)),
             )
             for name, points in lines
         ),
     )
 
 
-def _unsound(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> Iterator[tuple[int, float, str]]:
-    """Place, value and reason of each unsound run."""
+def _invalid(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> Iterator[tuple[int, float, str]]:
+    """Place, value and reason of each invalid run."""
     for point in points:
-        for entry in point.unsound if x.label(point) in ticks else ():
+        for entry in point.invalid if x.label(point) in ticks else ():
             if (seen := seen_value(entry, key)) is not None:
                 why = f"{entry.status}: {next(iter(entry.reasons), 'no reason is known')}"
                 yield list(ticks).index(x.label(point)), seen[0], why

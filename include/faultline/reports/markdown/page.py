@@ -15,7 +15,7 @@ from faultline.comparison.findings.catalogue import PAPERS, findings
 from faultline.comparison.findings.claims import ANSWERED, ClaimVerdict
 from faultline.comparison.findings.nexmark import table_of
 from faultline.comparison.findings.shi import sustained_rates
-from faultline.comparison.sweep_summary import answer_of, unsound_of
+from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of
@@ -25,7 +25,7 @@ from faultline.records.index_entry import IndexEntry, counting
 from faultline.records.record import Record
 from faultline.reports.markdown.charts import charts
 from faultline.reports.markdown.tables import grid_lines, sections, table, words
-from faultline.reports.views.sweep_summary import answer_lines, front_heads, front_rows, unsound_text
+from faultline.reports.views.sweep_summary import answer_lines, front_heads, front_rows, invalid_text
 from faultline.system.errors import ConfigError
 from faultline.system.text import natural, suggest
 
@@ -147,8 +147,8 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
     ]
     for path, title, _ in drawn:
         lines += [f"![{title}: median, least and greatest of the repetitions]({path})", ""]
-    if drawn and any(point.unsound for point in points):
-        lines += ["Small, dashed and hollow in the plots: unsound runs, which do not count.", ""]
+    if drawn and any(point.invalid for point in points):
+        lines += ["Small, dashed and hollow in the plots: invalid runs, which do not count.", ""]
     for heading, columns in sections(matrix, points):
         lines += [f"## {heading}", "", *table(measured, axes, columns), ""]
         if heading == "Recovery":
@@ -165,9 +165,9 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
 def _answer(records: Sequence[Record]) -> list[str]:
     """What the records tell: effects, advice, the front, and how far recoveries can be relied on."""
     entries = [IndexEntry.of(record) for record in records]
-    answer, unsound = answer_of(entries), unsound_of(entries)
+    answer, invalid = answer_of(entries), invalid_runs_of(entries)
     told = answer_lines(answer) if answer is not None and answer.tells else []
-    told += [unsound_text(unsound)] if unsound is not None and unsound.effects else []
+    told += [invalid_text(invalid)] if invalid is not None and invalid.effects else []
     if not told:
         return []
     lines = ["## Answer", "", *(f"- {words(line)}" for line in told), ""]

@@ -36,7 +36,7 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-s
 .bar { fill: none; stroke-width: 1.4 }
 .mark { stroke-width: 1.6 }
 """
-_STYLE_UNSOUND = ".unsound { fill: none; stroke-width: 1.2; stroke-dasharray: 2.4 1.6 }\n"
+_STYLE_INVALID = ".invalid { fill: none; stroke-width: 1.2; stroke-dasharray: 2.4 1.6 }\n"
 _STYLE_DARK = """\
 text { fill: #d6dde4 }
 .card { fill: #0d1117; stroke: #30363d }
@@ -63,13 +63,13 @@ class EventMarker:
 class ChartLine:
     """Marks of one series. `joined`: its places are numbers, so a line may lie between them.
 
-    `unsound`: place, value and reason of each run that does not count.
+    `invalid`: place, value and reason of each run that does not count.
     """
 
     name: str
     marks: tuple[EventMarker, ...]
     joined: bool = True
-    unsound: tuple[tuple[int, float, str], ...] = ()
+    invalid: tuple[tuple[int, float, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def draw(panels: Sequence[Panel], places: Sequence[str], x_title: str, title: st
     for number, panel in enumerate(panels):
         left = _EDGE + number * (width + _GAP) + _LEFT
         values = [value for line in panel.lines for mark in line.marks for value in (mark.low, mark.high)]
-        values += [value for line in panel.lines for _, value, _ in line.unsound]
+        values += [value for line in panel.lines for _, value, _ in line.invalid]
         log, ticks = _scale(values)
         frame = _Frame(left, top, inner, len(places), ticks, log)
         parts += _axes(frame, panel.title + (", log" if log else ""), places, tilted)
@@ -123,7 +123,7 @@ def draw(panels: Sequence[Panel], places: Sequence[str], x_title: str, title: st
             apart = min(_APART if line.joined else _APART_UNJOINED, _SPREAD / len(panel.lines))
             shift = (order - (len(panel.lines) - 1) / 2) * apart
             parts += _series(frame, line, order, shift)
-    beside = _STYLE_UNSOUND if any(line.unsound for panel in panels for line in panel.lines) else ""
+    beside = _STYLE_INVALID if any(line.invalid for panel in panels for line in panel.lines) else ""
     return "\n".join([*_head(height, title, beside), *parts, "</svg>", ""])
 
 
@@ -206,9 +206,9 @@ def _series(frame: _Frame, line: ChartLine, order: int, shift: float) -> list[st
         parts.append(_mark(order, x, middle, hollow=mark.bound))
         if mark.n > 1:
             ends.append(f"{x:.1f} {middle:.1f}")
-    for place, value, why in line.unsound:
+    for place, value, why in line.invalid:
         x, y = frame.x(place + shift) + 7, frame.y(value)
-        circle = f'<circle class="unsound s{order}" cx="{x:.1f}" cy="{y:.1f}" r="3.4">'
+        circle = f'<circle class="invalid s{order}" cx="{x:.1f}" cy="{y:.1f}" r="3.4">'
         parts.append(f"{circle}<title>{_escaped(why)}</title></circle>")
     if line.joined and len(ends) > 1:
         parts.insert(0, f'<path class="line s{order}" d="M{"L".join(ends)}"/>')

@@ -42,7 +42,7 @@ def compare_page(site: ResultsSite, pair: ComparePageQuery) -> str:
         return render(site, "compare", title="Compare two sweeps", pair=pair, suggested=suggested, sides=[], rows=[])
     sides = [_side(site, pair.a, pair.group_a), _side(site, pair.b, pair.group_b)]
     every = [entry for side in sides for entry in side["members"]]
-    metrics = metrics_of(every) or metrics_of(every, unsound=True)
+    metrics = metrics_of(every) or metrics_of(every, invalid=True)
     metric = chosen_metric(metrics, pair.metric)
     points: list[dict[str, Point]] = [side["points"] for side in sides]
     known = {**points[1], **points[0]}
@@ -129,7 +129,7 @@ def _matched(
     site: ResultsSite, points: list[dict[str, Point]], config_id: str, metric: Metric | None
 ) -> dict[str, Any]:
     """Both figures of one configuration, and the second as a multiple of the first. A side without a usable run has the
-    figure of its unsound ones in brackets, of which there is no multiple."""
+    figure of its invalid ones in brackets, of which there is no multiple."""
     found = [side.get(config_id) for side in points]
     figures = [point.figure(metric.key) if point and metric else Figure(0) for point in found]
     a, b = figures
@@ -151,8 +151,8 @@ def _matched(
 def _figure_text(point: Point | None, usable: Figure, metric: Metric | None) -> str:
     if metric is None:
         return NONE
-    if point is not None and not point.valid and point.unsound:
-        return f"({point.unsound_figure(metric.key).text(metric)})"
+    if point is not None and not point.valid and point.invalid:
+        return f"({point.invalid_figure(metric.key).text(metric)})"
     return usable.text(metric)
 
 

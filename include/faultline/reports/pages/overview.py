@@ -61,24 +61,24 @@ def now_page(site: ResultsSite) -> str:
 
 
 def newest_answer(site: ResultsSite) -> dict[str, object] | None:
-    """The answer of the newest sweep that has one, in a few lines, and what its unsound runs would add; None where no
+    """The answer of the newest sweep that has one, in a few lines, and what its invalid runs would add; None where no
     sweep has any."""
     # Statistics take a second to import, which the start of Airflow's API server need not wait for.
     from faultline.comparison.selection import entries_of_sweep
-    from faultline.comparison.sweep_summary import answer_of, unsound_of
-    from faultline.reports.views.sweep_summary import short_answer, unsound_text
+    from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
+    from faultline.reports.views.sweep_summary import invalid_text, short_answer
 
     for tally in site.index.sweeps(SWEEPS_ASKED):
-        judged = tally.valid + tally.unmet + tally.unsound
+        judged = tally.valid + tally.unmet + tally.invalid
         if tally.name is None or tally.matrix is None or judged < LEAST_ANSWERED:
             continue
         entries = entries_of_sweep(site.index, site.results, tally.name)
         if len({one.config_id for one in entries}) > MOST_ANSWERED:
             continue
-        answer, unsound = answer_of(entries), unsound_of(entries)
+        answer, invalid = answer_of(entries), invalid_runs_of(entries)
         lines = short_answer(answer) if answer is not None and answer.tells else []
-        if unsound is not None and unsound.effects:
-            lines = [*lines[: MOST_LINES - 1], unsound_text(unsound), *lines[MOST_LINES - 1 :]]
+        if invalid is not None and invalid.effects:
+            lines = [*lines[: MOST_LINES - 1], invalid_text(invalid), *lines[MOST_LINES - 1 :]]
         if lines:
             return {
                 "name": tally.name,

@@ -20,7 +20,7 @@ from faultline.reports.views.sweep import PageNotFound as PageNotFound
 PAGE_ROWS = 200
 # A cell that many sweeps have measured links to its newest experiments only.
 MAX_ATTEMPTS = 20
-STATUSES = ("valid", "unmet", "unsound", "failed", "cancelled")
+STATUSES = ("valid", "unmet", "invalid", "failed", "cancelled")
 
 
 class RecordPending(PageNotFound):

@@ -46,7 +46,7 @@ BROKEN = (
 )  # fmt: skip
 _VERDICTS = {
     "unmet": "The engine did not do what was asked of it; its figures count:",
-    "unsound": "The measurement failed; its figures do not count:",
+    "invalid": "The measurement failed; its figures do not count:",
     "failed": "Not measured, because the attempt failed:",
     "cancelled": "Not measured, because the attempt was cancelled:",
 }

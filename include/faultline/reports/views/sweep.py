@@ -98,7 +98,7 @@ class SweepView:
     @cached_property
     def measured(self) -> list[Point]:
         """Those that have figures."""
-        return [point for point in self.points if point.valid or point.unsound]
+        return [point for point in self.points if point.valid or point.invalid]
 
     @cached_property
     def axes(self) -> list[Axis]:
@@ -112,8 +112,8 @@ class SweepView:
 
     @cached_property
     def metrics(self) -> list[Metric]:
-        """What can be drawn. Where nothing is usable, what is unsound is shown all the same, under its label."""
-        return metrics_of(self.members) or metrics_of(self.members, unsound=True)
+        """What can be drawn. Where nothing is usable, what is invalid is shown all the same, under its label."""
+        return metrics_of(self.members) or metrics_of(self.members, invalid=True)
 
     @cached_property
     def metric(self) -> Metric | None:
@@ -185,9 +185,9 @@ class SweepView:
         return sum(len(point.valid) for point in self.points)
 
     @property
-    def unsound(self) -> int:
-        """The number of unsound runs."""
-        return sum(len(point.unsound) for point in self.points)
+    def invalid(self) -> int:
+        """The number of invalid runs."""
+        return sum(len(point.invalid) for point in self.points)
 
     @property
     def repeated(self) -> bool:
@@ -217,14 +217,14 @@ class SweepView:
     def row(self, point: Point) -> dict[str, Any]:
         """The texts of one configuration."""
         usable = bool(point.valid)
-        figures = [(one, point.figure(one.key) if usable else point.unsound_figure(one.key)) for one in self.columns]
+        figures = [(one, point.figure(one.key) if usable else point.invalid_figure(one.key)) for one in self.columns]
         return {
             "axes": [axis.label(point) for axis in self.cell_axes],
             "fault": point.entries[0].fault,
             "config_id": point.config_id,
             "n": len(point.valid),
-            "unsound": len(point.unsound),
-            "why": configurations.reason_of(point.unsound[-1]) if point.unsound else "",
+            "invalid": len(point.invalid),
+            "why": configurations.reason_of(point.invalid[-1]) if point.invalid else "",
             "figures": [one.text(metric) for metric, one in figures],
             "spread": figures[0][1].spread(figures[0][0]) if figures else "",
         }
@@ -241,7 +241,7 @@ class SweepView:
     def answer(self, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
         """What is said on top; adds the front to `figures`. Of a wish that is none it says why."""
         # Statistics take a second to import, and not every page needs them.
-        from faultline.comparison.sweep_summary import answer_of, objective_of, unsound_of
+        from faultline.comparison.sweep_summary import answer_of, invalid_runs_of, objective_of
         from faultline.reports.figures.front import answer_view
 
         if len({entry.config_id for entry in self.members}) > MOST_ANSWERED:
@@ -253,7 +253,7 @@ class SweepView:
             found = answer_of(self.members, wish)
         except ConfigError as error:
             trouble, found = str(error), answer_of(self.members)
-        view = answer_view(found, unsound_of(self.members), figures)
+        view = answer_view(found, invalid_runs_of(self.members), figures)
         return None if view is None else {**view, "trouble": trouble}
 
     @cached_property

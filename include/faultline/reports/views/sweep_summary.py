@@ -12,7 +12,7 @@ from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import P50, Effect, EffectVerdict
 from faultline.comparison.recommendation import Recommendation
 from faultline.comparison.statistics.estimate import LEAST, EffectEstimate, Interval
-from faultline.comparison.sweep_summary import Placebo, SweepSummary, Unsound
+from faultline.comparison.sweep_summary import InvalidRuns, Placebo, SweepSummary
 from faultline.records.catalogue import BY_KEY, CPU_TOTAL, MACRO, metrics_in
 from faultline.records.columns import Sheet
 from faultline.records.format import signed
@@ -374,20 +374,20 @@ def _ends(change: Interval, text: Callable[[float], str]) -> str:
     return f" ({text(change.low)} … {text(change.high)})" if low else f" (at most {text(change.high)})"
 
 
-def unsound_text(unsound: Unsound) -> str:
-    """What the unsound runs would add, in one line."""
-    codes = ", ".join(f"{number} {code}" for code, number in sorted(unsound.codes.items(), key=lambda one: -one[1]))
-    runs = counted(unsound.runs, "unsound run")
-    head = f"{runs} ({codes}) {'does' if unsound.runs == 1 else 'do'} not count"
-    if not unsound.usable:
+def invalid_text(invalid: InvalidRuns) -> str:
+    """What the invalid runs would add, in one line."""
+    codes = ", ".join(f"{number} {code}" for code, number in sorted(invalid.codes.items(), key=lambda one: -one[1]))
+    runs = counted(invalid.runs, "invalid run")
+    head = f"{runs} ({codes}) {'does' if invalid.runs == 1 else 'do'} not count"
+    if not invalid.usable:
         head = f"No run is usable, so nothing is claimed: {runs} ({codes})"
-    steps = by_step(unsound.effects)
+    steps = by_step(invalid.effects)
     if not steps:
-        return f"{head}; {'it compares' if unsound.runs == 1 else 'they compare'} nothing."
+        return f"{head}; {'it compares' if invalid.runs == 1 else 'they compare'} nothing."
     if len(steps) == 1:
-        shown = traded(unsound.effects) or list(unsound.effects)
-        whose = "Their figures" if not unsound.usable else "With it" if unsound.runs == 1 else "With them"
+        shown = traded(invalid.effects) or list(invalid.effects)
+        whose = "Their figures" if not invalid.usable else "With it" if invalid.runs == 1 else "With them"
         return f"{head}. {whose}: {uncapital(trade_text(shown))}."
-    decided = sum(effect.verdict is not EffectVerdict.OPEN for effect in unsound.effects)
-    whose = "With it" if unsound.runs == 1 else "With them"
-    return f"{head}. {whose}, {decided} of {len(unsound.effects)} effects would be decided."
+    decided = sum(effect.verdict is not EffectVerdict.OPEN for effect in invalid.effects)
+    whose = "With it" if invalid.runs == 1 else "With them"
+    return f"{head}. {whose}, {decided} of {len(invalid.effects)} effects would be decided."

@@ -1,4 +1,4 @@
-"""A synthetic attempt, judged end to end: a kill, a control, and what makes records unsound."""
+"""A synthetic attempt, judged end to end: a kill, a control, and what makes records invalid."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_what_is_wrong_with_the_evidence_is_a_reason(
     directory = Synthetic(Scenario(**scenario)).write(tmp_path)
     spoil(directory)
     record = judge(directory)
-    assert record.status == "unsound"
+    assert record.status == "invalid"
     assert record.reasons == [reason] if alone else reason in record.reasons
     assert (record.metrics.recovery.reload_s is None) is (spoil not in (_late_generator, _no_latency_before)), "a gap"
 
@@ -213,7 +213,7 @@ def test_what_nobody_watched_to_its_end_or_saw_take_effect_is_never_a_recovery(
         edit_event(killed / name, "settled", outcome=value)
     else:
         _drop(killed / name, key, value)
-    record = checked(killed, "unsound", f"{code}:")
+    record = checked(killed, "invalid", f"{code}:")
     assert is_unknown(record.metrics.recovery) and len(record.metrics.recoveries) == 1
     assert [event.name for event in record.timeline] == ["gate", "measured_from", "measured_until"]
 
@@ -254,7 +254,7 @@ def test_a_fault_that_changed_nothing_among_others_spoils_the_record_and_not_the
     directory = made.write(tmp_path)
     (directory / "spark-logs" / "driver-0.log").unlink()
     # without a lost task the worker was idle
-    record = checked(directory, "unsound", "no-effect: fault 2 changed nothing (no task was lost)")
+    record = checked(directory, "invalid", "no-effect: fault 2 changed nothing (no task was lost)")
     assert record.metrics.recoveries[0].reload_s == pytest.approx(made.truth["reload_s"])
     assert is_unknown(record.metrics.recoveries[1])
 
@@ -343,7 +343,7 @@ def test_the_last_word_of_a_generator_counts(killed: Path) -> None:
     edit_lines(path, lambda lines: [*lines[:-1], early(lines), lines[-1]])
     checked(killed)
     edit_lines(path, lambda lines: [*lines, early(lines)])
-    checked(killed, "unsound", "schedule-lag:", "drain-incomplete:")
+    checked(killed, "invalid", "schedule-lag:", "drain-incomplete:")
 
 
 def test_what_was_not_processed_is_not_lost(killed: Path) -> None:
@@ -453,7 +453,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.parametrize(
-    ("status", "kept"), [("valid", True), ("unsound", True), ("cancelled", True), ("failed", False)]
+    ("status", "kept"), [("valid", True), ("invalid", True), ("cancelled", True), ("failed", False)]
 )
 def test_only_a_failed_record_gives_way(attempt: Attempt, settings: Settings, status: str, kept: bool) -> None:
     config = Scenario().configuration.model_dump()
@@ -483,7 +483,7 @@ def test_a_damaged_record_is_named(attempt: Attempt, settings: Settings) -> None
 @pytest.mark.parametrize(
     ("status", "reasons", "error"),
     [
-        ("unsound", ["not-steady: lag", "drain: 3"], InvalidMeasurement("not-steady: lag; drain: 3")),
+        ("invalid", ["not-steady: lag", "drain: 3"], InvalidMeasurement("not-steady: lag; drain: 3")),
         ("failed", ["ConfigError: rate: too high"], ConfigError("ConfigError: rate: too high")),
         ("failed", ["the ConfigError of another"], InfrastructureError("the ConfigError of another")),
         ("cancelled", [], InfrastructureError("cancelled")),
