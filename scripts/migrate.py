@@ -32,7 +32,8 @@ from faultline.experiment.attempt_plan import AttemptPlan, Ordered, Places, Plan
 from faultline.experiment.config import parse_configuration
 from faultline.records.bundle import SUFFIX, Member, read_bundle, sha256, write_bundle
 from faultline.records.judge.rejudge import SUPERSEDED
-from faultline.records.record import Record, content_problem
+from faultline.records.record import Record
+from faultline.records.record_problems import content_problem
 from faultline.records.renames import RENAMED_SCHEMA
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, FaultlineError

@@ -21,7 +21,8 @@ from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from faultline.records.record import Record, content_problem, place_problem
+from faultline.records.record import Record
+from faultline.records.record_problems import content_problem, place_problem
 from faultline.system.errors import ConfigError
 
 SUFFIX = ".tar.xz"

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from faultline.experiment.attempt import open_attempts
 from faultline.records.bundle import SUFFIX, read_bundle
-from faultline.records.record import Record, content_problem
+from faultline.records.record import Record
+from faultline.records.record_problems import content_problem
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
 from faultline.system.text import nearest

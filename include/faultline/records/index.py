@@ -24,7 +24,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from faultline.records.index_entry import IndexEntry, content_of
-from faultline.records.record import SCHEMA_PATH, Record, content_problem, place_problem
+from faultline.records.record import SCHEMA_PATH, Record
+from faultline.records.record_problems import content_problem, place_problem
 
 # Another process may be writing what it has just parsed. Seconds.
 TIMEOUT_S = 20.0

@@ -12,12 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from faultline.experiment.cell import SweepId
 from faultline.records.environment import Part, RecordEnvironment
 from faultline.records.renames import RENAMED_SCHEMA, renamed_record
-from faultline.system.errors import MIGRATE
 
 SCHEMA: Final = 3
 SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-3.schema.json"
@@ -377,24 +376,6 @@ class Record(Part):
     def as_json(self) -> str:
         """The stored text, with a newline at its end."""
         return json.dumps(self.as_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def content_problem(error: ValidationError, remedy: str = "") -> str:
-    """The first thing that is wrong with what should be a record: its key (`file`: the whole), why, and `remedy`."""
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"]) or "file"
-    if key.endswith("schema") and first["input"] == 1:
-        return f"{key}: got 1; expected {SCHEMA}; fix: {MIGRATE}"
-    return "; ".join(part for part in (f"{key}: {first['msg']}", remedy) if part)
-
-
-def place_problem(record: Record, folder: str, stem: str) -> str | None:
-    """What is wrong with where a record lies: in the folder of its configuration, named after its attempt."""
-    if record.attempt != stem:
-        return f"attempt: {record.attempt!r} is not the name of its file"
-    if record.config_id != folder:
-        return f"config_id: {record.config_id!r} is not the name of its folder"
-    return None
 
 
 @cache

@@ -18,7 +18,8 @@ from jsonschema.exceptions import best_match
 from pydantic import ValidationError
 
 from faultline.experiment.cell import Cell
-from faultline.records.record import Record, Status, committed_schema, content_problem, place_problem
+from faultline.records.record import Record, Status, committed_schema
+from faultline.records.record_problems import content_problem, place_problem
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import make_folder, sync_folder
 

@@ -168,7 +168,7 @@ def test_what_is_replaced_is_kept_beside(old: Record, results: Path, capsys: pyt
     assert "> 34.0" in shown and "1 records changed" in shown
     now = Record.model_validate_json(Store(results).path(old).read_text())
     assert now.schema_ == SCHEMA and now.metrics.recovery.recovered
-    moved = results / SUPERSEDED / old.config_id / f"{old.attempt}.schema-2.json"
+    moved = results / SUPERSEDED / old.config_id / f"{old.attempt}.schema-{SCHEMA}.json"
     assert moved.read_text() == old.as_json()
     # A second time changes nothing.
     (row,) = judge_sweep("s1", (), write=True).rows()

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from faultline.experiment.attempt import Attempt
 from faultline.records.judge.judge import judge, judged
-from faultline.records.record import Record, content_problem
+from faultline.records.record import Record
+from faultline.records.record_problems import content_problem
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import sync_files

@@ -1,0 +1,32 @@
+"""Messages about files that hold no readable record."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from faultline.records.record import SCHEMA, Record
+from faultline.system.errors import MIGRATE
+
+
+def content_problem(error: ValidationError, remedy: str = "") -> str:
+    """Return the first error of an invalid record: its key, the cause and `remedy`.
+
+    The key is `file` if the whole content is wrong.
+    """
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"]) or "file"
+    if key.endswith("schema") and first["input"] == 1:
+        return f"{key}: got 1; expected {SCHEMA}; fix: {MIGRATE}"
+    return "; ".join(part for part in (f"{key}: {first['msg']}", remedy) if part)
+
+
+def place_problem(record: Record, folder: str, stem: str) -> str | None:
+    """Return why a record is in the wrong place, or None.
+
+    `folder` must be the id of its configuration and `stem` its attempt.
+    """
+    if record.attempt != stem:
+        return f"attempt: {record.attempt!r} is not the name of its file"
+    if record.config_id != folder:
+        return f"config_id: {record.config_id!r} is not the name of its folder"
+    return None
