@@ -21,14 +21,14 @@ from faultline.orchestration import matrix_dag
 from faultline.orchestration.nightly import alerts, dag_factory, nightly_plan
 from faultline.orchestration.nightly.alerts import send
 from faultline.orchestration.nightly.dag_factory import nightly_dags
-from faultline.reports.notes import Alert
+from faultline.reports.notes import AlertContent
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
 from tests.support.receivers import mailbox, webhook
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import put
 
-ALERT = Alert(
+ALERT = AlertContent(
     "worse", "night_weekly", "2026-11-21T02:00:00+00:00", "Night 2026-11-21: 1 figure worse", ("CPU +11 % <b>",),
     "http://127.0.0.1/x", ({"name": "a", "change": [0.11, 0.06, 0.17]},),
 )  # fmt: skip
@@ -55,7 +55,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["worse", "better", "broken"])
 def test_an_alert_of_each_kind_arrives_by_web_and_by_mail(kind: str) -> None:
-    alert = Alert(kind, *list(vars(ALERT).values())[1:])
+    alert = AlertContent(kind, *list(vars(ALERT).values())[1:])
     with webhook() as (address, posted), mailbox() as (server, mails):
         plans = parse_alerts([
             {"when": [kind], "webhook": address},
@@ -80,7 +80,7 @@ def test_an_alert_of_each_kind_arrives_by_web_and_by_mail(kind: str) -> None:
 
 def test_texts_of_records_wake_nobody_and_begin_no_header() -> None:
     evil = "worse <!channel> & <b>it</b>\nBcc: x@example.org\r\n\r\n{{ 7 * 7 }}"
-    alert = Alert("worse", "d", "n", evil, (evil,), "http://127.0.0.1/x")
+    alert = AlertContent("worse", "d", "n", evil, (evil,), "http://127.0.0.1/x")
     with webhook() as (address, posted), mailbox() as (server, mails):
         mail_to = {"to": "t@example.org", "from": "f@example.org", "server": server, "tls": False}
         send(alert, parse_alerts([{"when": ["worse"], "slack": address}, {"when": ["worse"], "mail": mail_to}]))

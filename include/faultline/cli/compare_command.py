@@ -118,8 +118,8 @@ def advise(
     configurations that recover. See docs/explanation/comparing.md.
     """
     from faultline.comparison.sweep_summary import answer_named, objective_of
-    from faultline.reports.console import answer_json, print_advice
-    from faultline.reports.views.sweep_summary import miss_text
+    from faultline.reports.console import print_recommendation, summary_json
+    from faultline.reports.views.sweep_summary import unmet_limits_text
     from faultline.system.settings import load_settings
 
     limits = {
@@ -133,8 +133,8 @@ def advise(
     if answer.advice is None:
         raise ConfigError(f"{sweep}: {answer.why}")
     if answer.advice.best is None:
-        raise ConfigError(f"{sweep}: {miss_text(answer.advice)}")
+        raise ConfigError(f"{sweep}: {unmet_limits_text(answer.advice)}")
     if as_json:
-        print(json.dumps(answer_json(answer), indent=2))
+        print(json.dumps(summary_json(answer), indent=2))
     else:
-        print_advice(answer)
+        print_recommendation(answer)

@@ -10,7 +10,7 @@ from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, QUERY, JobF
 from faultline.experiment.workloads.user_program import ProgramParameters
 from faultline.records.format import milliseconds
 from faultline.records.record import Record
-from faultline.reports.views.faults import not_measured
+from faultline.reports.views.faults import missing_figures
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
 from faultline.system.text import Say, counted
@@ -89,7 +89,7 @@ def _target(job: JobFile) -> str:
 
 def words_of(record: Record) -> list[str]:
     """What was measured of a job and what was not, a line for each."""
-    metrics, lacking = record.metrics, dict(not_measured(record))
+    metrics, lacking = record.metrics, dict(missing_figures(record))
     if not record.sound:
         return [f"{record.status}: {'; '.join(record.reasons)}"]
     why = f" ({'; '.join(record.reasons)})" if record.reasons else ""

@@ -18,7 +18,7 @@ from faultline.records.catalogue import BY_KEY, MACRO
 from faultline.records.columns import Sheet
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.reports.markdown.tables import MarkdownColumn, N, column_of
+from faultline.reports.markdown.tables import COUNT_COLUMN, MarkdownColumn, markdown_column
 from faultline.system.process_tags import WORKERS
 from faultline.system.text import Say, natural
 
@@ -69,12 +69,12 @@ def _columns(*, broken: bool, own_pace: bool) -> list[MarkdownColumn]:
         _median("events/s/core", "rps_per_core"),
         *([MarkdownColumn("with driver", _with_driver)] if own_pace else []),
         *([_median("recovery s", MACRO, digits=1)] if broken else []),
-        *([] if own_pace else [*(column_of(BY_KEY[key], Sheet.AUDIT) for key in ("audit.lost", "audit.wrong"))]),
+        *([] if own_pace else [*(markdown_column(BY_KEY[key], Sheet.AUDIT) for key in ("audit.lost", "audit.wrong"))]),
         _median("p50 ms", "latency_ms.p50"),
         _median("p99 ms", "latency_ms.p99"),
         _median("state MB", "state_bytes.checkpoint", scale=1e-6, digits=1),
         _median("GC s", "gc_s", digits=1),
-        N,
+        COUNT_COLUMN,
     ]
 
 

@@ -17,7 +17,7 @@ from faultline.system.text import counted, say, suggest
 
 if TYPE_CHECKING:
     from faultline.experiment.nightly_file import NightlyFile
-    from faultline.reports.notes import Alert
+    from faultline.reports.notes import AlertContent
 
 MADE_UP = "this is no night's outcome, its figures are made up; it shows that alerts arrive, and how they look"
 
@@ -53,7 +53,7 @@ def test_alert(
     """Send a test alert to all recipients of a nightly file."""
     from faultline.experiment.alert_plan import KINDS
     from faultline.orchestration.nightly.alerts import TEST, send
-    from faultline.reports.notes import Alert, results_link
+    from faultline.reports.notes import AlertContent, results_link
     from faultline.system.settings import load_settings
 
     if kind not in (TEST, *KINDS):
@@ -65,7 +65,7 @@ def test_alert(
         raise ConfigError(f"alerts: {night.dag_id} tells nobody; write alerts into {night.path or 'nightly.yaml'}")
     settings, now = load_settings(), datetime.now(UTC).isoformat(timespec="seconds")
     link = results_link(settings.endpoints.airflow, None)
-    alert = Alert(kind, night.dag_id, now, f"Try-out of {night.dag_id}: {kind}", (MADE_UP,), link)
+    alert = AlertContent(kind, night.dag_id, now, f"Try-out of {night.dag_id}: {kind}", (MADE_UP,), link)
     if kind in KINDS and (told := _made_up(night, kind, now, link)) is not None:
         alert = replace(told, kind=kind, title=f"Try-out: {told.title}", lines=(MADE_UP, *told.lines))
     sent = send(alert, night.alerts)
@@ -75,13 +75,13 @@ def test_alert(
         say(line)
 
 
-def _made_up(night: NightlyFile, kind: str, now: str, link: str) -> Alert | None:
+def _made_up(night: NightlyFile, kind: str, now: str, link: str) -> AlertContent | None:
     """What would be told of a night of this file that came out so."""
     from faultline.comparison.regression_gate.nightly_pairs import sample_verdict
     from faultline.lifecycle.progress import describe
     from faultline.orchestration.nightly.dag_factory import form_problem, nightly_params
     from faultline.orchestration.nightly.nightly_plan import planned_nightly_run, primary_of
-    from faultline.reports.notes import alert_of
+    from faultline.reports.notes import nightly_alert
 
     params = nightly_params()
     if problem := form_problem(params, night):
@@ -92,7 +92,7 @@ def _made_up(night: NightlyFile, kind: str, now: str, link: str) -> Alert | None
     verdict = sample_verdict(kind, now, {one.config_id: describe(one) for one in configs}, figure)
     broken = kind == "broken"
     missing = len(cells) if broken else 0
-    return alert_of(night.dag_id, now, link, verdict, planned=len(cells), missing=missing, valid=int(not broken))
+    return nightly_alert(night.dag_id, now, link, verdict, planned=len(cells), missing=missing, valid=int(not broken))
 
 
 def explained(night: NightlyFile) -> list[str]:

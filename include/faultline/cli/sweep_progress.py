@@ -25,7 +25,7 @@ from faultline.records.record import JUDGED, Record
 from faultline.records.store import Store
 from faultline.records.sweep_plan import BASELINE
 from faultline.reports.views.experiment_report import recovery_lines
-from faultline.reports.views.faults import ended_early
+from faultline.reports.views.faults import early_end_lines
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.journal import JournalCache
 from faultline.system.settings import Settings
@@ -198,7 +198,7 @@ class SweepProgress:
         if record is None:
             return "broke off without a record; tried again", []
         told = f"{record.status} ({record.reasons[0]})" if record.reasons else record.status
-        judged = [*recovery_lines(record), *ended_early(record)] if record.status in JUDGED else []
+        judged = [*recovery_lines(record), *early_end_lines(record)] if record.status in JUDGED else []
         judged = [f"measured: {text}" for text in judged]
         if record.sound:
             self._settled.add(cell)

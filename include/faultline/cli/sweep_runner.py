@@ -28,7 +28,7 @@ from faultline.orchestration.connections import look_ahead, require_targets
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.records.sweep_plan import SweepPlan, SweepPlans
-from faultline.reports.notes import STOPPED
+from faultline.reports.notes import STOPPED_PREFIX
 from faultline.reports.pages import UI_PAGE
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings, load_settings
@@ -121,7 +121,7 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
     api.set_note(
         plan.matrix,
         plan.run_id,
-        f"{STOPPED} by hand after {done} of {counted(total, 'experiment')}; the same form goes on from there.",
+        f"{STOPPED_PREFIX} by hand after {done} of {counted(total, 'experiment')}; the same form goes on from there.",
     )
     say(f"{plan.sweep_id}: stopped after {done} of {counted(total, 'experiment')}; the one in work ends as cancelled")
     wait_until(
@@ -238,23 +238,23 @@ def print_outcome(records: list[Record]) -> None:
     """The answer, and the table that it rests on."""
     from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
     from faultline.records.index_entry import IndexEntry
-    from faultline.reports.console import print_answer
+    from faultline.reports.console import print_summary
     from faultline.reports.terminal import print_table
 
     entries = [IndexEntry.of(record) for record in records]
-    print_answer(answer_of(entries), invalid_runs_of(entries))
+    print_summary(answer_of(entries), invalid_runs_of(entries))
     print_table(records)
 
 
 def say_times(settings: Settings, records: Sequence[Record], since: datetime, say: Say) -> None:
     """Where the time of each experiment went that was measured `since`."""
-    from faultline.reports.views.runs import name_of
+    from faultline.reports.views.runs import run_name
 
     for record in records:
         split = split_of(Attempt(settings.attempts / record.attempt))
         if split and record.attempt > f"{since:%Y%m%dT%H%M%SZ}":
             parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in split.items())
-            say(f"{name_of(record)}: took {sum(split.values()):.0f} s ({parts})")
+            say(f"{run_name(record)}: took {sum(split.values()):.0f} s ({parts})")
 
 
 def await_dags(api: AirflowApi, *dag_ids: str, unpaused: bool = True) -> None:

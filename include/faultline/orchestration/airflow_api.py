@@ -14,7 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop
 from faultline.installation.airflow import USER, password
 from faultline.installation.server_proof import PREFIX as PROOF
 from faultline.installation.server_proof import new_challenge, require_own_listener, require_proof
-from faultline.reports.notes import MAX_NOTE, STOPPED
+from faultline.reports.notes import MAX_NOTE, STOPPED_PREFIX
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.secrets import read_secrets
 from faultline.system.settings import Settings
@@ -174,8 +174,8 @@ def note_stopped(settings: Settings, dag_id: str, run_id: str) -> None:
     """Says in the note of a sweep that somebody stopped it, unless that stands there already."""
     try:
         api = AirflowApi(settings)
-        if not str(api.run(dag_id, run_id).get("note") or "").startswith(STOPPED):
-            api.set_note(dag_id, run_id, f"{STOPPED} by hand; the same form goes on from there.")
+        if not str(api.run(dag_id, run_id).get("note") or "").startswith(STOPPED_PREFIX):
+            api.set_note(dag_id, run_id, f"{STOPPED_PREFIX} by hand; the same form goes on from there.")
     except (FaultlineError, OSError, ValueError, KeyError) as error:
         print(f"no note for the run {run_id} of {dag_id}: {error}")
 

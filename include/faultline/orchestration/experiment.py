@@ -74,10 +74,10 @@ def experiment_dag() -> DAG:
 
 def tell(record: Record) -> None:
     """Puts the headline of a record into the note of its run, and where to look at it into the log."""
-    from faultline.reports.notes import experiment_page, headline
+    from faultline.reports.notes import experiment_note, experiment_path
 
-    print(f"results: {load_settings().endpoints.airflow}{experiment_page(record)}")
-    say_in_note(headline(record))
+    print(f"results: {load_settings().endpoints.airflow}{experiment_path(record)}")
+    say_in_note(experiment_note(record))
 
 
 def say_in_note(note: str) -> None:
@@ -95,13 +95,13 @@ def prepare() -> str:
     from faultline.lifecycle import steps
     from faultline.orchestration.hooks import AirflowHooks
     from faultline.orchestration.planning import order_of_run
-    from faultline.reports.notes import refused_headline
+    from faultline.reports.notes import experiment_refusal_note
 
     context, settings = get_current_context(), load_settings()
     try:
         order = order_of_run(dict(context["params"]), context["run_id"])
     except ConfigError as error:
-        say_in_note(refused_headline(error))
+        say_in_note(experiment_refusal_note(error))
         raise refusal(error) from None
     try:
         return steps.prepare(order, AirflowHooks(settings, context), settings).attempt.id

@@ -169,9 +169,9 @@ def refused(error: ConfigError) -> Any:
     """What a task that plans raises; the run's note says the same, since nobody looks for it in a log."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.reports.notes import refusal_headline
+    from faultline.reports.notes import sweep_refusal_note
 
-    say_planned(refusal_headline(error))
+    say_planned(sweep_refusal_note(error))
     return AirflowFailException(str(error))
 
 

@@ -78,7 +78,7 @@ class SweepRun:
         Raises ConfigError naming what is wrong.
         """
         from faultline.lifecycle.environment import installed_build
-        from faultline.reports.notes import plan_headline
+        from faultline.reports.notes import plan_note
 
         # Runs of an earlier version may have it; only their cells read it.
         given = {key: value for key, value in given.items() if key != OLD_KEEP_INVALID}
@@ -94,7 +94,7 @@ class SweepRun:
         cells, question = self._cells(matrix, params, series)
         planned = self.begin(cells, series=series, build=build, params=params, question=question)
         # What was taken, since a field of the form may have made another number of what was typed.
-        return planned, plan_headline(matrix, params, len(cells), len(planned))
+        return planned, plan_note(matrix, params, len(cells), len(planned))
 
     def _cells(
         self, matrix: Matrix, params: Mapping[str, Any], series: str
@@ -111,7 +111,7 @@ class SweepRun:
     def _resume(self, given: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
         """The missing cells of another sweep, in its series. Raises ConfigError where they do not fit."""
         from faultline.lifecycle.environment import installed_build
-        from faultline.reports.notes import resumed_headline
+        from faultline.reports.notes import resumed_plan_note
 
         name = given["resume"]
         filled = [key for key, value in given.items() if value not in (None, "") and key in Configuration.model_fields]
@@ -128,7 +128,7 @@ class SweepRun:
             raise ConfigError(refusal)
         how = {**given, "only_missing": True, "axes": plan.axes}
         planned = self.begin(cells, series=plan.series, build=build, params=how, question=plan.decide, since=plan.since)
-        return planned, resumed_headline(name, len(cells), len(planned))
+        return planned, resumed_plan_note(name, len(cells), len(planned))
 
     def begin(
         self,
@@ -238,7 +238,7 @@ def sweep_outcome(settings: Settings, run_id: str) -> str | None:
     from faultline.comparison.coverage import gap_of
     from faultline.comparison.decisions import decisions_of, settled_in, tally
     from faultline.records.index import Index
-    from faultline.reports.notes import sweep_headline
+    from faultline.reports.notes import sweep_note
     from faultline.reports.views.allocation import decision_lines
 
     # So that the first look at the results need not parse what the sweep has added.
@@ -253,4 +253,4 @@ def sweep_outcome(settings: Settings, run_id: str) -> str | None:
     for line in decision_lines(plan, entries, decisions):
         print(line)
     missing = len(gap_of(plan, entries, settled_in(plan, entries)).missing)
-    return sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, tally(decisions))
+    return sweep_note(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, tally(decisions))

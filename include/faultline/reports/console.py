@@ -21,17 +21,17 @@ from faultline.comparison.sweep_summary import InvalidRuns, SweepSummary
 from faultline.records.format import NONE, WIDTH
 from faultline.reports.views.allocation import allocation_json
 from faultline.reports.views.sweep_summary import (
-    NOISE,
-    SHORT,
-    advice_text,
-    answer_lines,
-    capital,
-    front_heads,
+    SHORT_NAMES,
+    SINGLE_RUNS_TEXT,
+    capitalize_first,
+    front_headings,
     front_rows,
     invalid_text,
     n_text,
     placebo_text,
+    recommendation_lines,
     size_text,
+    summary_lines,
     verdict_text,
 )
 from faultline.system.text import finite
@@ -39,40 +39,42 @@ from faultline.system.text import finite
 _STYLES = {EffectVerdict.DIFFERS: "bold", EffectVerdict.SAME: "", EffectVerdict.OPEN: "dim"}
 
 
-def print_answer(answer: SweepSummary | None, invalid: InvalidRuns | None) -> None:
+def print_summary(summary: SweepSummary | None, invalid: InvalidRuns | None) -> None:
     """The answer on standard output, above what it rests on. `invalid`: what invalid runs would add."""
     console = _console()
     console.print(Text("Answer", style="bold underline"))
-    lines = answer_lines(answer) if answer else [] if invalid else ["No record has figures, so there is no answer yet."]
+    lines = (
+        summary_lines(summary) if summary else [] if invalid else ["No record has figures, so there is no answer yet."]
+    )
     for line in [*lines, *([invalid_text(invalid)] if invalid else [])]:
         console.print(Padding(Text(line), (0, 0, 0, 4 if line.startswith("·") else 2)))
 
 
-def print_advice(answer: SweepSummary) -> None:
+def print_recommendation(summary: SweepSummary) -> None:
     """The advice, and the front below it."""
     console = _console()
-    for line in [NOISE] if answer.single else []:
+    for line in [SINGLE_RUNS_TEXT] if summary.single else []:
         console.print(Text(line, style="yellow"))
-    for number, line in enumerate(advice_text(answer)):
+    for number, line in enumerate(recommendation_lines(summary)):
         console.print(Text(line, style="" if number else "bold"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("Configuration", overflow="fold")
-    for heading in front_heads(answer):
+    for heading in front_headings(summary):
         table.add_column(heading, justify="right")
     table.add_column("n", justify="right")
     table.add_column("No other beats it in all", overflow="fold")
-    for name, figures, where, n in front_rows(answer):
+    for name, figures, where, n in front_rows(summary):
         table.add_row(*map(Text, (name, *figures, str(n), where)))
     console.print(table)
-    if answer.recoveries:
-        console.print(Text(placebo_text(answer.placebo), style="dim"))
+    if summary.recoveries:
+        console.print(Text(placebo_text(summary.placebo), style="dim"))
 
 
 def print_effects(effects: Sequence[Effect]) -> None:
     """The effects along an axis as a table on standard output."""
     console = _console()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(capital(effects[0].axis.name), overflow="fold")
+    table.add_column(capitalize_first(effects[0].axis.name), overflow="fold")
     for heading in ("Figure", "Change (95 %)"):
         table.add_column(heading, no_wrap=True)
     table.add_column("p", justify="right", no_wrap=True)
@@ -85,7 +87,7 @@ def print_effects(effects: Sequence[Effect]) -> None:
 
 def _cells(effect: Effect) -> Iterator[str]:
     yield f"{effect.after} instead of {effect.before}"
-    yield SHORT[effect.metric.key]
+    yield SHORT_NAMES[effect.metric.key]
     yield size_text(effect)
     yield f"{effect.p:.2g}" if effect.found.freedom else NONE
     yield n_text(effect.found).removeprefix("n = ")
@@ -115,9 +117,9 @@ def effects_json(effects: Sequence[Effect]) -> list[dict[str, Any]]:
     ]
 
 
-def answer_json(answer: SweepSummary) -> dict[str, Any]:
+def summary_json(summary: SweepSummary) -> dict[str, Any]:
     """The advice, the front and the effects for programs."""
-    advice = answer.advice
+    advice = summary.advice
     return {
         "told": bool(advice and advice.told),
         "choose": None if advice is None or advice.best is None else _json_candidate(advice.best, advice),
@@ -127,27 +129,27 @@ def answer_json(answer: SweepSummary) -> dict[str, Any]:
         if advice is None or advice.second is None
         else {**_json_candidate(advice.second[0], advice), "share": advice.second[1]},
         "experiments_to_tell": None if advice is None else advice.experiments,
-        "repetitions": {"fewest": answer.fewest, "most": answer.most},
-        "why": answer.why or None,
-        "text": advice_text(answer),
+        "repetitions": {"fewest": summary.fewest, "most": summary.most},
+        "why": summary.why or None,
+        "text": recommendation_lines(summary),
         "front": [
             {
                 "configuration": place.candidate.name,
                 "config_ids": place.candidate.config_ids,
-                **{key: finite(value) for key, value in zip(answer.front.keys, place.figures, strict=True)},
+                **{key: finite(value) for key, value in zip(summary.front.keys, place.figures, strict=True)},
                 "beaten_by": place.beaten_by,
                 "sure": place.sure,
                 "certain": place.certain,
             }
-            for place in answer.front.places
+            for place in summary.front.places
         ],
-        "effects": effects_json(answer.effects),
-        "scatter": allocation_json(answer.allocation),
+        "effects": effects_json(summary.effects),
+        "scatter": allocation_json(summary.allocation),
         "placebo": None
-        if answer.placebo is None
+        if summary.placebo is None
         else {
-            **{name: finite(value) for name, value in asdict(answer.placebo).items()},
-            "relied_on": answer.placebo.relied_on,
+            **{name: finite(value) for name, value in asdict(summary.placebo).items()},
+            "relied_on": summary.placebo.relied_on,
         },
     }
 

@@ -26,8 +26,8 @@ from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
 # What plotly fills in itself, and the only marks in it.
-_FILLED = ("hovertemplate", "texttemplate")
-_FOREIGN = re.compile(r"<(?!br>|/?extra>)")
+_TEMPLATE_KEYS = ("hovertemplate", "texttemplate")
+_FOREIGN_MARKUP = re.compile(r"<(?!br>|/?extra>)")
 
 
 @cache
@@ -39,7 +39,7 @@ def environment() -> jinja2.Environment:
 
 
 @cache
-def own_text(name: str) -> str:
+def template_text(name: str) -> str:
     """A style sheet or script of the project's own."""
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
@@ -49,29 +49,32 @@ def figures_json(figures: Mapping[str, go.Figure]) -> Markup:
 
     Without plotly's template, which the page's own theme replaces.
     """
-    return Markup(_as_json({name: _stripped(figure) for name, figure in figures.items()}))
+    return Markup(_as_json({name: _without_template(figure) for name, figure in figures.items()}))
 
 
-def _stripped(figure: go.Figure) -> dict[str, Any]:
+def _without_template(figure: go.Figure) -> dict[str, Any]:
     """Traces and layout without plotly's template, which the page's own theme replaces."""
     content: dict[str, Any] = figure.to_plotly_json()
     content["layout"].pop("template", None)
-    return {name: _plain(value) for name, value in content.items()}
+    return {name: _escaped_copy(value) for name, value in content.items()}
 
 
-def _plain(content: Any) -> Any:
+def _escaped_copy(content: Any) -> Any:
     """A copy in which plotly reads each text as it is written, but for templates."""
     if isinstance(content, str):
         return escape(content, quote=False).replace("\n", "<br>")
     if isinstance(content, Mapping):
-        return {name: _template(value) if name in _FILLED else _plain(value) for name, value in content.items()}
+        return {
+            name: _escaped_template(value) if name in _TEMPLATE_KEYS else _escaped_copy(value)
+            for name, value in content.items()
+        }
     if isinstance(content, list | tuple):
-        return [_plain(value) for value in content]
+        return [_escaped_copy(value) for value in content]
     return content
 
 
-def _template(text: Any) -> Any:
-    return _FOREIGN.sub("&lt;", text) if isinstance(text, str) else _plain(text)
+def _escaped_template(text: Any) -> Any:
+    return _FOREIGN_MARKUP.sub("&lt;", text) if isinstance(text, str) else _escaped_copy(text)
 
 
 def _as_json(content: Any) -> str:
@@ -80,16 +83,16 @@ def _as_json(content: Any) -> str:
         text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     except ValueError:
         # What is not finite has no place in a figure, and must not cost the page.
-        text = json.dumps(_finite(content), allow_nan=False, separators=(",", ":"))
+        text = json.dumps(_finite_copy(content), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("'", "\\u0027")
 
 
-def _finite(content: Any) -> Any:
+def _finite_copy(content: Any) -> Any:
     """A copy of `content`, however deep, with None in place of each number that is not finite."""
     if isinstance(content, Mapping):
-        return {name: _finite(value) for name, value in content.items()}
+        return {name: _finite_copy(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
+        return [_finite_copy(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
@@ -98,7 +101,7 @@ def _finite(content: Any) -> Any:
 STYLE, SCRIPT = "text/css", "text/javascript"
 PLOTLY = "plotly.min.js"
 # Each of the project's own is made of these files, in order.
-_OWN = {
+_BUNDLES = {
     "style.css": (STYLE, ("report.css", "pages.css")),
     "pages.js": (SCRIPT, ("pages.js",)),
     "figures.js": (SCRIPT, ("report.js",)),
@@ -119,10 +122,10 @@ def asset(name: str) -> Asset | None:
     """The asset of that name, or None; a name is looked up, never made into a path."""
     if name == PLOTLY:
         return Asset(SCRIPT, path=Path(str(files("plotly") / "package_data" / PLOTLY)))
-    if name not in _OWN:
+    if name not in _BUNDLES:
         return None
-    media_type, parts = _OWN[name]
-    return Asset(media_type, "\n".join(own_text(part) for part in parts))
+    media_type, parts = _BUNDLES[name]
+    return Asset(media_type, "\n".join(template_text(part) for part in parts))
 
 
 @cache

@@ -16,7 +16,7 @@ from faultline.experiment.config import Configuration
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
 from faultline.records.record import JUDGED, Record
 from faultline.reports.pages import UI_PAGE
-from faultline.reports.views.runs import name_of
+from faultline.reports.views.runs import run_name
 from faultline.system.errors import ConfigError
 from faultline.system.text import counted
 
@@ -27,43 +27,54 @@ if TYPE_CHECKING:
 MAX_NOTE = 1000
 MAX_REASON = 240
 # How the note of a sweep begins that was stopped.
-STOPPED = "**Stopped**"
+STOPPED_PREFIX = "**Stopped**"
 # Parameters of a sweep that say nothing of what is measured.
-_HOW = frozenset({"axes", "preset", "only_missing", "max_measurements", "keep_invalid"})
+_CONTROL_PARAMETERS = frozenset({"axes", "preset", "only_missing", "max_measurements", "keep_invalid"})
 # Of a configuration what stands in its name, or follows from the rest.
-_TOLD = ("workload", "state_mb", "checkpoint_interval_s", "fault", "fault_action", "fault_at_s", "duration_s")
+_NAMED_PARAMETERS = (
+    "workload",
+    "state_mb",
+    "checkpoint_interval_s",
+    "fault",
+    "fault_action",
+    "fault_at_s",
+    "duration_s",
+)
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~!&])")
 
 
-def headline(record: Record) -> str:
+def experiment_note(record: Record) -> str:
     """What one experiment came to, with a link to its page."""
-    link = f"[Results]({experiment_page(record)})"
-    parts = [f"**{record.status}**", plain(f"{record.config.get('workload', 'experiment')}, {name_of(record)}")]
+    link = f"[Results]({experiment_path(record)})"
+    parts = [
+        f"**{record.status}**",
+        escape_markdown(f"{record.config.get('workload', 'experiment')}, {run_name(record)}"),
+    ]
     if record.status in JUDGED:
-        parts += _figures(record)
+        parts += _figure_parts(record)
     if record.reasons:
         reason = record.reasons[0]
-        parts.append(plain(reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"))
-    taken = _taken(record.config)
-    return fitting([*parts, plain(taken)] if taken else parts, link)
+        parts.append(escape_markdown(reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"))
+    changed = _changed_parameters(record.config)
+    return join_within_limit([*parts, escape_markdown(changed)] if changed else parts, link)
 
 
-def experiment_page(record: Record) -> str:
+def experiment_path(record: Record) -> str:
     """Path of the record's page in the Airflow UI."""
     return f"{UI_PAGE}/experiments/{quote(record.attempt, safe='')}"
 
 
-def refused_headline(error: ConfigError) -> str:
+def experiment_refusal_note(error: ConfigError) -> str:
     """Why an experiment was not begun."""
-    return f"**Refused.** {plain(str(error))}"
+    return f"**Refused.** {escape_markdown(str(error))}"
 
 
-def refusal_headline(error: ConfigError) -> str:
+def sweep_refusal_note(error: ConfigError) -> str:
     """Why a sweep was not even planned."""
-    return f"**Nothing was planned.** {plain(str(error))}"
+    return f"**Nothing was planned.** {escape_markdown(str(error))}"
 
 
-def plan_headline(matrix: Matrix, params: Mapping[str, Any], cells: int, missing: int) -> str:
+def plan_note(matrix: Matrix, params: Mapping[str, Any], cells: int, missing: int) -> str:
     """What a sweep sets out to measure: its axes, and what else was filled in, as it was taken.
 
     `cells`: of the whole sweep, of which `missing` are measured.
@@ -72,25 +83,26 @@ def plan_headline(matrix: Matrix, params: Mapping[str, Any], cells: int, missing
     filled = [
         f"{name} {axis_text([value])}"
         for name, value in params.items()
-        if value is not None and name not in matrix.axes and name not in _HOW
+        if value is not None and name not in matrix.axes and name not in _CONTROL_PARAMETERS
     ]
     parts = [
         f"**{missing} of {counted(cells, 'experiment')} to measure**",
-        plain(axes) if axes else "one configuration",
+        escape_markdown(axes) if axes else "one configuration",
     ]
-    parts += [plain(f"{params.get('preset') or 'default'}: {', '.join(filled)}")]
-    return fitting(parts, f"[Results]({UI_PAGE})")
+    parts += [escape_markdown(f"{params.get('preset') or 'default'}: {', '.join(filled)}")]
+    return join_within_limit(parts, f"[Results]({UI_PAGE})")
 
 
-def resumed_headline(sweep_id: str, cells: int, missing: int) -> str:
+def resumed_plan_note(sweep_id: str, cells: int, missing: int) -> str:
     """What a sweep sets out to measure that goes on with another one."""
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
-    return fitting(
-        [f"**{missing} of {counted(cells, 'experiment')} to measure**", f"goes on with {plain(sweep_id)}"], link
+    return join_within_limit(
+        [f"**{missing} of {counted(cells, 'experiment')} to measure**", f"goes on with {escape_markdown(sweep_id)}"],
+        link,
     )
 
 
-def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decided: str = "") -> str:
+def sweep_note(records: Sequence[Record], sweep_id: str, missing: int, decided: str = "") -> str:
     """What a sweep came to: how many of its records have which status, its answer, and the range of what is looked for
     first.
 
@@ -110,12 +122,12 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
     ]
     parts += [f"**{decided}**"] if decided else []
     valid = [record for record in records if record.sound]
-    parts += [plain(line) for line in _answer(records)]
+    parts += [escape_markdown(line) for line in _summary_lines(records)]
     parts += [
         f"{name} {text}"
         for name, text in (
-            ("latency p99", _range(valid, lambda record: record.metrics.latency_ms.p99, milliseconds, "ms")),
-            ("macro", _range(valid, lambda record: record.metrics.recovery.macro_s, seconds, "s")),
+            ("latency p99", _range_text(valid, lambda record: record.metrics.latency_ms.p99, milliseconds, "ms")),
+            ("macro", _range_text(valid, lambda record: record.metrics.recovery.macro_s, seconds, "s")),
         )
         if text
     ]
@@ -125,34 +137,34 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
     audited = [record.metrics.audit.lost for record in valid if record.metrics.audit.lost is not None]
     if audited:
         parts.append(f"{count(sum(audited))} tuples lost")
-    return fitting(parts, link)
+    return join_within_limit(parts, link)
 
 
-def _answer(records: Sequence[Record]) -> list[str]:
+def _summary_lines(records: Sequence[Record]) -> list[str]:
     """What the sweep tells; nothing where it asked nothing."""
     # Statistics take a second to import, and the note of an experiment needs none.
     from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
     from faultline.records.index_entry import IndexEntry
-    from faultline.reports.views.sweep_summary import invalid_text, short_answer
+    from faultline.reports.views.sweep_summary import invalid_text, short_summary
 
     entries = [IndexEntry.of(record) for record in records]
     answer, invalid = answer_of(entries), invalid_runs_of(entries)
-    lines = short_answer(answer) if answer and answer.tells else []
+    lines = short_summary(answer) if answer and answer.tells else []
     return [*lines, *([invalid_text(invalid)] if invalid and invalid.effects else [])]
 
 
-def _taken(config: Mapping[str, Any]) -> str:
+def _changed_parameters(config: Mapping[str, Any]) -> str:
     """What else was asked for than by default, as it was taken: a field of the form may have made another number of
     what was typed."""
     differing = {
         name: config[name]
         for name, field in Configuration.model_fields.items()
-        if name not in _TOLD and name in config and config[name] != field.default
+        if name not in _NAMED_PARAMETERS and name in config and config[name] != field.default
     }
     return ", ".join(f"{name} {axis_text([value])}" for name, value in differing.items())
 
 
-def _figures(record: Record) -> list[str]:
+def _figure_parts(record: Record) -> list[str]:
     metrics = record.metrics
     recovery, audit = metrics.recovery, metrics.audit
     latency = metrics.latency_ms
@@ -163,7 +175,7 @@ def _figures(record: Record) -> list[str]:
     if recovery.recovered is not None:
         parts.append(
             f"reload {seconds(recovery.reload_s, 2)} s, replay {seconds(recovery.replay_s, 2)} s, "
-            f"macro {plain(macro(record))} s"
+            f"macro {escape_markdown(macro(record))} s"
         )
     sums = f", {count(audit.sums_differ)} sums differ" if audit.sums_differ else ""
     undrained = f", {count(audit.undrained)} not processed" if audit.undrained else ""
@@ -171,7 +183,7 @@ def _figures(record: Record) -> list[str]:
     return [part for part in parts if NONE not in part or "latency" in part]
 
 
-def _range(
+def _range_text(
     records: Sequence[Record], value: Callable[[Record], float | None], text: Callable[[float | None], str], unit: str
 ) -> str:
     """Median, least and greatest; empty where nothing is known."""
@@ -183,12 +195,12 @@ def _range(
     return f"{text(statistics.median(known))} {unit} ({text(min(known))} to {text(max(known))})"
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Text that Markdown leaves as it is, on one line."""
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 
-def fitting(parts: Sequence[str], link: str) -> str:
+def join_within_limit(parts: Sequence[str], link: str) -> str:
     """The parts and the link, within what a note may hold; the link is never cut."""
     text = " · ".join(parts)
     room = MAX_NOTE - len(link) - 3
@@ -198,23 +210,25 @@ def fitting(parts: Sequence[str], link: str) -> str:
 # The morning's note: what a night came to, as the note of its run in Airflow.
 
 
-def nightly_headline(verdict: NightlyVerdict, sweep_id: str) -> str:
+def nightly_note(verdict: NightlyVerdict, sweep_id: str) -> str:
     """Return what a night came to: counts of verdicts, problems, exceeded limits, changes, and the smallest change that
     it shows."""
-    parts = [f"**{verdict.date[:10]}**: {plain(verdict.summary)}"]
-    parts += [f"**red** {plain(verdict.problem)}"] if verdict.paired and verdict.problem else []
-    told = [("beyond its limit", verdict.beyond), ("limit in doubt", verdict.doubtful), ("worse", verdict.reasons)]
+    parts = [f"**{verdict.date[:10]}**: {escape_markdown(verdict.summary)}"]
+    parts += [f"**red** {escape_markdown(verdict.problem)}"] if verdict.paired and verdict.problem else []
+    groups = [("beyond its limit", verdict.beyond), ("limit in doubt", verdict.doubtful), ("worse", verdict.reasons)]
     if verdict.paired:
-        told += [("suspected", verdict.suspicions), ("better", verdict.improvements)]
-    parts += [f"**{word}** {plain(line)}" for word, lines in told for line in lines]
+        groups += [("suspected", verdict.suspicions), ("better", verdict.improvements)]
+    parts += [f"**{word}** {escape_markdown(line)}" for word, lines in groups for line in lines]
     if verdict.paired:
-        parts.append("would have been seen within two nights, four times in five: " + plain("; ".join(verdict.visible)))
+        parts.append(
+            "would have been seen within two nights, four times in five: " + escape_markdown("; ".join(verdict.visible))
+        )
     else:
-        parts += [plain(text) for text in (verdict.problem, verdict.power) if text]
-    return fitting(parts, _link(sweep_id))
+        parts += [escape_markdown(text) for text in (verdict.problem, verdict.power) if text]
+    return join_within_limit(parts, _sweep_link(sweep_id))
 
 
-def _link(sweep_id: str) -> str:
+def _sweep_link(sweep_id: str) -> str:
     return f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
 
 
@@ -222,11 +236,11 @@ def _link(sweep_id: str) -> str:
 
 
 # A message is read on a phone: what is beyond stands on the page.
-MOST_LINES = 12
+MAX_LINES = 12
 
 
 @dataclass(frozen=True)
-class Alert:
+class AlertContent:
     """What is told of a night: `kind` (worse, better, broken or test), of which night of which DAG, in a line and in
     more, where to look, and the figures behind it, as the verdict keeps them."""
 
@@ -244,9 +258,9 @@ class Alert:
         return "\n".join([self.title, *self.lines, self.link])
 
 
-def alert_of(
+def nightly_alert(
     dag_id: str, night: str, link: str, verdict: NightlyVerdict | None, *, planned: int, missing: int, valid: int
-) -> Alert | None:
+) -> AlertContent | None:
     """What to tell of a night, None where it is as it was.
 
     `verdict`: as it is kept in results/nights/, None where there is none; `planned`: cells, of which so many are
@@ -270,15 +284,15 @@ def alert_of(
         kind, what, lines = "better", f"{counted(len(known.improvements), 'figure')} better", known.improvements
     else:
         return None
-    return Alert(kind, dag_id, night, f"Night {night[:10]}: {what}", _few(lines), link, figures)
+    return AlertContent(kind, dag_id, night, f"Night {night[:10]}: {what}", _first_lines(lines), link, figures)
 
 
-def not_begun(night: str, dag_id: str, minutes: int, link: str) -> Alert:
+def missed_start_alert(night: str, dag_id: str, minutes: int, link: str) -> AlertContent:
     """What is told of a night that was due and did not begin."""
     line = (
         f"{dag_id} was due at {night} and has no plan {minutes} minutes later; is it switched on, and the scheduler up?"
     )
-    return Alert("broken", dag_id, night, f"Night {night[:10]}: not begun", (line,), link)
+    return AlertContent("broken", dag_id, night, f"Night {night[:10]}: not begun", (line,), link)
 
 
 def results_link(address: str, sweep_id: str | None) -> str:
@@ -286,7 +300,7 @@ def results_link(address: str, sweep_id: str | None) -> str:
     return f"{address}{UI_PAGE}/sweeps/{quote(sweep_id, safe='')}" if sweep_id else f"{address}{UI_PAGE}/nights"
 
 
-def _few(texts: Sequence[str]) -> tuple[str, ...]:
+def _first_lines(texts: Sequence[str]) -> tuple[str, ...]:
     kept = [text for text in texts if text]
-    more = len(kept) - MOST_LINES
-    return (*kept[:MOST_LINES], *([f"and {more} more"] if more > 0 else []))
+    more = len(kept) - MAX_LINES
+    return (*kept[:MAX_LINES], *([f"and {more} more"] if more > 0 else []))

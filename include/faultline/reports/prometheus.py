@@ -10,12 +10,12 @@ from faultline.experiment.nightly_file import is_nightly
 from faultline.records.catalogue import metrics_in
 from faultline.records.columns import Sheet
 from faultline.records.index_entry import IndexEntry
-from faultline.reports.pages.overview import running
+from faultline.reports.pages.overview import active_runs
 from faultline.reports.pages.site import STATUSES, ResultsSite
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Of each matrix the newest sweep, and of it so many configurations.
-MOST_CONFIGURATIONS = 100
+MAX_CONFIGURATIONS = 100
 
 Sample = tuple[dict[str, str], float]
 
@@ -23,21 +23,21 @@ Sample = tuple[dict[str, str], float]
 def prometheus_text(site: ResultsSite) -> str:
     """All of it. Medians are of valid repetitions; what is not known has no line."""
     site.index.refresh()
-    tallies = [one for one in site.index.matrices() if one.name]
+    matrices = [one for one in site.index.matrices() if one.name]
     families: list[tuple[str, str, list[Sample]]] = [
         ("faultline_records", "Records by matrix and status.", [
             ({"matrix": str(one.name), "status": status}, float(getattr(one, status)))
-            for one in tallies for status in STATUSES
+            for one in matrices for status in STATUSES
         ]),
         ("faultline_experiments_running", "Experiments in work, those that wait for their turn included.",
-         [({}, float(len(running(site))))]),
+         [({}, float(len(active_runs(site))))]),
         ("faultline_newest_record_timestamp_seconds", "When the newest record of a matrix was measured.", [
-            ({"matrix": str(one.name)}, instant) for one in tallies if (instant := _instant(one.last)) is not None
+            ({"matrix": str(one.name)}, instant) for one in matrices if (instant := _timestamp(one.last)) is not None
         ]),
         ("faultline_figure", "Medians of the newest sweep of each matrix, by build, configuration and figure.",
-         list(_figures(site, [str(one.name) for one in tallies]))),
+         list(_figures(site, [str(one.name) for one in matrices]))),
         ("faultline_night_valid_records", "Valid records of the newest night of each set.",
-         [({"night": name}, count) for name, count in _nights(site, [str(one.name) for one in tallies])]),
+         [({"night": name}, count) for name, count in _nightly_counts(site, [str(one.name) for one in matrices])]),
     ]  # fmt: skip
     return "".join(_family(*one) for one in families)
 
@@ -61,11 +61,11 @@ def _cells(entries: Sequence[IndexEntry]) -> Iterator[tuple[str, Point]]:
     """Configurations with a valid record, each with its name among them."""
     points = [point for point in points_of(entries) if point.valid]
     axes = axes_of(points)
-    for point in points[:MOST_CONFIGURATIONS]:
+    for point in points[:MAX_CONFIGURATIONS]:
         yield ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes) or point.config_id, point
 
 
-def _nights(site: ResultsSite, matrices: Iterable[str]) -> Iterator[tuple[str, float]]:
+def _nightly_counts(site: ResultsSite, matrices: Iterable[str]) -> Iterator[tuple[str, float]]:
     for matrix in matrices:
         if is_nightly(matrix):
             entries = [one for one in site.index.of_matrix(matrix) if one.logical_date]
@@ -73,7 +73,7 @@ def _nights(site: ResultsSite, matrices: Iterable[str]) -> Iterator[tuple[str, f
             yield matrix, float(sum(one.sound for one in entries if one.logical_date == newest))
 
 
-def _instant(text: str) -> float | None:
+def _timestamp(text: str) -> float | None:
     """Seconds since 1970; None for what a record says that is no instant."""
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -84,8 +84,8 @@ def _instant(text: str) -> float | None:
 def _family(name: str, text: str, samples: Iterable[Sample]) -> str:
     lines = [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
     for labels, value in samples:
-        told = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
-        lines.append(f"{name}{{{told}}} {value:.10g}" if told else f"{name} {value:.10g}")
+        pairs = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
+        lines.append(f"{name}{{{pairs}}} {value:.10g}" if pairs else f"{name} {value:.10g}")
     return "\n".join(lines) + "\n"
 
 

@@ -28,14 +28,14 @@ from faultline.records.columns import CatalogueColumn, Sheet
 from faultline.records.format import count
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import JUDGED, Record
-from faultline.reports.figures.configurations import PANEL_HEIGHT, legend_of
-from faultline.reports.figures.front import answer_view
+from faultline.reports.figures.configurations import PANEL_HEIGHT, legend_entries
+from faultline.reports.figures.front import summary_view
 from faultline.reports.figures.parts import parts_figure
-from faultline.reports.html import environment, figures_json, own_text
+from faultline.reports.html import environment, figures_json, template_text
 from faultline.reports.views.experiment_report import Pairs
-from faultline.reports.views.run import OVERSUBSCRIBED, period, run_view
-from faultline.reports.views.runs import columns_of, ordered, plain_rows
-from faultline.reports.views.sweep import MetricChoice, SweepView
+from faultline.reports.views.run import OVERSUBSCRIBED, period_text, run_view
+from faultline.reports.views.runs import sort_records, table_rows, used_columns
+from faultline.reports.views.sweep import SweepPageQuery, SweepView
 from faultline.system.text import counted
 
 # In words, what versions are known of: the engines, and what is there beside each.
@@ -70,63 +70,65 @@ def write_report(
 
 def render(records: Sequence[Record], results: Path, *, title: str) -> str:
     """The report as text."""
-    rows = plain_rows(records)
-    columns = columns_of(rows)
+    rows = table_rows(records)
+    columns = used_columns(rows)
     figures: dict[str, go.Figure] = {}
-    experiments = [run_view(record, results, row["number"]) for row, record in zip(rows, ordered(records), strict=True)]
-    figures |= {view.plot: view.figure for view in experiments if view.figure is not None}
+    experiments = [
+        run_view(record, results, row["number"]) for row, record in zip(rows, sort_records(records), strict=True)
+    ]
+    figures |= {view.figure_id: view.figure for view in experiments if view.figure is not None}
     judged = SweepView(
-        [IndexEntry.of(record) for record in ordered(records) if record.status in JUDGED], MetricChoice()
+        [IndexEntry.of(record) for record in sort_records(records) if record.status in JUDGED], SweepPageQuery()
     )
     overview: list[tuple[str, list[tuple[str, str]], list[tuple[str, str, bool]]]] = []
     for axis, panels in judged.panels if judged.entries else ():
         drawn = {f"overview-{len(overview)}-{place}": figure for place, (_, figure) in enumerate(panels)}
         figures |= drawn
-        legend = max((legend_of(figure) for _, figure in panels), key=len)
+        legend = max((legend_entries(figure) for _, figure in panels), key=len)
         overview.append((axis, list(zip(drawn, [metric.title for metric, _ in panels], strict=True)), legend))
-    answer = _answer(records, figures)
+    summary = _summary(records, figures)
     parts = parts_figure(records)
     if parts is not None:
         figures["parts"] = parts
-    scripts = [get_plotlyjs(), own_text("report.js")]
+    scripts = [get_plotlyjs(), template_text("report.js")]
     return (
         environment()
         .get_template("report.html.j2")
         .render(
             title=title,
-            lead=_lead(records),
+            lead=_lead_text(records),
             facts=_facts(records),
-            groups=_groups(columns),
+            groups=_column_groups(columns),
             runs=Sheet.RUNS,
             column_count=len(columns),
             rows=rows,
-            answer=answer,
+            summary=summary,
             overview=overview,
             panel_height=PANEL_HEIGHT,
-            present=present_text(records, judged, broken=parts is not None),
+            overview_text=overview_text(records, judged, has_faults=parts is not None),
             parts=None if parts is None else parts.layout.height,
             experiments=experiments,
             figures=figures_json(figures),
             scripts=[Markup(script) for script in scripts],
-            script_sources=Markup(" ".join(_source(script) for script in scripts)),
-            css=Markup(own_text("report.css")),
+            script_sources=Markup(" ".join(_script_hash(script) for script in scripts)),
+            css=Markup(template_text("report.css")),
             version=__version__,
             written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         )
     )
 
 
-def _answer(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[str, Any] | None:
+def _summary(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[str, Any] | None:
     """What the report says on top; nothing where its records ask nothing."""
     entries = [IndexEntry.of(record) for record in records]
     answer, invalid = answer_of(entries), invalid_runs_of(entries)
     if answer is not None and not answer.tells:
         answer = None
     invalid = None if invalid is None or (answer is None and not invalid.effects) else invalid
-    return answer_view(answer, invalid, figures)
+    return summary_view(answer, invalid, figures)
 
 
-def present_text(records: Sequence[Record], view: SweepView, *, broken: bool) -> str:
+def overview_text(records: Sequence[Record], view: SweepView, *, has_faults: bool) -> str:
     """What the plots show, and why one is missing. `view`: of the judged records; `broken`: whether there are
     recoveries."""
     if not view.entries:
@@ -139,31 +141,32 @@ def present_text(records: Sequence[Record], view: SweepView, *, broken: bool) ->
     if without := len(records) - len(view.entries):
         parts.append(f"{counted(without, 'record')} without figures")
     text = f"Drawn: {'; '.join(parts)}."
-    if view.usable and not view.repeated and view.axes:
+    if view.usable and not view.is_repeated and view.axes:
         text += " A single run of a configuration is noise, so no line joins them."
     if not view.axes:
         text += " They differ in no parameter that a plot has an axis for."
-    return text if broken else f"{text} None of them was broken, so there is no recovery."
+    return text if has_faults else f"{text} None of them was broken, so there is no recovery."
 
 
-def _lead(records: Sequence[Record]) -> str:
+def _lead_text(records: Sequence[Record]) -> str:
     """The outcome in two sentences."""
     if not records:
         return "No records."
     statuses = Counter(record.status for record in records)
-    told = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items(), key=lambda item: -item[1]))
+    counts = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items(), key=lambda item: -item[1]))
     experiments = "experiment" if len(records) == 1 else "experiments"
     sound = [record for record in records if record.sound]
     if not sound:
-        return f"{len(records)} {experiments}: {told}."
+        return f"{len(records)} {experiments}: {counts}."
     sums = miscounts(sound)
     if any(sums.values()):
         found = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in sums.items())
-        return f"{len(records)} {experiments}: {told}. The audit of the valid ones found {found}."
+        return f"{len(records)} {experiments}: {counts}. The audit of the valid ones found {found}."
     undrained = sum(record.metrics.audit.undrained or 0 for record in sound)
     once = ": every tuple was counted exactly once" if all(map(tells_tuples, sound)) else ""
-    return f"{len(records)} {experiments}: {told}. In the valid ones nothing was lost, overcounted or wrong{once}." + (
-        f" {count(undrained)} offsets of the input were not processed." if undrained else ""
+    return (
+        f"{len(records)} {experiments}: {counts}. In the valid ones nothing was lost, overcounted or wrong{once}."
+        + (f" {count(undrained)} offsets of the input were not processed." if undrained else "")
     )
 
 
@@ -183,13 +186,13 @@ def _facts(records: Sequence[Record]) -> Pairs:
         engines.append(" · ".join(f"{name} {known[key]}" for key, name in _SOFTWARE.items() if key in known))
     facts = [
         ("Measured", _period(times)),
-        ("Machine", _distinct(machines)),
+        ("Machine", _join_distinct(machines)),
         ("Oversubscribed", OVERSUBSCRIBED if warned else "no"),
-        ("Software", _distinct(engines)),
-        ("Build", _distinct(record.build for record in records)),
-        ("Faultline", _distinct(_faultline(record) for record in records)),
-        ("Matrix", _distinct(record.matrix or "" for record in records)),
-        ("Sweep", _distinct(record.sweep_id or "" for record in records)),
+        ("Software", _join_distinct(engines)),
+        ("Build", _join_distinct(record.build for record in records)),
+        ("Faultline", _join_distinct(_faultline(record) for record in records)),
+        ("Matrix", _join_distinct(record.matrix or "" for record in records)),
+        ("Sweep", _join_distinct(record.sweep_id or "" for record in records)),
     ]
     return [(name, value) for name, value in facts if value]
 
@@ -202,14 +205,14 @@ def _faultline(record: Record) -> str:
 
 def _period(times: Sequence[str]) -> str:
     """From the first to the last instant, to the minute."""
-    return f"{period(times[0], times[-1])} UTC" if times else ""
+    return f"{period_text(times[0], times[-1])} UTC" if times else ""
 
 
-def _distinct(values: Iterable[str]) -> str:
+def _join_distinct(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(value for value in values if value))
 
 
-def _groups(columns: Sequence[CatalogueColumn]) -> list[tuple[str, list[CatalogueColumn]]]:
+def _column_groups(columns: Sequence[CatalogueColumn]) -> list[tuple[str, list[CatalogueColumn]]]:
     """Columns under the heading that they share."""
     groups: list[tuple[str, list[CatalogueColumn]]] = []
     for column in columns:
@@ -220,7 +223,7 @@ def _groups(columns: Sequence[CatalogueColumn]) -> list[tuple[str, list[Catalogu
     return groups
 
 
-def _source(script: str) -> str:
+def _script_hash(script: str) -> str:
     """The policy's permission for exactly this script. HTML parsing turns CR LF into LF before it is hashed."""
     normal = script.replace("\r\n", "\n").replace("\r", "\n")
     return f"'sha256-{base64.b64encode(hashlib.sha256(normal.encode()).digest()).decode()}'"

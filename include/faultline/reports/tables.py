@@ -62,7 +62,7 @@ def as_parquet(entries: Sequence[IndexEntry]) -> bytes:
     for name in names:
         values = [row.get(name) for row in rows]
         kind = _kind(values, empty="string" if name in _IDENTITY else "float64")
-        columns[name] = pa.array([_as(kind, value) for value in values], getattr(pa, kind)())
+        columns[name] = pa.array([_converted(kind, value) for value in values], getattr(pa, kind)())
     target = io.BytesIO()
     pq.write_table(pa.table(columns), target)
     return target.getvalue()
@@ -95,7 +95,7 @@ def _kind(values: Sequence[Any], *, empty: str) -> str:
     return "int64" if whole else "float64"
 
 
-def _as(kind: str, value: Any) -> Any:
+def _converted(kind: str, value: Any) -> Any:
     if value is None:
         return None
     if kind == "string":

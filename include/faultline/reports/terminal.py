@@ -35,8 +35,8 @@ from faultline.records.format import (
 from faultline.records.record import SOUND, Record
 from faultline.reports.views.experiment_report import FaultReport, RecoverySpan, ReportEvent
 from faultline.reports.views.run import RunView, run_view
-from faultline.reports.views.runs import again, columns_of, load_of, plain_rows
-from faultline.reports.views.series import are_known
+from faultline.reports.views.runs import load_parts, rerun_command, table_rows, used_columns
+from faultline.reports.views.series import has_curves
 from faultline.system.errors import ConfigError
 from faultline.system.files import check_target
 from faultline.system.settings import Settings
@@ -49,9 +49,9 @@ _LEGEND = (
 )
 BAR_WIDTH = 48
 # From this width on the evidence stands beside the event.
-EVIDENCE_BESIDE = 110
+MIN_EVIDENCE_WIDTH = 110
 # What stands before a bar: the longest name, the seconds, and the space between.
-_BESIDE_BARS = 32
+_BAR_MARGIN = 32
 _SEEN, _UNSEEN, _SLIVER = "█", "░", "▏"
 _STATUS_STYLE = {
     "valid": "green",
@@ -66,7 +66,7 @@ MAX_KEY = 40
 
 def print_table(records: Sequence[Record]) -> None:
     """Prints the table on standard output; a pipe or a file, which has no width of its own, gets 120 columns."""
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(ResultTable(plain_rows(records)))
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(ResultTable(table_rows(records)))
 
 
 class ResultTable(Table):
@@ -75,7 +75,7 @@ class ResultTable(Table):
     def __init__(self, rows: Sequence[Mapping[str, str]]) -> None:
         super().__init__()
         self._texts = list(rows)
-        self._columns = columns_of(self._texts)
+        self._columns = used_columns(self._texts)
         _fill(self, self._columns, self._texts)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -144,19 +144,19 @@ def _fill(table: Table, columns: Sequence[CatalogueColumn], rows: Sequence[Mappi
 
 def render_run(view: RunView, width: int) -> RenderableType:
     """One run as text, for a rich console of `width` characters."""
-    story, wide = view.story, width >= EVIDENCE_BESIDE
+    report, wide = view.report, width >= MIN_EVIDENCE_WIDTH
     parts: list[RenderableType] = [_head(view)]
-    if not story.faults:
+    if not report.faults:
         control = fault_of(view.record.config) == CONTROL
         parts.append(_title("No fault" + (": this is a control" * control)))
     else:
         parts.append(_title("The experiment"))
-    parts.append(_timeline(story.edges, of_fault=False, wide=wide))
-    for fault in story.faults:
+    parts.append(_timeline(report.attempt_events, of_fault=False, wide=wide))
+    for fault in report.faults:
         parts += _fault(fault, width)
-    if story.restarts:
+    if report.restarts:
         parts.append(_title("Who started what again"))
-    for restart in story.restarts:
+    for restart in report.restarts:
         when = f"T0 {signed(restart.after_gate_s, 3)} s: " if restart.after_gate_s is not None else ""
         parts.append(_indented(Text.assemble(when, f"{restart.who}: {restart.what}", (f"  ({restart.source})", "dim"))))
     parts += _audit(view)
@@ -164,8 +164,8 @@ def render_run(view: RunView, width: int) -> RenderableType:
         parts += [_title("Clocks of other hosts, ahead of this one"), _indented(Text(view.clocks))]
     if view.latency_clock:
         parts += [_title("The clock that ends latencies"), _indented(Text(view.latency_clock))]
-    if story.remarks:
-        parts += [_title("Remarks"), *(_indented(Text(remark, style="yellow")) for remark in story.remarks)]
+    if report.remarks:
+        parts += [_title("Remarks"), *(_indented(Text(remark, style="yellow")) for remark in report.remarks)]
     return Group(*parts)
 
 
@@ -184,9 +184,9 @@ def _head(view: RunView) -> RenderableType:
             f"{record.series}, build {record.build}{origin} · {when} UTC"
         ),
         # Never broken over lines, so that it can be copied.
-        Text(f"again: {again(record)}", style="dim", no_wrap=True, overflow="ignore"),
+        Text(f"again: {rerun_command(record)}", style="dim", no_wrap=True, overflow="ignore"),
     ]
-    if view.measured:
+    if view.has_figures:
         figures = f"p50 {milliseconds(latency.p50)} ms, p99 {milliseconds(latency.p99)} ms"
         lines.append(Text(f"latency {figures}, max {milliseconds(latency.max)} ms · {throughput(record)}"))
     if view.lost_cores:
@@ -202,7 +202,7 @@ def _configuration(record: Record) -> str:
         return plain(config.get(name, "?"))
 
     kind = workload_of(config)
-    workload, *load = load_of(config)
+    workload, *load = load_parts(config)
     counted = [f"state {value('state_mb')} MB"] if kind.title(config) is None else []
     interval = [f"interval {value('checkpoint_interval_s')} s"] if has_schedule(config) else []
     return " · ".join(
@@ -222,23 +222,23 @@ def _configuration(record: Record) -> str:
 def _fault(fault: FaultReport, width: int) -> Iterable[RenderableType]:
     """One fault: what was planned and done, the parts of its recovery, and its events."""
     yield _title(f"Fault {fault.number}: {fault.what}")
-    yield _indented(Text(fault.headline, style="bold red" if fault.censored else "bold"))
+    yield _indented(Text(fault.headline, style="bold red" if fault.is_censored else "bold"))
     for name, value in fault.facts:
         yield _indented(Text(f"{name.lower()}: {value}"))
     if fault.spans:
         yield Text()
         yield _bars(fault, width)
-    yield _timeline(fault.events, of_fault=True, wide=width >= EVIDENCE_BESIDE)
+    yield _timeline(fault.events, of_fault=True, wide=width >= MIN_EVIDENCE_WIDTH)
 
 
 def _bars(fault: FaultReport, width: int) -> Table:
     """The parts below each other, each bar where and as long as the part lies in the whole."""
-    bar_width = max(10, min(BAR_WIDTH, width - _BESIDE_BARS))
+    bar_width = max(10, min(BAR_WIDTH, width - _BAR_MARGIN))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for justify in ("left", "right", "left"):
         table.add_column(justify=justify, no_wrap=True)
     for span in fault.spans:
-        bar = Text(bar_text(span, fault.whole_s, bar_width), style="cyan")
+        bar = Text(bar_text(span, fault.total_s, bar_width), style="cyan")
         table.add_row(Text(f"  {span.name}"), Text(f"{seconds(span.length_s, 2)} s"), bar)
     return table
 
@@ -278,7 +278,7 @@ def _audit(view: RunView) -> Iterable[RenderableType]:
     yield _indented(
         Text(" · ".join(f"{text} {metric.head(Sheet.AUDIT)}" for metric, text in view.audit if text != NONE))
     )
-    offenders = view.story.offenders
+    offenders = view.report.offenders
     if not offenders:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
@@ -286,13 +286,13 @@ def _audit(view: RunView) -> Iterable[RenderableType]:
         table.add_column(name, justify="right" if name in ("expected", "final") else "left", overflow="fold")
     for offender in offenders[:MAX_OFFENDERS]:
         numbers = [_number(offender.get(name)) for name in ("expected", "final")]
-        table.add_row(Text(f"  {offender.get('kind')}"), Text(short_key(offender.get("key"))), *map(Text, numbers))
+        table.add_row(Text(f"  {offender.get('kind')}"), Text(shorten_key(offender.get("key"))), *map(Text, numbers))
     yield Padding(table, (1, 0, 0, 0))
     if len(offenders) > MAX_OFFENDERS:
         yield _indented(Text(f"{len(offenders) - MAX_OFFENDERS} more in audit.json", style="dim"))
 
 
-def short_key(key: Any) -> str:
+def shorten_key(key: Any) -> str:
     """A key as text; of a long one (filler words have 1,000 characters) the beginning and the length."""
     text = str(key)
     return text if len(text) <= MAX_KEY else f"{text[:MAX_KEY]}… ({count(len(text))} characters)"
@@ -320,7 +320,7 @@ def explain(record_ref: str, settings: Settings, *, plot: Path | None = None) ->
     default results/reports/<attempt>.html. Coloured only when standard output is a terminal. Raises ConfigError when
     there is no such record, or the given `plot` cannot be written.
     """
-    view, page, problem = _explained(record_ref, settings, plot)
+    view, page, problem = _load_view(record_ref, settings, plot)
     terminal = sys.stdout.isatty()
     text = io.StringIO()
     width = Console().width if terminal else WIDTH
@@ -333,17 +333,17 @@ def explain(record_ref: str, settings: Settings, *, plot: Path | None = None) ->
 
 def explain_json(record_ref: str, settings: Settings, *, plot: Path | None = None) -> dict[str, Any]:
     """The same facts as one JSON object; `plot` in it is the page's path, null when there is none."""
-    view, page, _ = _explained(record_ref, settings, plot)
+    view, page, _ = _load_view(record_ref, settings, plot)
     return {**view.as_dict(), "plot": str(page) if page else None}
 
 
-def _explained(record_ref: str, settings: Settings, plot: Path | None) -> tuple[RunView, Path | None, str]:
+def _load_view(record_ref: str, settings: Settings, plot: Path | None) -> tuple[RunView, Path | None, str]:
     """The view, its page, and why there is no page."""
     if plot is not None:
         check_target(plot, "--plot")
     record, results = find_record(record_ref, settings)
     view = run_view(record, results)
-    if plot is None and not are_known(results / "attempts" / record.attempt):
+    if plot is None and not has_curves(results / "attempts" / record.attempt):
         return view, None, f"attempts/{record.attempt}/series.json is missing"
     from faultline.reports.report import write_report
 

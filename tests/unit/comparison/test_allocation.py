@@ -32,10 +32,10 @@ from faultline.comparison.sweep_summary import answer_of
 from faultline.records.catalogue import MACRO
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.reports.console import answer_json
-from faultline.reports.figures.front import answer_view
-from faultline.reports.views.allocation import allocation_json, allocation_lines, next_step
-from faultline.reports.views.sweep_summary import answer_lines
+from faultline.reports.console import summary_json
+from faultline.reports.figures.front import summary_view
+from faultline.reports.views.allocation import allocation_json, allocation_lines, next_step_text
+from faultline.reports.views.sweep_summary import summary_lines
 from tests.unit.sample_records import made_run
 
 Ends = Sequence[tuple[float, float | None]]
@@ -73,15 +73,15 @@ def test_runs_that_differ_little_need_more_injections_and_others_more_runs() -> 
     assert alike.best is not None and alike.best > alike.injections == 3 and alike.worth_it
     assert unlike.best == 1 and unlike.worth_it
     assert alike.runs_instead(20) < 20 < unlike.runs_instead(20)
-    assert f"a new one with injections={alike.best} about" in next_step([undecided(8, 12)], alike)
-    assert "about 20 pairs in all with 3 injections per run" in next_step([undecided(8, 12)], alike)
+    assert f"a new one with injections={alike.best} about" in next_step_text([undecided(8, 12)], alike)
+    assert "about 20 pairs in all with 3 injections per run" in next_step_text([undecided(8, 12)], alike)
 
 
 def test_a_number_that_is_nearly_the_best_is_kept() -> None:
     found = found_in(runs(1.0, 2.0, 60))
     # A start costs 35 s and the warm-up, an injection 30 s: sqrt(55 / 30 · 4) = 2.7.
     assert found.best in (2, 3) and not found.worth_it
-    assert next_step([undecided(8, 4)], found).startswith(
+    assert next_step_text([undecided(8, 4)], found).startswith(
         "This sweep needs about 12 pairs in all with 3 injections per run: measure more runs."
     )
     assert "no other number saves a tenth of the time" in allocation_lines(found)[1]
@@ -89,8 +89,13 @@ def test_a_number_that_is_nearly_the_best_is_kept() -> None:
 
 def test_there_is_no_advice_where_nothing_is_open_or_one_run_is_all_there_is() -> None:
     found, alone = found_in(runs(1.0, 2.0)), found_in(runs(1.0, 2.0, 1))
-    assert next_step([undecided(8, None)], found) == next_step([], found) == next_step([undecided(8, 4)], None) == ""
-    assert alone.best is None and next_step([undecided(1, 4)], alone) == ""
+    assert (
+        next_step_text([undecided(8, None)], found)
+        == next_step_text([], found)
+        == next_step_text([undecided(8, 4)], None)
+        == ""
+    )
+    assert alone.best is None and next_step_text([undecided(1, 4)], alone) == ""
     assert "Single runs cannot show how much runs differ." in allocation_lines(alone)[0]
     assert alone.components.within > 0, "it may describe its own scatter"
 
@@ -184,16 +189,16 @@ def test_the_answer_shows_it_on_the_terminal_on_the_page_and_in_json() -> None:
     answer = answer_of([IndexEntry.of(one) for one in records])
     assert answer is not None and answer.allocation is not None
     lines = allocation_lines(answer.allocation)
-    assert [one in answer_lines(answer) for one in lines] == [True] * 3
-    view = answer_view(answer, None, {})
+    assert [one in summary_lines(answer) for one in lines] == [True] * 3
+    view = summary_view(answer, None, {})
     assert view is not None and view["scatter"] == lines
-    kept = json.loads(json.dumps(answer_json(answer), allow_nan=False))["scatter"]
+    kept = json.loads(json.dumps(summary_json(answer), allow_nan=False))["scatter"]
     assert kept == allocation_json(answer.allocation)
     assert kept["runs"] == 10 and kept["recoveries"] == 40
     assert kept["best_injections_range"][0] <= kept["best_injections"] <= kept["best_injections_range"][1]
     alone = answer_of([IndexEntry.of(records[0])])
     assert alone is not None
-    json.dumps(answer_json(alone), allow_nan=False)
+    json.dumps(summary_json(alone), allow_nan=False)
 
 
 RATIOS = st.floats(0, 50)

@@ -43,7 +43,7 @@ from faultline.experiment.nightly_file import NIGHTLY
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.records.sweep_plan import ReferenceBuild, SweepPlan
-from faultline.reports.notes import MAX_NOTE, nightly_headline
+from faultline.reports.notes import MAX_NOTE, nightly_note
 from tests.unit.night_records import night_of
 from tests.unit.pages_store import record
 from tests.unit.sample_records import made_plan
@@ -285,10 +285,10 @@ def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_wou
     assert line.endswith("since 2026-11-02 (2 nights in a row)")
     kept = paired_verdict(red, {"revision": "v1.3"})
     assert kept.red and kept.reasons == (line,) and kept.baseline == {"build": "b0", "spec": "v1.3"}
-    note = nightly_headline(kept, "s3")
+    note = nightly_note(kept, "s3")
     assert "**worse**" in note and "would have been seen within two nights" in note and len(note) <= MAX_NOTE
     shut = judge_gate(paired_nights([plan(1)], entries(*[one for one in both(1, 0.0) if one.build == "b1"])))
-    assert "**red** the baseline did not run" in nightly_headline(paired_verdict(shut, {}), "s1")
+    assert "**red** the baseline did not run" in nightly_note(paired_verdict(shut, {}), "s1")
     assert "unknown" in reason(shut.cells[0])
 
 

@@ -25,7 +25,7 @@ from faultline.comparison.nightly_history import (
 )
 from faultline.experiment.nightly_file import due_nights, schedule
 from faultline.records.index_entry import IndexEntry
-from faultline.reports.notes import MAX_NOTE, nightly_headline
+from faultline.reports.notes import MAX_NOTE, nightly_note
 from faultline.system.errors import ConfigError
 from tests.unit.night_records import night_records
 from tests.unit.pages_store import record
@@ -63,7 +63,7 @@ def test_a_slower_night_is_worse_and_says_so() -> None:
     (reason,) = verdict.reasons
     assert reason.startswith("Latency p99 (ms): 10")
     assert verdict.summary == "1 worse; against 2026-11-01 to 2026-11-02"
-    note = nightly_headline(verdict, "20261103T020000")
+    note = nightly_note(verdict, "20261103T020000")
     assert "worse" in note and len(note) <= MAX_NOTE
     assert (verdict.build, verdict.baseline, verdict.problem) == ("b2", tuple(one.date for one in every[:2]), None)
 
@@ -92,7 +92,7 @@ def test_what_keeps_a_night_from_a_verdict_is_told(entries: list[list[IndexEntry
     verdict = judge_nightly_run(every[-1], every, P99, 7)
     assert verdict.problem is not None and verdict.problem.startswith(problem)
     assert verdict.reasons == ()
-    note = nightly_headline(verdict, "s").replace("\\-", "").replace("-", "")
+    note = nightly_note(verdict, "s").replace("\\-", "").replace("-", "")
     assert problem.split(":")[0].replace("-", "") in note
 
 

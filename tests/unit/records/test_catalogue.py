@@ -65,7 +65,7 @@ def test_a_new_column_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         one = site(tmp_path)
         console = Console(width=160)
         with console.capture() as printed:
-            console.print(terminal.ResultTable(runs.plain_rows(grid())))
+            console.print(terminal.ResultTable(runs.table_rows(grid())))
         assert "GC" in printed.get() and "25 %" in printed.get()
         page = sweep_page(one, "s1")
         assert "Share of collection" in page and ">25 %</td>" in page and 'value="gc.share"' in page

@@ -28,19 +28,19 @@ from faultline.comparison.sweep_summary import (
 )
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
-from faultline.reports.console import answer_json, effects_json
+from faultline.reports.console import effects_json, summary_json
 from faultline.reports.figures.front import front_figure
-from faultline.reports.notes import MAX_NOTE, sweep_headline
+from faultline.reports.notes import MAX_NOTE, sweep_note
 from faultline.reports.pages.sweep import sweep_page
 from faultline.reports.report import render
 from faultline.reports.views.sweep_summary import (
-    advice_text,
-    answer_lines,
     effect_text,
     invalid_text,
-    miss_text,
     placebo_text,
+    recommendation_lines,
     size_text,
+    summary_lines,
+    unmet_limits_text,
 )
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
@@ -63,7 +63,7 @@ def invalid(record: Record, reason: str, **changed: Any) -> Record:
 
 
 def test_an_axis_has_one_line_a_step_with_interval_and_number() -> None:
-    lines = answer_lines(answer())
+    lines = summary_lines(answer())
     (line,) = [one for one in lines if one.startswith("Checkpoint interval 5 s instead of 2 s")]
     assert re.search(r"CPU −4\d % \(−4\d … −3\d\), latency p50 × 2\.\d \(2\.\d … 2\.\d\)", line)
     assert line.endswith("n = 10 pairs.")
@@ -74,11 +74,11 @@ def test_an_axis_has_one_line_a_step_with_interval_and_number() -> None:
 
 
 def test_what_is_open_says_what_would_tell_and_a_single_run_of_each_is_noise() -> None:
-    lines = answer_lines(answer(scatter=0.3))
+    lines = summary_lines(answer(scatter=0.3))
     head = lines.index("Undecided, and how many more repetitions of each configuration would tell:")
     assert lines[head + 1].startswith("· ")
     assert re.search(r"about \d+ more repetitions?", " ".join(lines[head:]))
-    first, *rest = answer_lines(answer(repetitions=1))
+    first, *rest = summary_lines(answer(repetitions=1))
     assert "A single run is noise" in first and "repetitions=5" in first
     seen = [line for line in rest if "instead of" in line]
     assert len(seen) == 3 and all(line.startswith("Seen so far: ") for line in seen), "two steps, and one"
@@ -87,14 +87,14 @@ def test_what_is_open_says_what_would_tell_and_a_single_run_of_each_is_noise() -
 
 def test_the_only_step_of_a_sweep_is_one_line_with_intervals_and_what_would_tell() -> None:
     found = answer(intervals=(2.0, 5.0), states=(1.0,), repetitions=6)
-    line, *rest = answer_lines(found)
+    line, *rest = summary_lines(found)
     assert re.match(
         r"Checkpoint interval 5 s instead of 2 s: CPU −\d+ % \(−\d+ … −\d+\), latency p50 × 2\.\d \(2\.\d … 2\.\d\), "
         r"recovery \+\d\.\d s \(.+ … .+\), n = 6 runs each\.$",
         line,
     )
     assert not any("latency p50" in other or "recovery +" in other for other in rest), "each figure once"
-    few = answer_lines(answer(intervals=(2.0, 5.0), states=(1.0,), repetitions=3, scatter=0.4))
+    few = summary_lines(answer(intervals=(2.0, 5.0), states=(1.0,), repetitions=3, scatter=0.4))
     assert few[1].startswith("Not shown yet: ") and re.search(r"about \d+ more runs? of each would tell", few[1])
 
 
@@ -108,7 +108,7 @@ def test_invalid_runs_claim_nothing_and_one_line_says_what_they_would_add(usable
     text = invalid_text(lost)
     assert "not-steady" in text and "n = 6 runs each" in text and "\n" not in text
     if usable:
-        assert found is not None and "n = 3 runs each" in answer_lines(found)[0]
+        assert found is not None and "n = 3 runs each" in summary_lines(found)[0]
     else:
         assert found is None and text.startswith("No run is usable")
     assert text in unescape(render(records, Path("/nowhere"), title="t"))
@@ -121,18 +121,18 @@ def test_a_run_that_was_measured_again_soundly_is_not_invalid() -> None:
 
 
 def test_recoveries_without_a_control_or_with_a_bad_one_are_marked() -> None:
-    assert "No control was measured" in answer_lines(answer(controls=False))[-1]
+    assert "No control was measured" in summary_lines(answer(controls=False))[-1]
     records = [with_placebo(one, None) if one.config["fault"] == "none" else one for one in swept()]
     said = placebo_text(told_of(records).placebo)
     assert said.endswith("The recoveries here are not to be relied on.") and "15 unrecovered (100 %)" in said
-    assert "recoveries are not to be relied on" in sweep_headline(records, "s1", 0)
+    assert "recoveries are not to be relied on" in sweep_note(records, "s1", 0)
 
 
 def test_what_nothing_meets_is_one_line_with_the_nearest() -> None:
     found = answer(Objective("cpu", {"recovery": 5.0})).advice
     assert found is not None
     nearest = r"the nearest is checkpoint interval 2 s: recovery 1\d\.\d\d s, \d\.\d\d s too much"
-    assert re.fullmatch(f"no configuration has recovery under 5\\.00 s; {nearest}", miss_text(found))
+    assert re.fullmatch(f"no configuration has recovery under 5\\.00 s; {nearest}", unmet_limits_text(found))
 
 
 def test_configurations_without_a_usable_run_are_named() -> None:
@@ -140,17 +140,17 @@ def test_configurations_without_a_usable_run_are_named() -> None:
         invalid(one, "disturbed: 0.4 cores lost") if one.config["checkpoint_interval_s"] == 5.0 else one
         for one in swept(intervals=(2.0, 5.0), states=(1.0,))
     ]
-    text = advice_text(told_of(records))[0]
+    text = recommendation_lines(told_of(records))[0]
     assert text.startswith("There is nothing to compare yet: no run of checkpoint interval 5 s is usable"), text
 
 
 @given(st.floats(0.0, 0.4), st.integers(1, 6), st.integers(0, 5), st.integers(0, 50))
 def test_whatever_was_measured_can_be_told(scatter: float, repetitions: int, censored: int, seed: int) -> None:
     found = answer(scatter=scatter, repetitions=repetitions, censored=censored, seed=seed, intervals=(2.0, 5.0))
-    told = " ".join(answer_lines(found))
+    told = " ".join(summary_lines(found))
     assert "nan" not in told
     assert "inf" not in told
-    json.dumps(answer_json(found), allow_nan=False)
+    json.dumps(summary_json(found), allow_nan=False)
     for effect in found.effects:
         change = effect.found.change
         assert change.low <= change.value <= change.high
@@ -181,7 +181,7 @@ def test_the_front_has_each_run_as_a_small_point_hollow_where_it_is_invalid() ->
 def test_the_page_of_a_sweep_begins_with_the_answer_and_takes_wishes(tmp_path: Path) -> None:
     put(tmp_path, *swept())
     html = sweep_page(site(tmp_path), "s1")
-    assert html.index("<h2>Answer</h2>") < html.index("Latency p99 (ms)</h2>")
+    assert html.index("<h2>Summary</h2>") < html.index("Latency p99 (ms)</h2>")
     assert "front" in figures(html)
     wished = unescape(ask(app(tmp_path), "/sweeps/s1?minimise=cpu&recovery=15").text)
     assert "The least CPU with recovery under 15.00 s: checkpoint interval 5 s" in wished
@@ -207,12 +207,12 @@ def test_a_wish_that_is_none_says_so_and_the_page_stays(tmp_path: Path, query: s
 
 
 def test_notes_and_reports_have_the_answer(tmp_path: Path) -> None:
-    note = sweep_headline(swept(intervals=(1.0, 2.0, 5.0, 10.0, 20.0, 30.0)), "s1", 0)
+    note = sweep_note(swept(intervals=(1.0, 2.0, 5.0, 10.0, 20.0, 30.0)), "s1", 0)
     assert len(note) <= MAX_NOTE, "what Airflow takes"
     assert "The least CPU with a recovery that ends: checkpoint interval 30 s" in note
-    assert "single run is noise" in sweep_headline(swept(repetitions=1), "s1", 0)
+    assert "single run is noise" in sweep_note(swept(repetitions=1), "s1", 0)
     html = render(swept(repetitions=5), tmp_path, title="t")
-    assert html.index('id="answer"') < html.index('id="results"') and '"front"' in html
+    assert html.index('id="summary"') < html.index('id="results"') and '"front"' in html
 
 
 @pytest.fixture
@@ -259,5 +259,5 @@ def test_what_varies_nothing_leaves_nothing_to_choose(tmp_path: Path) -> None:
         along_named("s1", "state_mb", settings)
     found = answer_named("s1", settings)
     assert not found.tells and effects_json(found.effects) == []
-    assert advice_text(found)[0].startswith("The sweep leaves nothing to choose: it has one configuration")
+    assert recommendation_lines(found)[0].startswith("The sweep leaves nothing to choose: it has one configuration")
     assert objective_of(None, {"cpu": ("--cpu-under", None)}) is None

@@ -24,9 +24,9 @@ from faultline.records.bundle import SUFFIX, Bundle
 from faultline.records.catalogue import BY_KEY
 from faultline.records.find import read_saved
 from faultline.records.record import KeysPart, Record, WorkPart
-from faultline.reports.markdown.page import IMAGES, Page, grid, matrix_of, results_page, write_page
-from faultline.reports.markdown.svg import ChartLine, EventMarker, Panel, draw
-from faultline.reports.markdown.tables import column_of, words
+from faultline.reports.markdown.page import IMAGES, Page, grid, results_page, select_matrix, write_page
+from faultline.reports.markdown.svg import ChartLine, ChartPoint, Panel, draw_chart
+from faultline.reports.markdown.tables import escape_cell, markdown_column
 from faultline.system.errors import ConfigError
 from tests.support.choice import chosen
 from tests.unit.pages_store import put
@@ -187,7 +187,7 @@ def test_a_bound_is_shown_as_one() -> None:
 
 @given(TEXTS)
 def test_words_are_one_line_that_ends_no_cell(text: str) -> None:
-    said = words(text)
+    said = escape_cell(text)
     assert "\n" not in said
     assert len(re.split(r"(?<!\\)(?:\\\\)*\|", said)) == 1
     assert re.sub(r"\\(.)", r"\1", said) == " ".join(text.split())
@@ -197,7 +197,7 @@ def test_a_spread_too_small_to_be_written_is_not() -> None:
     near = [sample(attempt=f"a{number}") for number in range(2)]
     near = [one.model_copy(update={"metrics": one.metrics.model_copy(update={"gc_s": 0.5 + number / 1000})})
             for number, one in enumerate(near)]  # fmt: skip
-    assert column_of(BY_KEY["gc_s"]).text(grid(near, ())[0][0]) == "0.50"
+    assert markdown_column(BY_KEY["gc_s"]).text(grid(near, ())[0][0]) == "0.50"
 
 
 MARKS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5)
@@ -210,8 +210,8 @@ def test_a_picture_is_whole_and_holds_every_mark(lines: list[list[Any]], name: s
         for order, marks in enumerate(lines)
     )
     places = [f"{name}{place}" for place in range(5)]
-    svg = draw([Panel(name, drawn)] * panels, places, name, name)
-    assert svg == draw([Panel(name, drawn)] * panels, places, name, name)
+    svg = draw_chart([Panel(name, drawn)] * panels, places, name, name)
+    assert svg == draw_chart([Panel(name, drawn)] * panels, places, name, name)
     root = ET.fromstring(svg)
     marks = [one for one in root.iter() if one.get("class", "").startswith("mark")]
     assert len(marks) == len(lines) + panels * sum(map(len, lines)), "the legend has one of each"
@@ -220,9 +220,9 @@ def test_a_picture_is_whole_and_holds_every_mark(lines: list[list[Any]], name: s
         assert 0 <= float(one.attrib["cx"]) <= width and 0 <= float(one.attrib["cy"]) <= height
 
 
-def _mark(place: int, values: tuple[float, float, float, bool]) -> EventMarker:
+def _mark(place: int, values: tuple[float, float, float, bool]) -> ChartPoint:
     low, median, high = sorted(values[:3])
-    return EventMarker(place, median, low, high, values[3])
+    return ChartPoint(place, median, low, high, values[3])
 
 
 def of_matrix(name: str | None) -> Record:
@@ -246,13 +246,15 @@ def of_matrix(name: str | None) -> Record:
 )
 def test_a_page_needs_one_matrix(matrices: list[str | None], named: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        matrix_of([of_matrix(name) for name in matrices], named)
+        select_matrix([of_matrix(name) for name in matrices], named)
     assert "\n" not in str(caught.value)
 
 
 def test_a_page_takes_the_matrix_of_its_records_and_never_mixes_builds() -> None:
     assert (
-        matrix_of([of_matrix("recovery")] * 2, None) == matrix_of([of_matrix("input_rate")], "recovery") == "recovery"
+        select_matrix([of_matrix("recovery")] * 2, None)
+        == select_matrix([of_matrix("input_rate")], "recovery")
+        == "recovery"
     )
     records = [sample(fault="none"), sample(fault="none", attempt="b").model_copy(update={"build": "b2"})]
     with pytest.raises(ConfigError, match=r"--page: 2 builds \(b1, b2\) do not mix; .*--sweep"):
@@ -269,13 +271,13 @@ def test_the_page_is_written_with_its_pictures_beside_it(tmp_path: Path) -> None
         write_page(made("executor_cores", "smoke"), target.parent)
 
 
-def results(*words: object) -> Result:
-    return CliRunner().invoke(cli.app, ["results", *map(str, words)])
+def results(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["results", *map(str, arguments)])
 
 
-def refused(*words: object) -> str:
+def refused(*arguments: object) -> str:
     """What the command says where it refuses."""
-    failed = results(*words)
+    failed = results(*arguments)
     assert isinstance(failed.exception, ConfigError) and "\n" not in str(failed.exception), failed.output
     return str(failed.exception)
 

@@ -20,7 +20,7 @@ from faultline.reports.figures.attempt import MARKS
 from faultline.reports.terminal import BAR_WIDTH, bar_text, explain, explain_json, render_run
 from faultline.reports.views.experiment_report import RecoverySpan, recovery_lines, repeated_parts
 from faultline.reports.views.run import run_view
-from faultline.reports.views.runs import again
+from faultline.reports.views.runs import rerun_command
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
 from tests.unit.sample_records import CENSORED, GATE_NS, NS, RECOVERED, sample
@@ -146,7 +146,7 @@ def test_nothing_is_cut_off_at_any_width(settings: Settings, width: int) -> None
 
 def test_the_parts_are_bars_one_after_another(settings: Settings) -> None:
     record = kill(settings)
-    (fault,) = run_view(record, settings.results).story.faults
+    (fault,) = run_view(record, settings.results).report.faults
     names = ["detection", "redeploy", "load", "replay", "catch-up", "until all normal"]
     assert [span.name for span in fault.spans] == names
     for before, after in zip(fault.spans, fault.spans[1:], strict=False):
@@ -178,12 +178,12 @@ def test_censored_is_said_plainly_and_a_gap_ends_the_chain_of_bars(settings: Set
     record = stored(settings, sample(recovery=CENSORED, timeline={k: TIMELINE[k] for k in ("gate", "t0", "t2")}))
     text = text_of(settings)
     assert "Not seen to recover: not over 33.9 s after the fault (censored)" in text and "ecovered in" not in text
-    (fault,) = run_view(record, settings.results).story.faults
+    (fault,) = run_view(record, settings.results).report.faults
     last = fault.spans[-1]
     assert (last.name, last.seen) == ("watched on", False)
     assert last.start_s + last.length_s == pytest.approx(33.94)
     recovery = {**CENSORED, "redeploy_s": None, "load_s": None, "replay_s": None}
-    (fault,) = run_view(stored(settings, sample(recovery=recovery)), settings.results).story.faults
+    (fault,) = run_view(stored(settings, sample(recovery=recovery)), settings.results).report.faults
     assert [span.name for span in fault.spans] == ["detection", "watched on"]
 
 
@@ -304,10 +304,10 @@ def test_the_same_facts_as_json(settings: Settings) -> None:
     (fault,) = again_read["faults"]
     assert fault["verdict"] == "recovered in 13.84 s (not before 11.84 s)"
     assert fault["recovery"]["dip_depth"] == 1.0
-    assert fault["deed"]["late_ms"] == pytest.approx(0.4)
-    assert fault["deed"]["planned_at_s"] == 41.0
+    assert fault["injection"]["late_ms"] == pytest.approx(0.4)
+    assert fault["injection"]["planned_at_s"] == 41.0
     assert fault["snapshot_age_s"] == pytest.approx(3.0004)
-    assert [event["name"] for event in again_read["edges"]] == ["gate", "measured_from", "measured_until"]
+    assert [event["name"] for event in again_read["attempt_events"]] == ["gate", "measured_from", "measured_until"]
     assert {event["name"] for event in fault["events"]} == set(TIMELINE) - {"gate", "measured_from", "measured_until"}
     assert again_read["plot"] is None
     assert again_read["metrics"]["audit"]["expected"] == 396_357
@@ -331,10 +331,10 @@ def test_the_plot_page(settings: Settings, tmp_path: Path) -> None:
 
 def test_the_command_that_measures_it_again_stands_whole_on_one_line(settings: Settings) -> None:
     record = sample(state_mb=8, checkpoint_interval_s=5, repetition=2)
-    assert again(record) == ("./faultline run word_count state_mb=8 checkpoint_interval_s=5 repetition=2")
+    assert rerun_command(record) == ("./faultline run word_count state_mb=8 checkpoint_interval_s=5 repetition=2")
     faults = [{"victim": "executor", "action": "kill", "at_s": 41.0 + 25 * number} for number in range(6)]
     record = stored(settings, sample(fault_plan={"faults": faults}, duration_s=300))
-    command = again(record)
+    command = rerun_command(record)
     assert len(command) > 300 and f"again: {command}" in explain(record.attempt, settings).splitlines()
     assert "fault_at_s" not in command and "'fault_plan={" in command
 
@@ -354,7 +354,7 @@ def test_the_command_that_measures_it_again_stands_whole_on_one_line(settings: S
 def test_the_command_knows_the_defaults_of_each_workload(given: dict[str, Any]) -> None:
     planned = parse_configuration(given)
     record = sample().model_copy(update={"config": planned.model_dump(mode="json")})
-    words = dict(word.split("=", 1) for word in shlex.split(again(record))[3:])
+    words = dict(word.split("=", 1) for word in shlex.split(rerun_command(record))[3:])
     words.pop("repetition", None)
     assert parse_configuration({**words, "workload": given["workload"]}).config_id == planned.config_id
     assert set(words) <= set(given) | {"state_mb", "fault_at_s", "truth"}, "no more than what was given"

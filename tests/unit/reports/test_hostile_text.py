@@ -23,17 +23,17 @@ from faultline.experiment.nightly_file import NIGHTLY
 from faultline.records.record import Record
 from faultline.reports.html import figures_json
 from faultline.reports.markdown.page import results_page
-from faultline.reports.notes import headline, sweep_headline
+from faultline.reports.notes import experiment_note, sweep_note
 from faultline.reports.pages.compare import ComparePageQuery, compare_page
 from faultline.reports.pages.experiment import experiment_page, overlay_page
-from faultline.reports.pages.live import LiveSeries, course_figure
+from faultline.reports.pages.live import LiveSeries, live_figure
 from faultline.reports.pages.overview import overview_page
 from faultline.reports.pages.sweep import matrix_page, nightly_page, sweep_page
 from faultline.reports.prometheus import prometheus_text
 from faultline.reports.report import render
 from faultline.reports.tables import as_cell
-from faultline.reports.views.nightly import ChosenMetric
-from faultline.reports.views.sweep import MetricChoice
+from faultline.reports.views.nightly import NightlyPageQuery
+from faultline.reports.views.sweep import SweepPageQuery
 from faultline.system.settings import ROOT, Settings
 from tests.unit.hostile import PIECES, TEXTS, Skeleton, hostile_store
 from tests.unit.pages_store import app, ask, figures, put, site
@@ -77,7 +77,7 @@ def pages_of(results: Path, records: list[Record]) -> dict[str, str]:
     return {
         "overview": overview_page(one),
         "sweep": sweep_page(one, "s1"),
-        "curves": sweep_page(one, "s1", MetricChoice(view="curves", metric="recovery.macro_s")),
+        "curves": sweep_page(one, "s1", SweepPageQuery(view="curves", metric="recovery.macro_s")),
         "matrix": matrix_page(one, matrix),
         "experiment": experiment_page(one, first),
         "invalid": experiment_page(one, records[3].attempt),
@@ -119,7 +119,7 @@ def test_nights_have_the_markup_of_their_harmless_twins_and_metrics_their_lines(
             known = {"matrix": NIGHTLY, **({"logical_date": night, "measured_at": night} if dated else {})}
             put(results, *(record.model_copy(update=known) for record in records))
             one = site(results)
-            found.append([nightly_page(one), nightly_page(one, ChosenMetric(by="commit")), prometheus_text(one)])
+            found.append([nightly_page(one), nightly_page(one, NightlyPageQuery(axis="commit")), prometheus_text(one)])
         for hostile, harmless in zip(*(pages[:2] for pages in found), strict=True):
             assert_alike(hostile, harmless, "nights")
         assert found[0][2].count("\n") == found[1][2].count("\n")
@@ -223,13 +223,13 @@ def test_notes_in_airflow_have_the_elements_of_their_harmless_twins(texts: list[
         (_, hostile, _), (_, harmless, _) = both
         for one, other in zip(hostile, harmless, strict=True):
             # A reason that is too long is cut; here it is what follows the link that would tell.
-            assert set(markdown(headline(one))) <= set(markdown(headline(other)))
-        assert set(markdown(sweep_headline(hostile, "s1", 2))) <= set(markdown(sweep_headline(harmless, "s1", 2)))
+            assert set(markdown(experiment_note(one))) <= set(markdown(experiment_note(other)))
+        assert set(markdown(sweep_note(hostile, "s1", 2))) <= set(markdown(sweep_note(harmless, "s1", 2)))
 
 
 @given(TEXTS)
 def test_what_a_fault_is_called_is_drawn_as_text_and_cannot_end_its_script(text: str) -> None:
     course = LiveSeries(0, True, ((0.0, 1.0),), ((0.0, 1.0),), (), ((1.0, f"w{text}"),))
-    drawn = str(figures_json({"live": course_figure(course)}))
+    drawn = str(figures_json({"live": live_figure(course)}))
     assert not set(drawn) & set("<>&'"), "nor look like a link"
     assert_plain(figures(f'<script type="application/json" id="figures">{drawn}</script>'), "live")

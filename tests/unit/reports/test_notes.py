@@ -11,13 +11,13 @@ from faultline.comparison.nightly_verdict import NightlyVerdict
 from faultline.orchestration.airflow_api import AirflowApi, write_note
 from faultline.records.record import AuditPart
 from faultline.reports.notes import (
+    MAX_LINES,
     MAX_NOTE,
-    MOST_LINES,
-    alert_of,
-    headline,
-    not_begun,
-    refusal_headline,
-    sweep_headline,
+    experiment_note,
+    missed_start_alert,
+    nightly_alert,
+    sweep_note,
+    sweep_refusal_note,
 )
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings
@@ -25,30 +25,30 @@ from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 
 def test_an_experiment_in_a_line() -> None:
-    note = headline(sample(recovery=RECOVERED))
+    note = experiment_note(sample(recovery=RECOVERED))
     assert note == (
         "**valid** · word\\_count, state 1 MB, interval 2 s, executor kill · latency p50 1,607 ms, p99 8,046 ms · "
         "501 records/s, sustained before the fault · reload 6.25 s, replay 1.59 s, macro 13.8 s · "
         "0 lost, 12,345 overcounted · "
         "[Results](/plugin/faultline-results/faultline/experiments/20261121T061500Z-3fa9c1)"
     )
-    assert "macro \\> 33.9 s" in headline(sample(recovery=CENSORED))
-    assert "macro" not in headline(sample(fault="none"))
-    asked = headline(sample(rate=200.0, executors=1))
+    assert "macro \\> 33.9 s" in experiment_note(sample(recovery=CENSORED))
+    assert "macro" not in experiment_note(sample(fault="none"))
+    asked = experiment_note(sample(rate=200.0, executors=1))
     assert " · rate 200.0, executors 1 · [Results]" in asked, "as it was taken"
 
 
 def test_what_failed_says_why_and_markup_stays_text() -> None:
-    note = headline(sample(status="failed", reasons=["[x](javascript:alert) <b>*now*</b>\n# big"]))
+    note = experiment_note(sample(status="failed", reasons=["[x](javascript:alert) <b>*now*</b>\n# big"]))
     assert note.startswith("**failed** · ") and "latency" not in note
     assert "\\[x\\]\\(javascript:alert\\) \\<b\\>\\*now\\*\\</b\\> \\# big" in note
-    long = headline(sample(status="failed", reasons=["*" * 5000]))
+    long = experiment_note(sample(status="failed", reasons=["*" * 5000]))
     assert len(long) <= MAX_NOTE and long.endswith("experiments/20261121T061500Z-3fa9c1)")
 
 
 def test_a_sweep_in_a_line() -> None:
     records = [sample(recovery=RECOVERED), sample(recovery=CENSORED, latency={"p99": 900.0}), sample(status="failed")]
-    note = sweep_headline(records, "s 1/x", 0)
+    note = sweep_note(records, "s 1/x", 0)
     assert note == (
         "**3 experiments**: 2 valid, 1 failed · latency p99 4,473 ms (900 to 8,046) · macro 13.8 s · "
         "1 not seen to recover · 0 tuples lost · "
@@ -56,13 +56,13 @@ def test_a_sweep_in_a_line() -> None:
     )
     metrics = records[0].metrics.model_copy(update={"audit": AuditPart.empty()})
     unaudited = records[0].model_copy(update={"metrics": metrics})
-    assert "tuples lost" not in sweep_headline([unaudited], "s1", 0)
-    assert "every cell has a valid record already" in sweep_headline([], "s1", 0)
+    assert "tuples lost" not in sweep_note([unaudited], "s1", 0)
+    assert "every cell has a valid record already" in sweep_note([], "s1", 0)
     asked = "3 of 4 comparisons decided, 1 open"
-    assert sweep_headline(records, "s1", 0, asked).startswith(f"**3 experiments**: 2 valid, 1 failed · **{asked}** · ")
-    assert sweep_headline([], "s1", 0, asked) == f"Nothing had to be measured: {asked}."
-    assert "3 cells are missing" in sweep_headline([], "s1", 3)
-    assert "set\\[0\\]: workload" in refusal_headline(ConfigError("set[0]: workload: 'x' is not known"))
+    assert sweep_note(records, "s1", 0, asked).startswith(f"**3 experiments**: 2 valid, 1 failed · **{asked}** · ")
+    assert sweep_note([], "s1", 0, asked) == f"Nothing had to be measured: {asked}."
+    assert "3 cells are missing" in sweep_note([], "s1", 3)
+    assert "set\\[0\\]: workload" in sweep_refusal_note(ConfigError("set[0]: workload: 'x' is not known"))
 
 
 def test_a_note_goes_through_the_api_and_never_costs_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,16 +109,18 @@ def test_worse_is_told_first_and_what_is_as_it_was_not_at_all(
     verdict: dict[str, Any] | None, planned: int, missing: int, kind: str | None, title: str | None
 ) -> None:
     made = NightlyVerdict(**verdict) if verdict is not None else None
-    told = alert_of("night_weekly", NIGHT, "http://x", made, planned=planned, missing=missing, valid=planned - missing)
+    told = nightly_alert(
+        "night_weekly", NIGHT, "http://x", made, planned=planned, missing=missing, valid=planned - missing
+    )
     assert (told.kind, told.title) == (kind, f"Night 2026-11-21: {title}") if told else kind is None
     if told and missing:
         assert f"{missing} of 10 cells without a valid record" in told.lines
 
 
 def test_a_night_that_did_not_begin_is_broken_and_long_lists_are_cut() -> None:
-    told = not_begun(NIGHT, "night_weekly", 30, "http://x")
+    told = missed_start_alert(NIGHT, "night_weekly", 30, "http://x")
     assert told.kind == "broken" and told.title == "Night 2026-11-21: not begun" and "switched on" in told.lines[0]
     verdict = NightlyVerdict(reasons=tuple(f"figure {n}" for n in range(40)), comparisons=tuple(ROWS))
-    cut = alert_of("night_weekly", NIGHT, "http://x", verdict, planned=10, missing=0, valid=10)
+    cut = nightly_alert("night_weekly", NIGHT, "http://x", verdict, planned=10, missing=0, valid=10)
     assert cut is not None and cut.figures == tuple(ROWS), "the figures go along"
-    assert len(cut.lines) == MOST_LINES + 1 and cut.lines[-1] == "and 28 more"
+    assert len(cut.lines) == MAX_LINES + 1 and cut.lines[-1] == "and 28 more"

@@ -11,18 +11,18 @@ from faultline.records.index import Index
 from faultline.records.record import Record
 from faultline.reports.pages.compare import ComparePageQuery, compare_page
 from faultline.reports.pages.experiment import experiment_page
-from faultline.reports.pages.overview import SWEEPS_A_PAGE, overview_page
+from faultline.reports.pages.overview import SWEEPS_PER_PAGE, overview_page
 from faultline.reports.pages.site import PageNotFound
 from faultline.reports.pages.sweep import matrix_page, sweep_page
-from faultline.reports.views.sweep import MetricChoice
+from faultline.reports.views.sweep import SweepPageQuery
 from tests.unit.pages_store import figure, grid, put, record, rows, site
 from tests.unit.reports.test_report import EVIL, Page
 from tests.unit.sample_records import CENSORED, RECOVERED
 
-WHOLE = MetricChoice()
+WHOLE = SweepPageQuery()
 
 
-def swept_page(results: Path, *records: Record, choice: MetricChoice = WHOLE) -> str:
+def swept_page(results: Path, *records: Record, choice: SweepPageQuery = WHOLE) -> str:
     """The page of the sweep s1 once these records are there."""
     put(results, *records)
     return sweep_page(site(results), "s1", choice)
@@ -35,15 +35,15 @@ def drawn_of(results: Path, *records: Record) -> go.Figure:
 def test_what_advice_is_asked_to_keep_is_drawn_where_its_figure_is(tmp_path: Path) -> None:
     put(tmp_path, *grid())
     one = site(tmp_path)
-    chosen = MetricChoice(view="curves", limits={"latency": "7000"})
+    chosen = SweepPageQuery(view="curves", limits={"latency": "7000"})
     html = sweep_page(one, "s1", chosen)
     drawn = figure(html)
     assert drawn.layout.shapes[0].y0 == 7000 and "7,000 ms" in drawn.layout.annotations[0].text
     assert 'name="latency" value="7000"' in html and "what advice is asked to keep" in html
     for other in (
-        MetricChoice(view="curves", limits={"recovery": "7000"}),
-        MetricChoice(view="curves", limits={"latency": "-1"}),
-        MetricChoice(limits={"latency": "7000"}),
+        SweepPageQuery(view="curves", limits={"recovery": "7000"}),
+        SweepPageQuery(view="curves", limits={"latency": "-1"}),
+        SweepPageQuery(limits={"latency": "7000"}),
     ):
         assert not figure(sweep_page(one, "s1", other)).layout.shapes
 
@@ -67,7 +67,7 @@ def test_axes_of_many_values_are_laid_along_the_page_not_over_each_other(tmp_pat
     made = [record(name, workload="nexmark", query=query, rate=rate) for name, query, rate in queries]
     drawn = drawn_of(tmp_path, *made)
     assert {trace.name for trace in drawn.data} == {"rate 100 records/s", "rate 1,000 records/s"}
-    turned = figure(sweep_page(site(tmp_path), "s1", MetricChoice(x="rate")))
+    turned = figure(sweep_page(site(tmp_path), "s1", SweepPageQuery(x="rate")))
     assert len({trace.name for trace in turned.data}) == 12, "who asks for it gets it"
 
 
@@ -98,7 +98,7 @@ def test_a_sweep_tells_why_experiments_are_not_valid(tmp_path: Path) -> None:
 
 
 def test_the_list_of_sweeps_has_pages(tmp_path: Path) -> None:
-    days = [f"2026-11-21T06:{n // 60:02}:{n % 60:02}+00:00" for n in range(SWEEPS_A_PAGE + 5)]
+    days = [f"2026-11-21T06:{n // 60:02}:{n % 60:02}+00:00" for n in range(SWEEPS_PER_PAGE + 5)]
     put(tmp_path, *(record(f"a{n:03}", sweep=f"s{n:03}", measured_at=day) for n, day in enumerate(days)))
     one = site(tmp_path)
     first, second, beyond = (overview_page(one, page) for page in (1, 2, 99))
@@ -128,18 +128,18 @@ def test_two_numeric_axes_make_a_heat_map_of_medians(tmp_path: Path) -> None:
 def test_a_reader_chooses_metric_axis_and_view(tmp_path: Path) -> None:
     put(tmp_path, *grid())
     one = site(tmp_path)
-    turned = figure(sweep_page(one, "s1", MetricChoice(x="checkpoint_interval_s"))).data[0]
+    turned = figure(sweep_page(one, "s1", SweepPageQuery(x="checkpoint_interval_s"))).data[0]
     assert (turned.x, turned.y) == (("2", "5"), ("1", "8"))
-    drawn = figure(sweep_page(one, "s1", MetricChoice(view="curves", metric="recovery.macro_s")))
+    drawn = figure(sweep_page(one, "s1", SweepPageQuery(view="curves", metric="recovery.macro_s")))
     names = [trace.name for trace in drawn.data if trace.name != "one run"]
     assert names == ["checkpoint interval 2 s", "checkpoint interval 5 s"]
     assert list(drawn.data[0].x) == [1, 8] and list(drawn.data[0].y) == [13.84, 13.84]
     assert drawn.layout.yaxis.title.text == "Macro recovery (s)"
     for wrong in (
-        MetricChoice(metric="nothing"),
-        MetricChoice(x="rate"),
-        MetricChoice(view="pie"),
-        MetricChoice(group="b9"),
+        SweepPageQuery(metric="nothing"),
+        SweepPageQuery(x="rate"),
+        SweepPageQuery(view="pie"),
+        SweepPageQuery(group="b9"),
     ):
         with pytest.raises(PageNotFound):
             sweep_page(one, "s1", wrong)
@@ -167,7 +167,7 @@ def test_categories_and_numbers_make_curves_and_controls_stand_apart(tmp_path: P
     drawn = drawn_of(tmp_path, *faults, *controls)
     assert [trace.name for trace in drawn.data] == ["driver kill", "executor kill", "control"]
     assert list(drawn.data[2].x) == [2, 5] and list(drawn.data[2].y) == [7.0, 7.0]
-    turned = figure(sweep_page(site(tmp_path), "s1", MetricChoice(x="fault")))
+    turned = figure(sweep_page(site(tmp_path), "s1", SweepPageQuery(x="fault")))
     assert turned.layout.xaxis.type == "category"
     assert list(turned.data[0].x) == ["driver kill", "executor kill"]
 
@@ -189,19 +189,19 @@ def test_builds_are_never_mixed_in_one_point(tmp_path: Path) -> None:
     assert list(figure(html).data[0].y) == [5.0, 5.0], "the build that was measured last, and of it one series"
     options = [a for a in Page(html).all("option") if "value" not in a]
     assert len(options) == 3, "old, new, and a night of new"
-    assert figure(sweep_page(one, "s1", MetricChoice(group="old"))).data[0].type == "heatmap"
+    assert figure(sweep_page(one, "s1", SweepPageQuery(group="old"))).data[0].type == "heatmap"
     assert "3 builds here" in Page(html).text
 
 
 def test_a_recovery_that_was_not_seen_to_end_bounds_the_median(tmp_path: Path) -> None:
     cells = [(1.0, 0, RECOVERED), (1.0, 1, RECOVERED), (8.0, 0, CENSORED), (8.0, 1, CENSORED), (8.0, 2, RECOVERED)]
     made = [record(f"a{mb}{n}", state_mb=mb, repetition=n, recovery=recovery) for mb, n, recovery in cells]
-    html = swept_page(tmp_path, *made, choice=MetricChoice(metric="recovery.macro_s"))
+    html = swept_page(tmp_path, *made, choice=SweepPageQuery(metric="recovery.macro_s"))
     seen, bound = (trace for trace in figure(html).data if trace.name != "one run")
     assert (list(seen.y), list(bound.y)) == ([13.84], [33.94])
     assert bound.marker.symbol == "triangle-up-open" and bound.mode == "markers"
     assert any("> 33.94 13.84 – 33.94" in row for row in rows(html))
-    catchup = sweep_page(site(tmp_path), "s1", MetricChoice(metric="recovery.catchup_s"))
+    catchup = sweep_page(site(tmp_path), "s1", SweepPageQuery(metric="recovery.catchup_s"))
     assert list(figure(catchup).data[0].x) == [1], "a part that is partly unknown has no median"
 
 
@@ -262,7 +262,7 @@ def test_each_recovery_of_a_run_is_a_small_point(tmp_path: Path) -> None:
     parts = [{**RECOVERED, "macro_s": macro} for macro in (10.0, 12.0, 17.0)]
     named = {"recovery": parts[1], "recoveries": parts, "raw_config": {"injections": 3}}
     made = [record(f"a{interval}", checkpoint_interval_s=interval, **named) for interval in (2.0, 5.0)]
-    drawn = figure(swept_page(tmp_path, *made, choice=MetricChoice(metric="recovery.macro_s")))
+    drawn = figure(swept_page(tmp_path, *made, choice=SweepPageQuery(metric="recovery.macro_s")))
     (small,) = (trace for trace in drawn.data if trace.name == "one run")
     assert sorted(small.y) == [10.0, 10.0, 12.0, 12.0, 17.0, 17.0] and small.marker.size < 6
 

@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.reports.html import asset_version
+from faultline.reports.pages.airflow_links import address_of_dag, address_of_run, runs_of_entry, runs_of_sweep
 from faultline.reports.pages.experiment import experiment_page
-from faultline.reports.pages.runs import address_of_dag, address_of_run, runs_of_entry, runs_of_sweep
 from faultline.reports.pages.site import AirflowRun, PageNotFound
 from faultline.reports.pages.sweep import sweep_page
 from faultline.reports.tables import as_csv, as_parquet

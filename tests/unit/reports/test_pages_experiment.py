@@ -17,7 +17,7 @@ from faultline.reports.pages.overview import overview_page
 from faultline.reports.pages.site import PageNotFound
 from faultline.reports.pages.sweep import sweep_page
 from faultline.reports.tables import as_parquet
-from faultline.reports.views.series import curves_of
+from faultline.reports.views.series import read_curves
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site
 from tests.unit.reports.test_report import Page
 from tests.unit.reports.test_report import judged as made_of
@@ -41,7 +41,13 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
     assert ["Lost (tuples)", "0"] in found and ["Macro recovery (s)", f"{made.metrics.recovery.macro_s:.6g}"] in found
     text = Page(html).text
     assert "latency_ms" not in text and "sums_differ" not in text, "figures are named in words"
-    for expected in ("Fault 1:", "Recovered in", "Longest silence", "checkpoint_interval_s", "Again: ./faultline run"):
+    for expected in (
+        "Fault 1:",
+        "Recovered in",
+        "Longest silence",
+        "checkpoint_interval_s",
+        "Run again: ./faultline run",
+    ):
         assert expected in text, expected
     (plot,) = figures(html).values()
     marks = [shape for shape in plot["layout"]["shapes"] if shape["name"] == "t0"]
@@ -98,7 +104,7 @@ def test_an_attempt_of_a_bundle_shows_the_curves_that_its_raw_files_hold(tmp_pat
     drawn = figures(experiment_page(site(tmp_path), made.attempt))
     for file in ("series.json", "audit.json", "latency.hlog"):
         (directory / file).unlink()
-    assert curves_of(directory) == kept
+    assert read_curves(directory) == kept
     assert figures(experiment_page(site(tmp_path), made.attempt)) == drawn != {}
     assert not (directory / "series.json").exists(), "whoever reads writes nothing"
     (directory / "batches.json").unlink()

@@ -14,7 +14,7 @@ from faultline.records.store import Store
 from faultline.records.sweep_plan import SweepPlan, SweepPlans, cells_of
 from faultline.reports.pages import live
 from faultline.reports.pages.live import LiveSeries, lag_of, live_page, rates
-from faultline.reports.pages.overview import overview_page, running
+from faultline.reports.pages.overview import active_runs, overview_page
 from faultline.reports.pages.site import PageNotFound
 from faultline.reports.prometheus import prometheus_text
 from tests.support.attempts import prepared
@@ -70,13 +70,13 @@ def test_the_overview_says_what_is_measured_what_waits_and_how_far_the_sweep_is(
     measure(begin(tmp_path, FIRST), 30)
     pages = site(tmp_path)
     pages.index.refresh()
-    now, next_one = running(pages)
+    now, next_one = active_runs(pages)
     assert (now.attempt, now.phase, now.progress) == (FIRST, "measuring", "1 of 4")
     assert (next_one.attempt, next_one.phase, next_one.detail) == (SECOND, "waiting", f"for {now.title}")
     text = overview_page(pages)
     assert f'href="{pages.link("live", FIRST)}"' in text and "1 of 4 cells" in text and 'data-refresh="' in text
     (tmp_path / "attempts" / FIRST / "closed.json").write_text("{}")
-    (alone,) = running(pages)
+    (alone,) = active_runs(pages)
     assert (alone.attempt, alone.detail) == (SECOND, "until this machine is free")
 
 
@@ -108,7 +108,7 @@ def test_a_running_experiment_shows_its_lag_and_the_fault_as_it_strikes(tmp_path
 
 
 def course_of(folder: Path) -> LiveSeries:
-    course = live.course_of(live.Attempt(folder))
+    course = live.read_live_series(live.Attempt(folder))
     assert course is not None
     return course
 

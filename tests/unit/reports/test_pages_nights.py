@@ -21,8 +21,8 @@ from faultline.records.sweep_plan import ReferenceBuild, SweepPlans
 from faultline.reports.pages.site import PageNotFound
 from faultline.reports.pages.sweep import nightly_page, sweep_page
 from faultline.reports.views import nightly
-from faultline.reports.views.nightly import ChosenMetric
-from faultline.reports.views.sweep import chosen_group
+from faultline.reports.views.nightly import NightlyPageQuery
+from faultline.reports.views.sweep import select_group
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site
 from tests.unit.sample_records import made_plan
@@ -32,7 +32,7 @@ PLANNED = SPEC.matrix(SPEC.resolve({"preset": "smoke", "repetitions": 3})).cells
 
 
 def course_of(html: str) -> go.Figure:
-    return go.Figure(figures(html)["course"])
+    return go.Figure(figures(html)["history"])
 
 
 def keep_verdicts(results: Path, *verdicts: str | dict[str, Any]) -> None:
@@ -78,20 +78,20 @@ def test_a_figure_is_drawn_over_the_commits_that_the_nights_measured(tmp_path: P
         for one in night_records(number, 100 if number < 3 else 150, build="b2" if number == 2 else "b1"):
             environment = one.environment.model_copy(update={"git_commit": commit})
             put(tmp_path, one.model_copy(update={"environment": environment}))
-    html = nightly_page(site(tmp_path), ChosenMetric(by="commit"))
+    html = nightly_page(site(tmp_path), NightlyPageQuery(axis="commit"))
     drawn = course_of(html)
     assert list(drawn.data[0].x) == ["aaaa1111 · b1", "aaaa1111 · b2", "bbbb2222", "bbbb2222-dirty"]
     assert drawn.data[0].y[0] < 110 < drawn.data[0].y[2]
     assert "over the commits" in html and "Along" in html
     with pytest.raises(PageNotFound, match="Nights are drawn by night or commit, not by week"):
-        nightly_page(site(tmp_path), ChosenMetric(by="week"))
+        nightly_page(site(tmp_path), NightlyPageQuery(axis="week"))
 
 
 def test_only_the_verdicts_that_are_looked_at_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [one for number in range(1, 10) for one in night_records(number, 100, n=1)]
     put(tmp_path, *made)
     read: list[str | None] = []
-    monkeypatch.setattr(nightly, "NIGHTS_A_PAGE", 3)
+    monkeypatch.setattr(nightly, "RUNS_PER_PAGE", 3)
     monkeypatch.setattr(
         nightly, "kept_verdict", lambda results, sweep: read.append(sweep) or NightlyVerdict(summary="s")
     )
@@ -99,7 +99,7 @@ def test_only_the_verdicts_that_are_looked_at_are_read(tmp_path: Path, monkeypat
     newest = [f"202611{number:02d}T020000" for number in (9, 8, 7)]
     assert sorted(read, key=str, reverse=True) == newest, "each once"
     read.clear()
-    nightly_page(site(tmp_path), ChosenMetric(page=2))
+    nightly_page(site(tmp_path), NightlyPageQuery(page=2))
     assert len(read) == 6, "beside those shown the newest, which say the limits"
 
 
@@ -112,7 +112,7 @@ def test_the_limit_of_the_newest_night_is_drawn_and_what_is_beyond_it_said(tmp_p
     assert drawn.layout.shapes[-1].y0 == 400 and drawn.layout.yaxis.range[1] > 400
     assert "limit: at most 400 ms" in drawn.layout.annotations[-1].text
     assert "beyond its limit</span> Latency p99: &lt;b&gt;" in html
-    other = course_of(nightly_page(site(tmp_path), ChosenMetric(metric="latency_ms.p50")))
+    other = course_of(nightly_page(site(tmp_path), NightlyPageQuery(metric="latency_ms.p50")))
     assert not other.layout.shapes, "of another figure it is no limit"
 
 
@@ -144,11 +144,11 @@ def test_a_nights_sweep_opens_on_its_own_build_though_the_baseline_was_measured_
               "measured_at": "2026-11-01T03:00:00+00:00"}  # fmt: skip
     beside = IndexEntry.of(own.model_copy(update=update))
     mine = IndexEntry.of(own)
-    assert chosen_group([mine, beside], "") == (mine.group, [beside.group, mine.group])
-    assert chosen_group([mine, beside], beside.group)[0] == beside.group
+    assert select_group([mine, beside], "") == (mine.group, [beside.group, mine.group])
+    assert select_group([mine, beside], beside.group)[0] == beside.group
     failed = replace(mine, status="failed")
-    assert chosen_group([failed, beside], "")[0] == mine.group, "also where nothing of it is valid"
-    assert chosen_group([beside], "")[0] == beside.group
+    assert select_group([failed, beside], "")[0] == mine.group, "also where nothing of it is valid"
+    assert select_group([beside], "")[0] == beside.group
     put(tmp_path, own, own.model_copy(update=update))
     assert set(re.findall(r"experiments/([^\"?]+)\"", sweep_page(site(tmp_path), own.sweep_id))) == {own.attempt}
 
@@ -178,13 +178,13 @@ def test_a_night_without_a_valid_record_leaves_a_gap_and_those_that_never_ran_ar
 
 def test_what_no_night_has_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(PageNotFound, match="No night of night_weekly has a record yet"):
-        nightly_page(site(tmp_path), ChosenMetric(of="night_weekly"))
+        nightly_page(site(tmp_path), NightlyPageQuery(dag_id="night_weekly"))
     first = nightly_page(site(tmp_path))
     assert "No night yet" in first and "nightly.yaml" in first and "./faultline nightly check" in first
     put(tmp_path, *night_records(1, 100))
     for chosen, said in (
-        (ChosenMetric(cell="0000"), "No night has measured the configuration 0000"),
-        (ChosenMetric(metric="nonsense"), "No valid record here has the metric nonsense"),
+        (NightlyPageQuery(cell="0000"), "No night has measured the configuration 0000"),
+        (NightlyPageQuery(metric="nonsense"), "No valid record here has the metric nonsense"),
     ):
         with pytest.raises(PageNotFound, match=said):
             nightly_page(site(tmp_path), chosen)

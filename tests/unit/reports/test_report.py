@@ -19,7 +19,7 @@ from faultline.records.judge.judge import judge
 from faultline.records.record import AuditPart, Record
 from faultline.reports.html import figures_json
 from faultline.reports.report import render, write_report
-from faultline.reports.views.runs import columns_of, plain_rows
+from faultline.reports.views.runs import table_rows, used_columns
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.synthetic import Scenario, Synthetic
 
@@ -81,8 +81,8 @@ def judged(folder: Path, scenario: Scenario) -> Record:
 def test_the_table_holds_the_rows_of_the_terminal(tmp_path: Path) -> None:
     records = [*matrix(), sample(status="invalid", reasons=["schedule-lag: p99 53 ms > 50 ms"], attempt="z")]
     found = page(records, tmp_path)
-    keys = [column.key for column in columns_of(plain_rows(records))]
-    for row in plain_rows(records):
+    keys = [column.key for column in used_columns(table_rows(records))]
+    for row in table_rows(records):
         assert [row[key] for key in keys] in found.cells
     assert ["", "schedule-lag: p99 53 ms > 50 ms"] in found.cells
     assert "6 experiments: 5 valid, 1 invalid." in found.text

@@ -10,19 +10,19 @@ from rich.console import Console
 from faultline.records.format import fault_of, milliseconds, signed
 from faultline.records.record import Record
 from faultline.reports.terminal import ResultTable
-from faultline.reports.views.runs import COLUMNS, columns_of, name_of, plain_rows
+from faultline.reports.views.runs import COLUMNS, run_name, table_rows, used_columns
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 
 
 def printed(records: list[Record], width: int) -> str:
     console = Console(width=width, no_color=True, file=None)
     with console.capture() as capture:
-        console.print(ResultTable(plain_rows(records)))
+        console.print(ResultTable(table_rows(records)))
     return capture.get()
 
 
 def test_a_kill_gives_exactly_this_row() -> None:
-    assert plain_rows([sample(state_mb=8, recovery=RECOVERED)]) == [
+    assert table_rows([sample(state_mb=8, recovery=RECOVERED)]) == [
         {
             "number": "1", "query": "—", "state_mb": "8", "interval_s": "2", "fault": "executor kill",
             "repetition": "—", "throughput_rps": "—", "latency_ms.p50": "1,607", "latency_ms.tail": "8,046",
@@ -35,7 +35,7 @@ def test_a_kill_gives_exactly_this_row() -> None:
 
 
 def test_a_censored_run_is_a_bound_and_a_control_claims_nothing() -> None:
-    kill, control = plain_rows([sample(fault="none"), sample(recovery=CENSORED)])
+    kill, control = table_rows([sample(fault="none"), sample(recovery=CENSORED)])
     assert (kill["fault"], kill["recovery.macro_s"], kill["recovery.reload_s"]) == ("executor kill", "> 33.9", "6.3")
     assert control["fault"] == "control"
     assert {control[key] for key in ("recovery.reload_s", "recovery.replay_s", "recovery.macro_s")} == {"—"}
@@ -45,7 +45,7 @@ def test_a_censored_run_is_a_bound_and_a_control_claims_nothing() -> None:
 def test_every_status_has_its_row_and_its_first_reason(status: str) -> None:
     reasons = [] if status == "valid" else ["schedule-lag: p99 53 ms > 50 ms", "second reason"]
     records = [sample(status=status, reasons=reasons)]
-    (row,) = plain_rows(records)
+    (row,) = table_rows(records)
     assert row["status"] == status
     assert row["reason"] == ("" if status == "valid" else reasons[0])
     unmeasured = status in ("failed", "cancelled")
@@ -59,7 +59,7 @@ def test_every_status_has_its_row_and_its_first_reason(status: str) -> None:
 
 
 def test_every_victim_has_its_rows_which_follow_the_axes_with_controls_last_of_their_point() -> None:
-    order = [(row["state_mb"], row["interval_s"], row["fault"]) for row in plain_rows(matrix())]
+    order = [(row["state_mb"], row["interval_s"], row["fault"]) for row in table_rows(matrix())]
     kills = [(state, interval, "executor kill") for state in "18" for interval in "25"]
     assert order == [kills[0], ("1", "2", "control"), *kills[1:]]
     victims = ["none", "worker", "python_worker", "kafka", "driver", "executor"]
@@ -70,7 +70,7 @@ def test_every_victim_has_its_rows_which_follow_the_axes_with_controls_last_of_t
         for victim in victims
     ]  # fmt: skip
     one = ["driver kill", "executor kill", "kafka kill", "python_worker kill", "worker kill", "control"]
-    rows = plain_rows(records)
+    rows = table_rows(records)
     assert [row["fault"] for row in rows] == one * 2
     assert [row["interval_s"] for row in rows] == ["2"] * 6 + ["5"] * 6
     assert {row["varies"] for row in rows} == {""}, "the victim stands in its column"
@@ -94,40 +94,40 @@ USELESS = {"repetition", "cpu_cores.python_workers", "audit.undrained"}
 
 
 def left_out(rows: list[dict[str, str]]) -> set[str]:
-    return {column.key for column in COLUMNS} - {column.key for column in columns_of(rows)}
+    return {column.key for column in COLUMNS} - {column.key for column in used_columns(rows)}
 
 
 def test_a_column_is_there_where_it_says_something() -> None:
-    idle = plain_rows([sample(recovery=RECOVERED)])
+    idle = table_rows([sample(recovery=RECOVERED)])
     expected = USELESS | {"query", "throughput_rps", "injections.made"}
     assert left_out(idle) == expected
     busy = {**idle[0], "cpu_cores.python_workers": "0.31"}
     assert left_out([*idle, busy]) == expected - {"cpu_cores.python_workers"}
-    assert left_out(plain_rows([sample(fault="none")])) == USELESS | {"query", "throughput_rps"} | RECOVERY
+    assert left_out(table_rows([sample(fault="none")])) == USELESS | {"query", "throughput_rps"} | RECOVERY
     late = sample(fault="none", repetition=1)
     late = late.model_copy(update={"metrics": late.metrics.model_copy(update={"sustained": False})})
-    assert plain_rows([late])[0]["throughput_rps"] == "501", "what was handled is not what was offered"
+    assert table_rows([late])[0]["throughput_rps"] == "501", "what was handled is not what was offered"
 
 
 def test_of_a_query_its_name_and_what_it_handled_are_told() -> None:
-    rows = plain_rows([sample(workload="nexmark", query=query, repetition=1) for query in ("q10", "q2")])
+    rows = table_rows([sample(workload="nexmark", query=query, repetition=1) for query in ("q10", "q2")])
     assert [(row["query"], row["throughput_rps"], row["varies"]) for row in rows] == [
         ("q2", "501", ""), ("q10", "501", ""),
     ]  # fmt: skip
     # As fast as it can, a batch follows the one before it.
     assert left_out(rows) == USELESS | {"state_mb", "interval_s"} | RECOVERY
-    kafka = plain_rows([sample(workload="nexmark", query="q5", source="kafka")])
+    kafka = table_rows([sample(workload="nexmark", query="q5", source="kafka")])
     assert left_out(kafka) == USELESS | {"state_mb", "throughput_rps"} | RECOVERY
     text = printed([sample(workload="nexmark", query="q5", repetition=number) for number in range(2)], 120)
     assert all(heading in text for heading in ("Query", "Rep", "Handled"))
 
 
 def test_what_else_differs_is_named() -> None:
-    rows = plain_rows([sample(rate=1000), sample(rate=500, repetition=1)])
+    rows = table_rows([sample(rate=1000), sample(rate=500, repetition=1)])
     assert [(row["varies"], row["repetition"]) for row in rows] == [("rate 500", "1"), ("rate 1000", "0")]
     given, without = sample(), sample(attempt="b1")
     given = given.model_copy(update={"config": {**given.config, "data": "/a.jsonl", "data_key": "user"}})
-    rows = plain_rows([given, without])
+    rows = table_rows([given, without])
     assert sorted(row["varies"] for row in rows) == ["", "data /a.jsonl, data_key user"], "not what it was not given"
 
 
@@ -136,8 +136,8 @@ def test_all_figures_are_shown_at_every_width(width: int) -> None:
     text = printed(matrix(), width)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
-    for row in plain_rows(matrix()):
-        for column in columns_of(plain_rows(matrix())):
+    for row in table_rows(matrix()):
+        for column in used_columns(table_rows(matrix())):
             assert row[column.key] in text, (column.key, row[column.key])
     # one line for each record where they fit beside each other
     tables = len(re.findall(r"Fault\b", text))
@@ -148,10 +148,10 @@ def test_all_figures_are_shown_at_every_width(width: int) -> None:
 def test_markup_in_a_record_is_shown_as_it_is_and_no_records_as_a_head() -> None:
     text = printed([sample(status="invalid", reasons=["[bold]not bold[/bold]"])], 120)
     assert "[bold]not bold[/bold]" in text
-    assert plain_rows([]) == [] and "State" in printed([], 120)
+    assert table_rows([]) == [] and "State" in printed([], 120)
 
 
 def test_numbers_and_names() -> None:
     assert [milliseconds(value) for value in (None, 0.26, 9.96, 2283.4)] == ["—", "0.3", "10", "2,283"]
     assert [signed(value) for value in (0.0, 0.35, -1.8371)] == ["0.000", "+0.350", "−1.837"]
-    assert name_of(sample(state_mb=0.5)) == "state 0.5 MB, interval 2 s, executor kill"
+    assert run_name(sample(state_mb=0.5)) == "state 0.5 MB, interval 2 s, executor kill"

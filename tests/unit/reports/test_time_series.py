@@ -21,14 +21,20 @@ from faultline.records.judge.judge import judge
 from faultline.records.record import Record
 from faultline.reports.figures.attempt import time_figure
 from faultline.reports.figures.configurations import curves
-from faultline.reports.figures.nightly import course_figure
+from faultline.reports.figures.nightly import history_figure
 from faultline.reports.figures.parts import parts_figure
 from faultline.reports.figures.style import FAULT_COLOUR, ROLE_COLOURS
-from faultline.reports.markdown.svg import ChartLine, EventMarker, Panel, draw
+from faultline.reports.markdown.svg import ChartLine, ChartPoint, Panel, draw_chart
 from faultline.reports.views.run import run_view
-from faultline.reports.views.runs import plain_rows
-from faultline.reports.views.series import RecoveryBounds, bounds_of, lag_out, last_out_text, latency_out
-from faultline.reports.views.sweep import MetricChoice, SweepView
+from faultline.reports.views.runs import table_rows
+from faultline.reports.views.series import (
+    RecoveryBounds,
+    lag_violations,
+    last_violation_text,
+    latency_violations,
+    recovery_bounds,
+)
+from faultline.reports.views.sweep import SweepPageQuery, SweepView
 from faultline.system.measured_window import NS
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.swept_records import swept
@@ -121,7 +127,7 @@ def test_invalid_runs_are_hollow_and_say_why_and_make_no_median() -> None:
                reasons=[why])
         for s, run, status in cells
     ]  # fmt: skip
-    ((axis, panels),) = SweepView([IndexEntry.of(one) for one in records], MetricChoice()).panels
+    ((axis, panels),) = SweepView([IndexEntry.of(one) for one in records], SweepPageQuery()).panels
     figure = dict((one.key, figure) for one, figure in panels)["recovery.macro_s"]
     (hollow,) = (trace for trace in figure.data if trace.name == "invalid run, does not count")
     assert axis == "checkpoint interval (s)" and len(hollow.x) == 4 and all(why in text for text in hollow.text)
@@ -138,7 +144,7 @@ def test_of_a_run_with_several_recoveries_each_is_a_bar_until_there_are_many() -
     records = [run(interval, number) for interval in (2.0, 5.0) for number in range(2)]
     bars = parts_of(records).data[0].y
     assert len(bars) == 12 and bars[1].endswith("recovery 2")
-    assert [row["injections.made"] for row in plain_rows(records)] == ["3"] * 4
+    assert [row["injections.made"] for row in table_rows(records)] == ["3"] * 4
     assert len(parts_of([run(2.0, number) for number in range(20)]).data[0].y) == 20, "a bar a run"
 
 
@@ -149,7 +155,7 @@ def test_faults_are_an_axis_of_their_own() -> None:
         for interval in (2.0, 5.0)
         for victim, recovery in victims
     ]
-    names = [axis for axis, _ in SweepView([IndexEntry.of(one) for one in records], MetricChoice()).panels]
+    names = [axis for axis, _ in SweepView([IndexEntry.of(one) for one in records], SweepPageQuery()).panels]
     assert names == ["checkpoint interval (s)", "fault"]
     assert "2 · worker kill, 1 MB, 2 s" in parts_of(records).data[0].y
 
@@ -217,7 +223,7 @@ def lasting(source: str, at_s: float = 74.9, **changed: Any) -> Record:
 )
 def test_which_signal_by_how_much_against_which_bound(source: str, at_s: float, series: Any, said: str) -> None:
     record = lasting(source, at_s)
-    found = last_out_text(record, 1, record.metrics.recovery, series)
+    found = last_violation_text(record, 1, record.metrics.recovery, series)
     assert found.startswith(said) if said else found == ""
 
 
@@ -226,13 +232,13 @@ def test_the_story_of_a_recovery_that_is_not_over_says_so(tmp_path: Path) -> Non
     folder = tmp_path / "attempts" / record.attempt
     folder.mkdir(parents=True)
     (folder / "series.json").write_text(json.dumps(CURVES))
-    (fault,) = run_view(record, tmp_path).story.faults
+    (fault,) = run_view(record, tmp_path).report.faults
     assert fault.verdict == (
         "not seen to recover: not over 33.9 s after the fault (censored), when latency was 6,120 ms, 53 % above the "
         "bound L* of 4,000 ms; p99 of the last 10 s was 1.4 × that before the fault"
     )
     (folder / "series.json").write_text("[")
-    story = run_view(record, tmp_path).story
+    story = run_view(record, tmp_path).report
     assert "tuples came later than the bound L*" in story.faults[0].verdict
     assert any(remark.startswith("series.json cannot be read") for remark in story.remarks)
 
@@ -240,16 +246,16 @@ def test_the_story_of_a_recovery_that_is_not_over_says_so(tmp_path: Path) -> Non
 def test_records_without_bounds_have_none() -> None:
     timeline = {"gate": (0.0, ""), "t0": (41.0, ""), "last_out": (74.0, "lag above lag*")}
     old = sample(recovery=CENSORED, timeline=timeline)
-    assert bounds_of(old) == bounds_of(sample(fault="none")) == []
-    assert last_out_text(old, 1, old.metrics.recovery, CURVES) == ""
+    assert recovery_bounds(old) == recovery_bounds(sample(fault="none")) == []
+    assert last_violation_text(old, 1, old.metrics.recovery, CURVES) == ""
 
 
 def test_what_was_out_is_shaded_from_the_fault_until_it_was_over() -> None:
     record = sample(recovery=RECOVERED | LIMITS, timeline={"gate": (0.0, ""), "t0": (41.0, "")})
-    (bound,) = bounds_of(record)
+    (bound,) = recovery_bounds(record)
     assert (bound.from_s, bound.until_s) == pytest.approx((41.0, 54.84))
-    assert latency_out(CURVES["latency"], bound) == [(42.0, 50.0)]
-    assert lag_out(CURVES["lag"], bound) == [(42.0, 52.0)]
+    assert latency_violations(CURVES["latency"], bound) == [(42.0, 50.0)]
+    assert lag_violations(CURVES["lag"], bound) == [(42.0, 52.0)]
     figure = time_figure(CURVES, bounds=[bound])
     lines = {trace.name: trace for trace in figure.data}
     assert list(lines["L* 4,000 ms"].y) == [4000.0, 4000.0]
@@ -270,7 +276,7 @@ def test_spans_are_apart_in_order_and_hold_just_what_was_out(
 ) -> None:
     points = [{"t_s": float(t), "p99_ms": value} for t, value in enumerate(values)]
     bound = RecoveryBounds(limit, 1.0, from_s, from_s + length_s)
-    spans = latency_out(points, bound)
+    spans = latency_violations(points, bound)
     assert all(left < right for left, right in spans)
     assert all(before[1] < after[0] for before, after in zip(spans, spans[1:], strict=False))
     assert all(left >= from_s for left, _ in spans)
@@ -309,11 +315,11 @@ def test_in_a_line_of_both_only_what_was_repeated_is_joined() -> None:
 
 def test_of_nights_and_pictures_of_the_markdown_page_single_runs_are_not_joined() -> None:
     for n, paths in ((1, 0), (2, 1)):
-        marks = tuple(EventMarker(place, 1.0 + place, 1.0 + place, 1.0 + place, n=n) for place in range(3))
-        picture = draw([Panel("p", (ChartLine("a", marks),))], ["1", "2", "3"], "x", "t")
+        marks = tuple(ChartPoint(place, 1.0 + place, 1.0 + place, 1.0 + place, n=n) for place in range(3))
+        picture = draw_chart([Panel("p", (ChartLine("a", marks),))], ["1", "2", "3"], "x", "t")
         assert picture.count('<path class="line') == paths
     wide, point = Interval(5.0, 4.0, 6.0), Interval(7.0, 7.0, 7.0)
     dates = tuple(f"2026-11-2{day}T00:00:00+00:00" for day in range(4))
-    figure = course_figure(MetricHistory("c", P99, dates, (wide, point, wide, None), ()), {})
+    figure = history_figure(MetricHistory("c", P99, dates, (wide, point, wide, None), ()), {})
     modes = {trace.mode: list(trace.x) for trace in figure.data}
     assert modes == {"lines+markers": ["2026-11-20", "2026-11-22"], "markers": ["2026-11-21"]}

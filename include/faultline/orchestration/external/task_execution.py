@@ -58,7 +58,7 @@ class Task:
 def prepare(task: Task) -> str:
     """Validates, and makes the attempt. Returns the attempt's id."""
     from faultline.orchestration.planning import order_of_run
-    from faultline.reports.notes import headline
+    from faultline.reports.notes import experiment_note
 
     settings = task.settings
     try:
@@ -67,7 +67,7 @@ def prepare(task: Task) -> str:
     except steps.MeasuredError as measured:
         raise SkipError(str(measured)) from None
     except steps.RefusedError as refused:
-        print(headline(refused.record))
+        print(experiment_note(refused.record))
         raise SkipError(f"refused: {refused.why}", str(refused.why)) from None
     except ConfigError as error:
         raise SkipError(f"refused: {error}", str(error)) from None
@@ -81,10 +81,10 @@ def prepare(task: Task) -> str:
 def judge(task: Task) -> str:
     """Writes the record. Raises FailedError unless it is valid."""
     from faultline.records.judge.rejudge import require_valid
-    from faultline.reports.notes import headline
+    from faultline.reports.notes import experiment_note
 
     record = task.perform("judge")
-    print(headline(record))
+    print(experiment_note(record))
     try:
         require_valid(record)
     except InvalidMeasurement as error:

@@ -14,7 +14,7 @@ from airflow.sdk import BaseNotifier
 from tenacity import Retrying, stop_after_attempt, wait_fixed
 
 from faultline.experiment.alert_plan import mail_server, password_file
-from faultline.reports.notes import Alert
+from faultline.reports.notes import AlertContent
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.text import one_line
 
@@ -34,7 +34,7 @@ class WebhookNotifier(BaseNotifier):
         super().__init__()
         self.address = address
 
-    def body(self, alert: Alert) -> dict[str, Any]:
+    def body(self, alert: AlertContent) -> dict[str, Any]:
         """What is posted."""
         return {"text": alert.text, **asdict(alert)}
 
@@ -55,13 +55,13 @@ class WebhookNotifier(BaseNotifier):
 class SlackNotifier(WebhookNotifier):
     """Posts an alert to an incoming webhook of Slack's."""
 
-    def body(self, alert: Alert) -> dict[str, Any]:
+    def body(self, alert: AlertContent) -> dict[str, Any]:
         """The one field that Slack takes, which reads `<…>` as a link, or as somebody to wake."""
         lines = "\n".join(f"• {_quiet(line)}" for line in alert.lines)
         return {"text": f"*{_quiet(alert.title)}*\n{lines}\n<{_quiet(alert.link)}|Results>"}
 
 
-def send(alert: Alert, plans: Sequence[AlertPlan]) -> list[str]:
+def send(alert: AlertContent, plans: Sequence[AlertPlan]) -> list[str]:
     """Tells everybody who asked for this kind, or for anything where it is a try-out; a line for each who was told.
 
     Raises InfrastructureError naming those who could not be reached, after all were tried.
@@ -80,7 +80,7 @@ def send(alert: Alert, plans: Sequence[AlertPlan]) -> list[str]:
     return told
 
 
-def notifier_of(plan: AlertPlan, alert: Alert) -> BaseNotifier:
+def notifier_of(plan: AlertPlan, alert: AlertContent) -> BaseNotifier:
     """The notifier for one alert. Raises ConfigError for a class that cannot be used."""
     if plan.way == "webhook":
         return WebhookNotifier(plan.target)
@@ -105,7 +105,7 @@ def _quiet(text: str) -> str:
     return html.escape(one_line(text), quote=False)
 
 
-def _mail(target: Mapping[str, Any], alert: Alert) -> BaseNotifier:
+def _mail(target: Mapping[str, Any], alert: AlertContent) -> BaseNotifier:
     """Airflow's own, over a connection that only this process knows."""
     from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 

@@ -256,7 +256,7 @@ def compare_with_baseline() -> dict[str, Any]:
     from faultline.orchestration.airflow_api import note_run
     from faultline.records.index import Index
     from faultline.records.sweep_plan import SweepPlans
-    from faultline.reports.notes import nightly_headline
+    from faultline.reports.notes import nightly_note
 
     context, settings = get_current_context(), load_settings()
     params, night, sweep_id = context["params"], nightly_run_of(), sweep_id_of(context["run_id"])
@@ -278,7 +278,7 @@ def compare_with_baseline() -> dict[str, Any]:
     verdict.keep(settings.results, sweep_id)
     said = (*verdict.beyond, *verdict.doubtful, *verdict.reasons, *verdict.suspicions)
     print(*filter(None, (verdict.summary, *said, verdict.problem)), sep="\n")
-    note_run(settings, context, nightly_headline(verdict, sweep_id))
+    note_run(settings, context, nightly_note(verdict, sweep_id))
     told = verdict.without_figures()
     # What was measured and cannot be compared is no reason to skip the next task.
     return told if verdict.paired or not own.valid else {**told, "problem": None}
@@ -326,7 +326,7 @@ def send_alerts() -> list[str]:
     from faultline.orchestration.nightly.alerts import send
     from faultline.records.index import Index
     from faultline.records.sweep_plan import SweepPlans
-    from faultline.reports.notes import alert_of, results_link
+    from faultline.reports.notes import nightly_alert, results_link
 
     context, settings = get_current_context(), load_settings()
     dag_id, night, sweep_id = context["dag"].dag_id, nightly_run_of(), sweep_id_of(context["run_id"])
@@ -339,7 +339,7 @@ def send_alerts() -> list[str]:
     own = [one for one in entries if plan is not None and one.logical_date == plan.logical_date]
     gap = gap_of(plan, entries) if plan else None
     link = results_link(settings.endpoints.airflow, sweep_id if plan else None)
-    alert = alert_of(
+    alert = nightly_alert(
         dag_id, night, link, kept_verdict(settings.results, sweep_id), planned=gap.planned if gap else 0,
         missing=len(gap.missing) if gap else 0, valid=sum(one.sound for one in own),
     )  # fmt: skip
@@ -357,11 +357,11 @@ def check_started(dag_id: str) -> None:
 
     from faultline.orchestration.nightly.alerts import send
     from faultline.records.sweep_plan import SweepPlans
-    from faultline.reports.notes import not_begun, results_link
+    from faultline.reports.notes import missed_start_alert, results_link
 
     settings, night = load_settings(), nightly_run_of()
     if any(plan.logical_date == night for plan in SweepPlans(settings.results).of_matrix(dag_id)):
         return
-    alert = not_begun(night, dag_id, GRACE_MIN, results_link(settings.endpoints.airflow, None))
+    alert = missed_start_alert(night, dag_id, GRACE_MIN, results_link(settings.endpoints.airflow, None))
     send(alert, file_of(dag_id).alerts)
     raise AirflowFailException(alert.lines[0])

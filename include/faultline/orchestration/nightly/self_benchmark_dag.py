@@ -125,7 +125,7 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     from faultline.experiment.attempt import write_json
     from faultline.lifecycle.environment import git_commit, installed_build
     from faultline.orchestration.airflow_api import write_note
-    from faultline.reports.notes import plain
+    from faultline.reports.notes import escape_markdown
 
     context, settings = get_current_context(), load_settings()
     outcomes = [one for one in measured if one]
@@ -141,7 +141,9 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     lines = [verdict.summary, *verdict.reasons, *([verdict.problem] if verdict.problem else [])]
     lines += [f"bench {name} gave no figures" for name in own.failed]
     print(*lines, sep="\n")
-    if problem := write_note(settings, context["dag"].dag_id, context["run_id"], "\n\n".join(map(plain, lines))):
+    if problem := write_note(
+        settings, context["dag"].dag_id, context["run_id"], "\n\n".join(map(escape_markdown, lines))
+    ):
         print(problem)
     return {"reasons": list(verdict.reasons), "problem": verdict.problem, "failed": list(own.failed)}
 

@@ -9,15 +9,15 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.records.format import LABELS, signed, split_name
-from faultline.reports.figures.style import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS, STRONG_COLOUR, finish
-from faultline.reports.views.series import RecoveryBounds, lag_out, latency_out
+from faultline.reports.figures.style import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS, STRONG_COLOUR, set_layout
+from faultline.reports.views.series import RecoveryBounds, lag_violations, latency_violations
 
 Series = Mapping[str, Any]
 Points = Sequence[Mapping[str, Any]]
 
-_SOFT = "#86B6E0"
+_LIGHT = "#86B6E0"
 _SHADE = "rgba(128,138,148,0.13)"
-_OUT = "rgba(213,94,0,0.16)"
+_VIOLATION = "rgba(213,94,0,0.16)"
 _MARK = "rgba(128,138,148,0.55)"
 
 
@@ -63,17 +63,17 @@ def time_figure(
     AttributeError or OverflowError on other content.
     """
     figure = go.Figure()
-    _latency(figure, series["latency"])
-    _throughput(figure, series["throughput"], rate)
-    _lag(figure, series["lag"])
-    peak = _cpu(figure, series["cpu"])
+    _add_latency(figure, series["latency"])
+    _add_throughput(figure, series["throughput"], rate)
+    _add_lag(figure, series["lag"])
+    peak = _add_cpu(figure, series["cpu"])
     start, end = _span(series)
-    _events(figure, series["events"])
-    _shades(figure, *_window(series), end)
-    _bounds(figure, series, bounds, end)
+    _add_events(figure, series["events"])
+    _add_shades(figure, *_window(series), end)
+    _add_bounds(figure, series, bounds, end)
     if machine_cores is not None and peak > machine_cores / 2:
-        _level(figure, "y4", machine_cores, [start, end], f"{machine_cores} cores")
-    finish(
+        _add_level(figure, "y4", machine_cores, [start, end], f"{machine_cores} cores")
+    set_layout(
         figure,
         780,
         (78, 150, 58, 48),
@@ -90,12 +90,12 @@ def time_figure(
         yaxis5={"domain": _STRIP, "range": [-1, 1], "visible": False, "fixedrange": True},
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.012, "yanchor": "bottom"},
         showlegend=True,
-        **_row_layout(_log_worthwhile(series["latency"])),
+        **_row_layout(_needs_log_axis(series["latency"])),
     )
     return figure
 
 
-def _curve(figure: go.Figure, row: int, points: Points, key: str, name: str, unit: str, **more: Any) -> None:
+def _add_curve(figure: go.Figure, row: int, points: Points, key: str, name: str, unit: str, **more: Any) -> None:
     """One curve in a row from the top (1 to 4), with its entry in the legend beside it."""
     line = {"color": STRONG_COLOUR, "width": 1.8, **more.pop("line", {})}
     figure.add_scatter(
@@ -110,59 +110,59 @@ def _curve(figure: go.Figure, row: int, points: Points, key: str, name: str, uni
     )
 
 
-def _latency(figure: go.Figure, points: Points) -> None:
+def _add_latency(figure: go.Figure, points: Points) -> None:
     # The maximum first, so that it lies behind the p99 it often coincides with.
-    _curve(figure, 1, points, "max_ms", "latency max", "ms", marker={"size": 4},
+    _add_curve(figure, 1, points, "max_ms", "latency max", "ms", marker={"size": 4},
            line={"color": FAINT_COLOUR, "width": 1.4, "dash": "dot"})  # fmt: skip
-    for key, name, colour in (("p99_ms", "p99", STRONG_COLOUR), ("p50_ms", "p50", _SOFT)):
-        _curve(figure, 1, points, key, f"latency {name}", "ms", mode="lines+markers", marker={"size": 4},
+    for key, name, colour in (("p99_ms", "p99", STRONG_COLOUR), ("p50_ms", "p50", _LIGHT)):
+        _add_curve(figure, 1, points, key, f"latency {name}", "ms", mode="lines+markers", marker={"size": 4},
                line={"color": colour, "width": 2})  # fmt: skip
 
 
-def _throughput(figure: go.Figure, points: Points, rate: float | None) -> None:
+def _add_throughput(figure: go.Figure, points: Points, rate: float | None) -> None:
     # A bin is given by its end: vertical first, then horizontal draws its value over its whole span.
-    _curve(figure, 2, points, "rps", "committed", "records/s", digits=1, line={"shape": "vh"})
+    _add_curve(figure, 2, points, "rps", "committed", "records/s", digits=1, line={"shape": "vh"})
     known = _known(points, "t_s")
     if rate is not None and known:
-        _level(figure, "y2", rate, [round(known[0], 3), round(known[-1], 3)], "offered", "legend3")
+        _add_level(figure, "y2", rate, [round(known[0], 3), round(known[-1], 3)], "offered", "legend3")
 
 
-def _lag(figure: go.Figure, points: Points) -> None:
-    _curve(figure, 3, points, "records", "lag at commit", "records", digits=0, mode="lines+markers",
+def _add_lag(figure: go.Figure, points: Points) -> None:
+    _add_curve(figure, 3, points, "records", "lag at commit", "records", digits=0, mode="lines+markers",
            marker={"size": 4})  # fmt: skip
 
 
-def _cpu(figure: go.Figure, points: Points) -> float:
+def _add_cpu(figure: go.Figure, points: Points) -> float:
     """Stacked areas; returns the highest sum of all roles."""
     filled = [{"t_s": point["t_s"], **{role: point.get(role, 0.0) for role in ROLE_COLOURS}} for point in points]
     for role, colour in ROLE_COLOURS.items():
         if role != "python_workers" or any(_number(point[role]) for point in filled):
-            _curve(figure, 4, filled, role, role.replace("_", " "), "cores", form=".2f", stackgroup="cpu",
+            _add_curve(figure, 4, filled, role, role.replace("_", " "), "cores", form=".2f", stackgroup="cpu",
                    line={"color": colour, "width": 0.8})  # fmt: skip
     return max((sum(_number(point[role]) or 0.0 for role in ROLE_COLOURS) for point in filled), default=0.0)
 
 
-def _events(figure: go.Figure, events: Points) -> None:
+def _add_events(figure: go.Figure, events: Points) -> None:
     """Each event as a line through all rows and a mark above them, whose legend says what it is.
 
     Of several faults each has its line; only the first one's events are in the legend, which would burst otherwise.
     """
     order = list(MARKS)
     events = [event for event in events if _number(event["t_s"]) is not None]
-    strikes = {split_name(event["name"])[1]: float(event["t_s"]) for event in events if _plain(event) == "t0"}
-    marked = [event for event in events if _plain(event) in MARKS]
+    strikes = {split_name(event["name"])[1]: float(event["t_s"]) for event in events if _base_name(event) == "t0"}
+    marked = [event for event in events if _base_name(event) in MARKS]
     named: set[str] = set()
-    for event in sorted(marked, key=lambda event: (split_name(event["name"])[1], order.index(_plain(event)))):
+    for event in sorted(marked, key=lambda event: (split_name(event["name"])[1], order.index(_base_name(event)))):
         # Several victims are undone one by one: one entry of the legend stands for all.
-        _event(figure, event, strikes, legend="#" not in event["name"] and event["name"] not in named)
+        _add_event(figure, event, strikes, legend="#" not in event["name"] and event["name"] not in named)
         named.add(event["name"])
 
 
-def _plain(event: Mapping[str, Any]) -> str:
+def _base_name(event: Mapping[str, Any]) -> str:
     return split_name(str(event["name"]))[0]
 
 
-def _event(figure: go.Figure, event: Mapping[str, Any], strikes: Mapping[int, float], *, legend: bool) -> None:
+def _add_event(figure: go.Figure, event: Mapping[str, Any], strikes: Mapping[int, float], *, legend: bool) -> None:
     """One event; `strikes`: t0 of each fault by number, in seconds after T0."""
     plain, number = split_name(str(event["name"]))
     at, fault = round(float(event["t_s"]), 3), plain == "t0"
@@ -191,7 +191,7 @@ def _event(figure: go.Figure, event: Mapping[str, Any], strikes: Mapping[int, fl
     figure.add_shape(type="line", name=str(event["name"]), xref="x", yref="paper", **top, line=line, layer="above")
 
 
-def _shades(figure: go.Figure, warmup_s: float, duration_s: float, end: float) -> None:
+def _add_shades(figure: go.Figure, warmup_s: float, duration_s: float, end: float) -> None:
     """Warm-up, and what follows the measured window, in grey."""
     until = warmup_s + duration_s
     for name, left, right in (("warm-up", 0.0, warmup_s), ("drain", until, end)):
@@ -224,14 +224,14 @@ def _shades(figure: go.Figure, warmup_s: float, duration_s: float, end: float) -
         )
 
 
-def _bounds(figure: go.Figure, series: Series, bounds: Sequence[RecoveryBounds], end: float) -> None:
+def _add_bounds(figure: go.Figure, series: Series, bounds: Sequence[RecoveryBounds], end: float) -> None:
     """Where an engine counts as recovered: L* and lag* from each fault to the next one, and what was out until it was
     over."""
     for number, one in enumerate(bounds):
         until = bounds[number + 1].from_s if number + 1 < len(bounds) else end
-        drawn = [("y3", "legend4", f"lag* {one.lag:,.0f}", one.lag, lag_out(series["lag"], one))]
+        drawn = [("y3", "legend4", f"lag* {one.lag:,.0f}", one.lag, lag_violations(series["lag"], one))]
         if one.latency_ms is not None:
-            late = latency_out(series["latency"], one)
+            late = latency_violations(series["latency"], one)
             drawn.insert(0, ("y", "legend2", f"L* {one.latency_ms:,.0f} ms", one.latency_ms, late))
         for axis, legend, name, height, spans in drawn:
             figure.add_scatter(
@@ -255,13 +255,13 @@ def _bounds(figure: go.Figure, series: Series, bounds: Sequence[RecoveryBounds],
                     x1=round(right, 3),
                     y0=0,
                     y1=1,
-                    fillcolor=_OUT,
+                    fillcolor=_VIOLATION,
                     line={"width": 0},
                     layer="below",
                 )
 
 
-def _level(
+def _add_level(
     figure: go.Figure, axis: str, value: float, span: Sequence[float], name: str, legend: str = "legend5"
 ) -> None:
     """A dotted reference line at one height."""
@@ -296,7 +296,7 @@ def _row_layout(log: bool) -> dict[str, Any]:
     return layout
 
 
-def _log_worthwhile(points: Points) -> bool:
+def _needs_log_axis(points: Points) -> bool:
     usual = sorted(_known(points, "p50_ms"))
     if not usual or usual[0] <= 0:
         return False

@@ -17,15 +17,15 @@ from faultline.reports.figures.style import (
     LIMIT_COLOUR,
     SERIES_COLOURS,
     SERIES_SYMBOLS,
-    finish,
     legend_above,
+    set_layout,
 )
 from faultline.system.text import counted
 
 # More lines than this cannot be told apart.
 MAX_LINES = 24
 # Single recoveries stand so far to the left of the median of the runs, and invalid runs to its right: of the axis.
-ASIDE = 0.012
+POINT_OFFSET = 0.012
 # An axis whose greatest value is this many times its least is drawn in powers of ten.
 LOG_FACTOR = 50
 # Of a small figure next to others, which has its title and the legend of all outside.
@@ -45,7 +45,7 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
     figures = [
         [at[column, row].figure(metric.key) if (column, row) in at else Figure(0) for column in columns] for row in rows
     ]
-    beside = {place: _beside(point) for place, point in at.items()}
+    notes = {place: _excluded_runs_text(point) for place, point in at.items()}
     figure = go.Figure(
         go.Heatmap(
             x=columns,
@@ -54,7 +54,7 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
             text=[[one.text(metric) if one.median is not None else "" for one in row] for row in figures],
             customdata=[
                 [
-                    f"{x.name} {column}\n{y.name} {row}\n{_told(one, metric)}{beside.get((column, row), '')}"
+                    f"{x.name} {column}\n{y.name} {row}\n{_figure_text(one, metric)}{notes.get((column, row), '')}"
                     for column, one in zip(columns, ones, strict=True)
                 ]
                 for row, ones in zip(rows, figures, strict=True)
@@ -81,11 +81,11 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
                 x=columns.index(column),
                 y=rows.index(row),
                 text=f"({invalid.text(metric)})",
-                hovertext=f"{_told(invalid, metric)}{_beside(point)}",
+                hovertext=f"{_figure_text(invalid, metric)}{_excluded_runs_text(point)}",
                 showarrow=False,
                 font={"color": FAINT_COLOUR},
             )
-    finish(
+    set_layout(
         figure,
         130 + 46 * len(rows),
         (72, 16, 12, 56),
@@ -112,14 +112,14 @@ def curves(
     for number, (name, members) in enumerate(list(lines.items())[:MAX_LINES]):
         colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
         symbol = SERIES_SYMBOLS[number // len(SERIES_COLOURS) % len(SERIES_SYMBOLS)]
-        _line(figure, members, x, metric, name or "median", colour, symbol)
-        _runs(figure, members, x, metric, name or "median", colour)
+        _add_line(figure, members, x, metric, name or "median", colour, symbol)
+        _add_runs(figure, members, x, metric, name or "median", colour)
         _invalid(figure, members, x, metric, name or "median", colour, symbol)
     if controls:
         _invalid(figure, controls, x, metric, "control", FAINT_COLOUR, "diamond")
-        _line(figure, controls, x, metric, "control", FAINT_COLOUR, "diamond-open", joined=False)
+        _add_line(figure, controls, x, metric, "control", FAINT_COLOUR, "diamond-open", joined=False)
     named = len({trace.name for trace in figure.data if trace.showlegend is not False}) > 1
-    finish(
+    set_layout(
         figure,
         PANEL_HEIGHT if small else 420,
         (56, 12, 12, 44) if small else (72, 16, 44 if named else 12, 56),
@@ -136,13 +136,13 @@ def curves(
     return figure, max(0, len(lines) - MAX_LINES)
 
 
-def legend_of(figure: go.Figure) -> list[tuple[str, str, bool]]:
+def legend_entries(figure: go.Figure) -> list[tuple[str, str, bool]]:
     """The entries of its legend: name, colour, and whether the mark is hollow."""
     shown = [trace for trace in figure.data if trace.showlegend is not False]
     return [(trace.name, str(trace.marker.color), "-open" in str(trace.marker.symbol)) for trace in shown]
 
 
-def limit_line(figure: go.Figure, bound: float, words: str, drawn: Sequence[float]) -> None:
+def add_limit_line(figure: go.Figure, bound: float, words: str, drawn: Sequence[float]) -> None:
     """A dotted line at a limit, said in `words`; the vertical axis is made to hold it beside the values `drawn`."""
     top = max([bound, *drawn])
     figure.add_hline(
@@ -154,7 +154,7 @@ def limit_line(figure: go.Figure, bound: float, words: str, drawn: Sequence[floa
     figure.update_yaxes(range=[min(0.0, bound), 1.08 * top if top > 0 else 1.0])
 
 
-def _line(
+def _add_line(
     figure: go.Figure,
     points: Sequence[Point],
     x: Axis,
@@ -167,7 +167,7 @@ def _line(
 ) -> None:
     """One line through what was repeated. What no line joins: single runs, and lower bounds, which are open
     triangles."""
-    measured = [(point, point.figure(metric.key)) for point in _placed(points, x)]
+    measured = [(point, point.figure(metric.key)) for point in _points_on_axis(points, x)]
     joined = joined and x.numeric
     named = False
     for bound, repeated in ((False, True), (False, False), (True, True)):
@@ -179,7 +179,7 @@ def _line(
         if not seen:
             continue
         figure.add_scatter(
-            x=[_place(point, x) for point, _ in seen],
+            x=[_axis_position(point, x) for point, _ in seen],
             y=[one.median for _, one in seen],
             error_y={
                 "type": "data",
@@ -191,7 +191,7 @@ def _line(
                 "color": colour,
                 "visible": any(one.n > 1 for _, one in seen),
             },
-            text=[f"{name}: {_told(one, metric)}" for _, one in seen],
+            text=[f"{name}: {_figure_text(one, metric)}" for _, one in seen],
             name=f"{name}: at least" if bound else name,
             legendgroup=name,
             # Repeated and single runs of one line have one entry.
@@ -209,11 +209,11 @@ def _line(
         named = True
 
 
-def _runs(figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, name: str, colour: str) -> None:
+def _add_runs(figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, name: str, colour: str) -> None:
     """Each usable run of several, or each of its recoveries, as a small point; a triangle where it is a bound."""
     seen = [
         (point, entry, what, value, bound)
-        for point in _placed(points, x)
+        for point in _points_on_axis(points, x)
         for entry in point.valid
         for what, value, bound in _values(entry, metric)
         if len(point.valid) > 1 or what
@@ -222,7 +222,7 @@ def _runs(figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, n
         shown = [one for one in seen if one[-1] is bounded]
         if shown:
             figure.add_scatter(
-                x=[_place(point, x, -ASIDE) for point, *_ in shown],
+                x=[_axis_position(point, x, -POINT_OFFSET) for point, *_ in shown],
                 y=[value for *_, value, _ in shown],
                 text=[
                     f"{name}, run {entry.repetition + 1}{what}: {'> ' * bounded}{metric.text(value)} {metric.unit}"
@@ -254,7 +254,7 @@ def _invalid(
     """Each invalid run as a hollow mark, with its reason."""
     shown = [
         (point, entry, seen)
-        for point in _placed(points, x)
+        for point in _points_on_axis(points, x)
         for entry in point.invalid
         if (seen := seen_value(entry, metric.key)) is not None
     ]
@@ -262,10 +262,11 @@ def _invalid(
         return
     first = INVALID not in {trace.name for trace in figure.data}
     figure.add_scatter(
-        x=[_place(point, x, ASIDE) for point, _, _ in shown],
+        x=[_axis_position(point, x, POINT_OFFSET) for point, _, _ in shown],
         y=[value for _, _, (value, _) in shown],
         text=[
-            f"{name}, run {entry.repetition + 1}: {'> ' * bound}{metric.text(value)} {metric.unit}\n{reason_of(entry)}"
+            f"{name}, run {entry.repetition + 1}: {'> ' * bound}{metric.text(value)} {metric.unit}\n"
+            f"{reason_text(entry)}"
             for _, entry, (value, bound) in shown
         ],
         name=INVALID,
@@ -277,18 +278,18 @@ def _invalid(
     )
 
 
-def reason_of(entry: IndexEntry) -> str:
+def reason_text(entry: IndexEntry) -> str:
     """Why a run does not count: `invalid: disturbed: …`."""
     return f"{entry.status}: {next(iter(entry.reasons), 'no reason is known')}"
 
 
-def _placed(points: Sequence[Point], x: Axis) -> list[Point]:
+def _points_on_axis(points: Sequence[Point], x: Axis) -> list[Point]:
     """The points that have a place on the axis: a control may lack what the others vary, such as the instant of the
     fault."""
     return [point for point in points if not x.numeric or is_number(x.of(point))]
 
 
-def _place(point: Point, x: Axis, aside: float = 0.0) -> Any:
+def _axis_position(point: Point, x: Axis, aside: float = 0.0) -> Any:
     """Where a point stands on an axis, `aside` by that share of its length, so that marks do not hide each other; texts
     stand in their places."""
     if not x.numeric:
@@ -296,23 +297,23 @@ def _place(point: Point, x: Axis, aside: float = 0.0) -> Any:
     value, numbers = x.of(point), [float(one) for one in x.values]
     if not aside:
         return value
-    if _in_powers(x):
+    if _is_log_axis(x):
         return float(value * (max(numbers) / min(numbers)) ** aside)
     return float(value + aside * (max(numbers) - min(numbers)))
 
 
-def _in_powers(x: Axis) -> bool:
+def _is_log_axis(x: Axis) -> bool:
     """Whether an axis of numbers is drawn in powers of ten."""
     numbers = [float(value) for value in x.values]
     return min(numbers) > 0 and max(numbers) >= LOG_FACTOR * min(numbers)
 
 
-def _beside(point: Point) -> str:
+def _excluded_runs_text(point: Point) -> str:
     """The invalid runs of a point, for a text that shows its median; empty where there are none."""
     if not point.invalid:
         return ""
     runs = counted(len(point.invalid), "invalid run")
-    return f"\n{runs}, which {'does' if len(point.invalid) == 1 else 'do'} not count: {reason_of(point.invalid[-1])}"
+    return f"\n{runs}, which {'does' if len(point.invalid) == 1 else 'do'} not count: {reason_text(point.invalid[-1])}"
 
 
 def _scale(x: Axis) -> dict[str, Any]:
@@ -323,14 +324,14 @@ def _scale(x: Axis) -> dict[str, Any]:
             "categoryorder": "array",
             "categoryarray": [label(value) for value in x.values],
         }
-    if _in_powers(x):
+    if _is_log_axis(x):
         return {"type": "log", "tickmode": "array", "tickvals": list(x.values), "ticktext": list(map(label, x.values))}
     if len(x.values) <= 12:
         return {"tickmode": "array", "tickvals": list(x.values), "ticktext": [label(value) for value in x.values]}
     return {}
 
 
-def _told(one: Figure, metric: Metric) -> str:
+def _figure_text(one: Figure, metric: Metric) -> str:
     """Median, range and count in words."""
     if one.median is None:
         return "unknown"

@@ -13,69 +13,73 @@ from faultline.comparison.sweep_summary import InvalidRuns, SweepSummary
 from faultline.records.catalogue import BY_KEY, value_of
 from faultline.records.format import title_of
 from faultline.records.index_entry import IndexEntry
-from faultline.reports.figures.style import FAINT_COLOUR, INVALID, SERIES_COLOURS, finish, legend_above
+from faultline.reports.figures.style import FAINT_COLOUR, INVALID, SERIES_COLOURS, legend_above, set_layout
 from faultline.reports.views.allocation import allocation_lines
 from faultline.reports.views.sweep_summary import (
-    NOISE,
-    advice_text,
-    capital,
-    front_heads,
+    SINGLE_RUNS_TEXT,
+    capitalize_first,
+    front_headings,
     front_rows,
+    headline_lines,
     invalid_text,
     placebo_text,
-    rest_of,
-    seen_lines,
+    recommendation_lines,
+    remaining_effects,
+    single_run_lines,
     step_lines,
-    trade_lines,
 )
 
 FRONT = "front"
 # More names than this lie on top of each other; the table below has them.
-MOST_NAMED = 12
+MAX_LABELS = 12
 # Share of the height within which two names would lie on each other.
-NEAR = 0.15
+MIN_LABEL_DISTANCE = 0.15
 # What the template shows of an answer, where there is one.
-_PARTS = ("trade", "advice", "steps", "undecided", "heads", "axis", "front", "plot", "scatter", "placebo")
+_PARTS = ("headline", "recommendation", "steps", "undecided", "heads", "axis", "front", "plot", "scatter", "placebo")
 
 
-def answer_view(
-    answer: SweepSummary | None, invalid: InvalidRuns | None, figures: dict[str, go.Figure]
+def summary_view(
+    summary: SweepSummary | None, invalid: InvalidRuns | None, figures: dict[str, go.Figure]
 ) -> dict[str, Any] | None:
     """What the template needs; adds the front to `figures` where there is one. None without a judged record.
 
     `invalid`: what the invalid runs would add. Without an answer it is all that there is.
     """
-    beside = {"noise": "", "others": "" if invalid is None else invalid_text(invalid)}
-    if answer is None:
-        return None if invalid is None else {**dict.fromkeys(_PARTS, ()), **beside, "told": False, "doubt": False}
-    figure = front_figure(answer, invalid)
+    common = {"single_runs": "", "excluded": "" if invalid is None else invalid_text(invalid)}
+    if summary is None:
+        return (
+            None
+            if invalid is None
+            else {**dict.fromkeys(_PARTS, ()), **common, "is_decided": False, "is_doubtful": False}
+        )
+    figure = front_figure(summary, invalid)
     if figure is not None:
         figures[FRONT] = figure
-    steps = [] if answer.single else step_lines(rest_of(answer.effects))
+    steps = [] if summary.single else step_lines(remaining_effects(summary.effects))
     return {
-        **beside,
-        "noise": NOISE if answer.single else "",
-        "trade": seen_lines(answer.effects) if answer.single else trade_lines(answer.effects),
-        "advice": [] if answer.single and not answer.advice else advice_text(answer),
-        "told": answer.advice is not None and answer.advice.told,
-        "steps": [(capital(step), decided) for step, decided, _ in steps if decided],
-        "undecided": [(capital(step), undecided) for step, _, undecided in steps if undecided],
-        "heads": front_heads(answer),
-        "axis": ", ".join(axis.name for axis in answer.choice.axes),
-        "front": front_rows(answer) if len(answer.front.places) > 1 else [],
+        **common,
+        "single_runs": SINGLE_RUNS_TEXT if summary.single else "",
+        "headline": single_run_lines(summary.effects) if summary.single else headline_lines(summary.effects),
+        "recommendation": [] if summary.single and not summary.advice else recommendation_lines(summary),
+        "is_decided": summary.advice is not None and summary.advice.told,
+        "steps": [(capitalize_first(step), decided) for step, decided, _ in steps if decided],
+        "undecided": [(capitalize_first(step), undecided) for step, _, undecided in steps if undecided],
+        "heads": front_headings(summary),
+        "axis": ", ".join(axis.name for axis in summary.choice.axes),
+        "front": front_rows(summary) if len(summary.front.places) > 1 else [],
         "plot": None if figure is None else figure.layout.height,
-        "scatter": allocation_lines(answer.allocation) if answer.allocation else [],
-        "placebo": placebo_text(answer.placebo) if answer.recoveries else "",
-        "doubt": answer.recoveries and (answer.placebo is None or not answer.placebo.relied_on),
+        "scatter": allocation_lines(summary.allocation) if summary.allocation else [],
+        "placebo": placebo_text(summary.placebo) if summary.recoveries else "",
+        "is_doubtful": summary.recoveries and (summary.placebo is None or not summary.placebo.relied_on),
     }
 
 
-def front_figure(answer: SweepSummary, invalid: InvalidRuns | None = None) -> go.Figure | None:
+def front_figure(summary: SweepSummary, invalid: InvalidRuns | None = None) -> go.Figure | None:
     """The candidates by CPU and recovery, or latency where nothing was broken: those on the front filled, others open.
 
     A triangle is a recovery that was not seen to end: it lies above. None for fewer than two of them, or of figures.
     """
-    front = answer.front
+    front = summary.front
     if len(front.places) < 2 or len(front.keys) < 2:
         return None
     x, y = (BY_KEY[key] for key in front.keys[:2])
@@ -87,14 +91,14 @@ def front_figure(answer: SweepSummary, invalid: InvalidRuns | None = None) -> go
         for ends in (True, False):
             shown = [place for place in places if math.isfinite(place.figures[1]) == ends]
             if shown:
-                _mark(figure, answer, shown, f"{name}{'' if ends else ', recovery not seen to end'}", colour,
+                _add_candidates(figure, summary, shown, f"{name}{'' if ends else ', recovery not seen to end'}", colour,
                       symbol if ends else "triangle-up-open")  # fmt: skip
-    _part_names(figure, max((max(trace.y) for trace in figure.data), default=1.0))
-    _runs(figure, answer, invalid)
+    _separate_labels(figure, max((max(trace.y) for trace in figure.data), default=1.0))
+    _add_runs(figure, summary, invalid)
     highest = max((max(trace.y) for trace in figure.data), default=1.0)
     span = [x for trace in figure.data for x in trace.x]
     room = max((max(span) - min(span)) * 0.18, max(span) * 0.02)
-    finish(
+    set_layout(
         figure,
         380,
         (64, 16, 44, 56),
@@ -107,13 +111,13 @@ def front_figure(answer: SweepSummary, invalid: InvalidRuns | None = None) -> go
     return figure
 
 
-def _mark(
-    figure: go.Figure, answer: SweepSummary, places: list[ParetoEntry], name: str, colour: str, symbol: str
+def _add_candidates(
+    figure: go.Figure, summary: SweepSummary, places: list[ParetoEntry], name: str, colour: str, symbol: str
 ) -> None:
-    named = len(answer.front.places) <= MOST_NAMED
-    rows = {row[0]: row for row in front_rows(answer)}
-    heads = front_heads(answer)
-    told = [
+    named = len(summary.front.places) <= MAX_LABELS
+    rows = {row[0]: row for row in front_rows(summary)}
+    heads = front_headings(summary)
+    texts = [
         "\n".join(
             [
                 place.candidate.name,
@@ -124,14 +128,14 @@ def _mark(
         for place in places
     ]
     heights = [
-        place.figures[1] if math.isfinite(place.figures[1]) else place.candidate.known_over(answer.front.keys[1])
+        place.figures[1] if math.isfinite(place.figures[1]) else place.candidate.known_over(summary.front.keys[1])
         for place in places
     ]
     figure.add_scatter(
         x=[round(place.figures[0], 4) for place in places],
         y=[round(height, 3) for height in heights],
         text=[place.candidate.label for place in places],
-        customdata=told,
+        customdata=texts,
         name=name,
         mode="markers+text" if named else "markers",
         cliponaxis=False,
@@ -140,12 +144,12 @@ def _mark(
     )
 
 
-def _runs(figure: go.Figure, answer: SweepSummary, invalid: InvalidRuns | None) -> None:
+def _add_runs(figure: go.Figure, summary: SweepSummary, invalid: InvalidRuns | None) -> None:
     """The runs behind the medians, as small points; hollow where they are invalid, with the reason."""
-    x, y = answer.front.keys[:2]
-    usable = [entry for place in answer.front.places for point in place.candidate.points for entry in point.valid]
+    x, y = summary.front.keys[:2]
+    usable = [entry for place in summary.front.places for point in place.candidate.points for entry in point.valid]
     for entries, name, symbol in (
-        ((), "", "") if answer.single else (usable, "one run", "circle"),
+        ((), "", "") if summary.single else (usable, "one run", "circle"),
         (() if invalid is None else invalid.entries, INVALID, "circle-open"),
     ):
         shown = [
@@ -158,7 +162,7 @@ def _runs(figure: go.Figure, answer: SweepSummary, invalid: InvalidRuns | None) 
         figure.add_scatter(
             x=[round(one, 4) for _, one, _ in shown],
             y=[round(one, 3) for _, _, one in shown],
-            customdata=[_run_words(entry) for entry, _, _ in shown],
+            customdata=[_run_text(entry) for entry, _, _ in shown],
             name=name,
             mode="markers",
             marker={"color": FAINT_COLOUR, "symbol": symbol, "size": 6 if entries is usable else 8, "opacity": 0.7},
@@ -166,13 +170,13 @@ def _runs(figure: go.Figure, answer: SweepSummary, invalid: InvalidRuns | None) 
         )
 
 
-def _run_words(entry: IndexEntry) -> str:
+def _run_text(entry: IndexEntry) -> str:
     """A run, and why it does not count if it does not."""
-    told = f"{title_of(entry.config)}, run {entry.repetition + 1}"
-    return told if entry.sound else f"{told} ({entry.status}: {next(iter(entry.reasons), 'no reason is known')})"
+    text = f"{title_of(entry.config)}, run {entry.repetition + 1}"
+    return text if entry.sound else f"{text} ({entry.status}: {next(iter(entry.reasons), 'no reason is known')})"
 
 
-def _part_names(figure: go.Figure, highest: float) -> None:
+def _separate_labels(figure: go.Figure, highest: float) -> None:
     """Puts every other name below its mark, where marks that follow each other lie at about one height."""
     marks = sorted(
         (trace.x[place], trace.y[place], number, place)
@@ -182,7 +186,7 @@ def _part_names(figure: go.Figure, highest: float) -> None:
     sides = [["top center"] * len(trace.x) for trace in figure.data]
     for before, mark in itertools.pairwise(marks):
         _, height, number, place = mark
-        if abs(height - before[1]) < NEAR * highest and sides[before[2]][before[3]] == "top center":
+        if abs(height - before[1]) < MIN_LABEL_DISTANCE * highest and sides[before[2]][before[3]] == "top center":
             sides[number][place] = "bottom center"
     for trace, positions in zip(figure.data, sides, strict=True):
         trace.textposition = positions

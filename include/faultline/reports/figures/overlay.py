@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.reports.figures.attempt import Series
-from faultline.reports.figures.style import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS, STRONG_COLOUR, finish
+from faultline.reports.figures.style import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS, STRONG_COLOUR, set_layout
 
 # Okabe-Ito's blue and vermilion: far apart for everybody, on white and on black.
 COLOURS = (STRONG_COLOUR, FAULT_COLOUR)
@@ -44,12 +44,12 @@ def overlay_figure(courses: Sequence[AttemptCurves]) -> go.Figure:
     figure = go.Figure()
     for course, colour, fault_s in zip(courses, COLOURS, faults, strict=True):
         zero_s = fault_s if by_fault and fault_s is not None else 0.0
-        _course(figure, course, colour, zero_s)
+        _add_curves(figure, course, colour, zero_s)
         if by_fault and course.recovered_s is not None:
-            _upright(figure, course.recovered_s, {"color": colour, "width": 1.6, "dash": "dash"})
+            _add_vertical_line(figure, course.recovered_s, {"color": colour, "width": 1.6, "dash": "dash"})
     if by_fault:
-        _upright(figure, 0.0, {"color": FAINT_COLOUR, "width": 2})
-    finish(
+        _add_vertical_line(figure, 0.0, {"color": FAINT_COLOUR, "width": 2})
+    set_layout(
         figure,
         720,
         (78, 16, 48, 48),
@@ -77,7 +77,7 @@ def overlay_figure(courses: Sequence[AttemptCurves]) -> go.Figure:
     return figure
 
 
-def _course(figure: go.Figure, course: AttemptCurves, colour: str, zero_s: float) -> None:
+def _add_curves(figure: go.Figure, course: AttemptCurves, colour: str, zero_s: float) -> None:
     rows = (
         [(point["t_s"], point["p99_ms"]) for point in course.series["latency"]],
         [(point["t_s"], point["rps"]) for point in course.series["throughput"]],
@@ -103,6 +103,6 @@ def _cores(point: Mapping[str, Any]) -> float:
     return sum(float(point.get(role) or 0.0) for role in ROLE_COLOURS)
 
 
-def _upright(figure: go.Figure, at_s: float, line: Mapping[str, Any]) -> None:
+def _add_vertical_line(figure: go.Figure, at_s: float, line: Mapping[str, Any]) -> None:
     """A line through all rows."""
     figure.add_shape(type="line", xref="x", yref="paper", x0=at_s, x1=at_s, y0=0, y1=1, line=dict(line), layer="below")

@@ -9,12 +9,12 @@ import plotly.graph_objects as go
 
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import JUDGED, Record
-from faultline.reports.figures.style import CLEAR, FAINT_COLOUR, finish
-from faultline.reports.views.experiment_report import PARTS, number_of, part_lengths, parts_of, repeated_parts
-from faultline.reports.views.runs import ordered, plain_rows
+from faultline.reports.figures.style import CLEAR, FAINT_COLOUR, set_layout
+from faultline.reports.views.experiment_report import PARTS, injection_number, part_lengths, parts_of, repeated_parts
+from faultline.reports.views.runs import sort_records, table_rows
 
 # More bars than this take too much of a page: then a run has one bar, of its medians.
-MOST_BARS = 40
+MAX_BARS = 40
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class _Bar:
     why: str
 
 
-def _told(row: Mapping[str, str], several: bool) -> list[str]:
+def _run_labels(row: Mapping[str, str], several: bool) -> list[str]:
     """What an experiment was, as far as it applies: the fault if there are `several`, query, state, interval."""
     known = {**row, "fault": row["fault"] if several else NONE}
     units = {"fault": "", "query": "", "state_mb": " MB", "interval_s": " s"}
@@ -36,7 +36,7 @@ def _told(row: Mapping[str, str], several: bool) -> list[str]:
 def parts_figure(records: Sequence[Record]) -> go.Figure | None:
     """Where each recovery's time went, as stacked bars, hollow for invalid runs; None when no record has a recovery."""
     bars = list(_bars(records, each=True))
-    if len(bars) > MOST_BARS:
+    if len(bars) > MAX_BARS:
         bars = list(_bars(records, each=False))
     if not bars:
         return None
@@ -67,7 +67,7 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
             marker={"color": "rgba(128,138,148,0.25)", "pattern": {"shape": "/", "fgcolor": FAINT_COLOUR}},
             hovertemplate="known not to be over for %{x:.1f} s more<extra>%{y}</extra>",
         )
-    finish(
+    set_layout(
         figure,
         92 + 30 * len(bars),
         (112, 16, 34, 44),
@@ -91,14 +91,14 @@ def _bars(records: Sequence[Record], *, each: bool) -> Iterator[_Bar]:
     """The bars in the order of the table; `each`: one for each recovery of a run, else one for each run."""
     judged = [record for record in records if record.status in JUDGED]
     several = len({fault_of(record.config) for record in judged} - {CONTROL}) > 1
-    for row, record in zip(plain_rows(records), ordered(records), strict=True):
+    for row, record in zip(table_rows(records), sort_records(records), strict=True):
         if record.status not in JUDGED:
             continue
         why = "" if record.sound else f"{record.status}: {row['reason'] or 'no reason is known'}"
-        name = f"{row['number']} · {', '.join(_told(row, several))}{' · ' + record.status if why else ''}"
+        name = f"{row['number']} · {', '.join(_run_labels(row, several))}{' · ' + record.status if why else ''}"
         parts = parts_of(record)
         if len(repeated_parts(record)) > 1 and not each:
             parts = [record.metrics.recovery]
         for number, part in enumerate(parts, start=1):
-            label = f"{name} · recovery {number_of(part, number)}" if len(parts) > 1 else name
+            label = f"{name} · recovery {injection_number(part, number)}" if len(parts) > 1 else name
             yield _Bar(label, part_lengths(part), why)

@@ -27,7 +27,7 @@ SERIES_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 INVALID = "invalid run, does not count"
 
 
-def finish(figure: go.Figure, height: int, margin: tuple[int, int, int, int], **layout: Any) -> go.Figure:
+def set_layout(figure: go.Figure, height: int, margin: tuple[int, int, int, int], **layout: Any) -> go.Figure:
     """The figure with its height, its margin (left, right, top, bottom), no background, and the rest of its layout."""
     return figure.update_layout(
         height=height,

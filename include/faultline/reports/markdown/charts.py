@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from faultline.comparison.config_points import FAULT, Axis, Point, in_order, label, seen_value
 from faultline.records.catalogue import BY_KEY
-from faultline.reports.markdown.svg import ChartLine, EventMarker, Panel, draw
+from faultline.reports.markdown.svg import ChartLine, ChartPoint, Panel, draw_chart
 
 # More plots than this are not looked at; more lines cannot be told apart.
-MOST_CHARTS, MOST_LINES = 2, 8
+MAX_CHARTS, MAX_LINES = 2, 8
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ CHARTS: Mapping[str, tuple[Chart, ...]] = {
 }
 
 
-def charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> list[tuple[Chart, str]]:
+def draw_charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> list[tuple[Chart, str]]:
     """Each chart that can be drawn, as SVG; none without a record that has figures."""
     measured = [point for point in points if point.valid or point.invalid]
     varied = [axis for axis in axes if len(axis.values) > 1]
@@ -58,11 +58,11 @@ def charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> list[t
     ticks = [label(value) for value in x.values]
     drawn = []
     for chart in CHARTS[matrix]:
-        panels = [_panel(key, list(lines.items())[:MOST_LINES], x, ticks) for key in chart.keys]
-        kept = [panel for panel in panels if any(line.marks or line.invalid for line in panel.lines)]
+        panels = [_panel(key, list(lines.items())[:MAX_LINES], x, ticks) for key in chart.keys]
+        kept = [panel for panel in panels if any(line.points or line.invalid for line in panel.lines)]
         if kept:
-            drawn.append((chart, draw(kept, ticks, x.name, f"{chart.title} by {x.name}")))
-    return drawn[:MOST_CHARTS]
+            drawn.append((chart, draw_chart(kept, ticks, x.name, f"{chart.title} by {x.name}")))
+    return drawn[:MAX_CHARTS]
 
 
 def _named(axis: Axis, point: Point) -> str:
@@ -76,7 +76,7 @@ def _panel(key: str, lines: Sequence[tuple[str, Sequence[Point]]], x: Axis, tick
         tuple(
             ChartLine(
                 name,
-                tuple(_marks(key, points, x, ticks)),
+                tuple(_points(key, points, x, ticks)),
                 joined=x.numeric,
                 invalid=tuple(_invalid(key, points, x, ticks)),
             )
@@ -94,10 +94,10 @@ def _invalid(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -
                 yield list(ticks).index(x.label(point)), seen[0], why
 
 
-def _marks(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> Iterator[EventMarker]:
+def _points(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> Iterator[ChartPoint]:
     """In order of the axis; a point without a place on it, or without a figure, has none."""
     for place, tick in enumerate(ticks):
         for point in points:
             one = point.figure(key)
             if x.label(point) == tick and one.median is not None and one.low is not None and one.high is not None:
-                yield EventMarker(place, one.median, one.low, one.high, one.bound, one.n)
+                yield ChartPoint(place, one.median, one.low, one.high, one.bound, one.n)

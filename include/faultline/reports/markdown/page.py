@@ -23,9 +23,9 @@ from faultline.records.bundle import sha256
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.index_entry import IndexEntry, counting
 from faultline.records.record import Record
-from faultline.reports.markdown.charts import charts
-from faultline.reports.markdown.tables import grid_lines, sections, table, words
-from faultline.reports.views.sweep_summary import answer_lines, front_heads, front_rows, invalid_text
+from faultline.reports.markdown.charts import draw_charts
+from faultline.reports.markdown.tables import escape_cell, markdown_table, point_table, table_sections
+from faultline.reports.views.sweep_summary import front_headings, front_rows, invalid_text, summary_lines
 from faultline.system.errors import ConfigError
 from faultline.system.text import natural, suggest
 
@@ -35,28 +35,28 @@ SETTINGS = (
     "executor_memory_mb", "partitions", "shuffle_partitions", "state_mb", "restart_delay_s", "seed",
 )  # fmt: skip
 # Without a schedule, a batch follows the one before it, and nothing is broken.
-_OF_A_SCHEDULE = ("checkpoint_interval_s", "restart_delay_s")
+_SCHEDULE_SETTINGS = ("checkpoint_interval_s", "restart_delay_s")
 # Told in words, or following from other settings.
-_TOLD_OTHERWISE = ("fault", "fault_action", "fault_at_s", "fault_plan")
-_WAITS = (
+_FAULT_SETTINGS = ("fault", "fault_action", "fault_at_s", "fault_plan")
+_INTERVAL_NOTE = (
     "On Spark a record waits for its micro-batch, so latency contains the checkpoint interval: a claim about intervals "
     "is answered for an engine that trades latency for its interval in any case."
 )
 NOTES: Mapping[str, str] = {
-    "state_size_x_checkpoint_interval": _WAITS,
-    "compute_x_checkpoint_interval": _WAITS,
+    "state_size_x_checkpoint_interval": _INTERVAL_NOTE,
+    "compute_x_checkpoint_interval": _INTERVAL_NOTE,
     "skew_x_alignment_mode": "What each commit mode stands for: [commit-modes.md](../explanation/commit-modes.md).",
     "input_rate": "Non-compute time is the stock paper's latency. The rate is offered in any case.",
     "topology_optimisation": "A replacement is one of tasks, on the same cores: the paper's came with more machines.",
     "executor_cores": "The rate is the same for all; what the engine could take at most is not asked here.",
 }
 # What has no verdict, told apart from what has one.
-APART = (
+SEPARATE_VERDICTS = (
     (ClaimVerdict.NOT_ASKED, "Not asked by these runs, and by others of the matrix perhaps:", "why, or what it takes"),
     (ClaimVerdict.NOT_TESTABLE, "Not testable here:", "what it would take"),
 )
 IMAGES = "images"
-EVENTS_A_SECOND = (
+EVENT_RATE_TEXT = (
     "Thousand events of the generator a second, of all kinds, whatever a query reads of them; rate is how many of them "
     "lie in a second of event time. *Per core*: by the cores that executors and their Python workers used. *With the "
     "driver*: by its cores as well. *Machine*: of the whole machine, cores that stood idle included. They stand beside "
@@ -80,8 +80,8 @@ def write_page(
 
     Raises ConfigError naming the option and the remedy when there is no such page, or it cannot be written.
     """
-    chosen = matrix_of(records, matrix)
-    page = results_page(records, chosen, name=path.stem, evidence=_evidence(path.parent, bundles))
+    chosen = select_matrix(records, matrix)
+    page = results_page(records, chosen, name=path.stem, evidence=_bundle_lines(path.parent, bundles))
     try:
         for target, content in ((path, page.text), *((path.parent / name, svg) for name, svg in page.images.items())):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -91,16 +91,16 @@ def write_page(
     return chosen
 
 
-def _evidence(folder: Path, bundles: Sequence[Path]) -> list[str]:
+def _bundle_lines(folder: Path, bundles: Sequence[Path]) -> list[str]:
     """A line of a list for each bundle, told from the page's folder."""
     return [
-        f"- Records, and the raw files that they were made of: [{words(path.name)}]"
+        f"- Records, and the raw files that they were made of: [{escape_cell(path.name)}]"
         f"({quote(os.path.relpath(path, folder))}), SHA-256 `{sha256(path.read_bytes())}`"
         for path in bundles
     ]
 
 
-def matrix_of(records: Sequence[Record], named: str | None) -> str:
+def select_matrix(records: Sequence[Record], named: str | None) -> str:
     """The one matrix that a page is about. Raises ConfigError when there is none, or more than one."""
     if named is not None and named not in MATRICES:
         raise ConfigError(f"--matrix {named}: unknown{suggest(named, MATRICES)}")
@@ -131,7 +131,9 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
     records = counting(every)
     points, axes = grid(records, spec.axes)
     measured = [point for point in points if point.valid]
-    drawn = [(f"{IMAGES}/{name}-{chart.name}.svg", chart.title, svg) for chart, svg in charts(matrix, points, axes)]
+    drawn = [
+        (f"{IMAGES}/{name}-{chart.name}.svg", chart.title, svg) for chart, svg in draw_charts(matrix, points, axes)
+    ]
     lines = [
         f"# {spec.title}",
         "",
@@ -140,106 +142,110 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
         "",
         spec.text,
         "",
-        *_measured_on(every, axes),
+        *_environment_lines(every, axes),
         *evidence,
         "",
-        *_answer(records),
+        *_summary_lines(records),
     ]
     for path, title, _ in drawn:
         lines += [f"![{title}: median, least and greatest of the repetitions]({path})", ""]
     if drawn and any(point.invalid for point in points):
         lines += ["Small, dashed and hollow in the plots: invalid runs, which do not count.", ""]
-    for heading, columns in sections(matrix, points):
-        lines += [f"## {heading}", "", *table(measured, axes, columns), ""]
+    for heading, columns in table_sections(matrix, points):
+        lines += [f"## {heading}", "", *point_table(measured, axes, columns), ""]
         if heading == "Recovery":
             lines += ["`>` is a recovery that was not seen to end within the window: a bound, not a number.", ""]
     speeds = table_of(records) if any(not has_schedule(record.config) for record in records) else []
     if speeds:
-        lines += ["## Events a second", "", EVENTS_A_SECOND, "", *speeds, ""]
-    lines += ["## Not valid", "", *_not_valid(points, axes, len(every) - len(records)), ""]
+        lines += ["## Events a second", "", EVENT_RATE_TEXT, "", *speeds, ""]
+    lines += ["## Not valid", "", *_excluded_lines(points, axes, len(every) - len(records)), ""]
     if matrix in PAPERS:
-        lines += _findings(matrix, records)
+        lines += _finding_lines(matrix, records)
     return Page("\n".join(lines), {path: svg for path, _, svg in drawn})
 
 
-def _answer(records: Sequence[Record]) -> list[str]:
+def _summary_lines(records: Sequence[Record]) -> list[str]:
     """What the records tell: effects, advice, the front, and how far recoveries can be relied on."""
     entries = [IndexEntry.of(record) for record in records]
-    answer, invalid = answer_of(entries), invalid_runs_of(entries)
-    told = answer_lines(answer) if answer is not None and answer.tells else []
-    told += [invalid_text(invalid)] if invalid is not None and invalid.effects else []
-    if not told:
+    summary, invalid = answer_of(entries), invalid_runs_of(entries)
+    lines = summary_lines(summary) if summary is not None and summary.tells else []
+    lines += [invalid_text(invalid)] if invalid is not None and invalid.effects else []
+    if not lines:
         return []
-    lines = ["## Answer", "", *(f"- {words(line)}" for line in told), ""]
-    rows = front_rows(answer) if answer is not None and answer.tells else []
-    if answer is not None and len(rows) > 1:
-        heads = ["configuration", *front_heads(answer), "n", "no other beats it in all"]
-        cells = [[words(text) for text in (name, *figures, str(n), where)] for name, figures, where, n in rows]
-        lines += [*grid_lines(heads, cells), ""]
+    lines = ["## Answer", "", *(f"- {escape_cell(line)}" for line in lines), ""]
+    rows = front_rows(summary) if summary is not None and summary.tells else []
+    if summary is not None and len(rows) > 1:
+        heads = ["configuration", *front_headings(summary), "n", "no other beats it in all"]
+        cells = [[escape_cell(text) for text in (name, *figures, str(n), where)] for name, figures, where, n in rows]
+        lines += [*markdown_table(heads, cells), ""]
     return lines
 
 
-def _measured_on(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
+def _environment_lines(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
     machines, software, commits = {}, {}, {}
     for record in records:
         found = record.environment
         memory = NONE if found.memory_mb is None else f"{found.memory_mb / 1024:.0f} GiB"
-        processor = f" of {words(found.processor)}" if found.processor else ""
+        processor = f" of {escape_cell(found.processor)}" if found.processor else ""
         machines[f"{found.cores or 'unknown'} cores{processor}, {memory}"] = True
         software[", ".join(f"{name} {value}" for name, value in sorted((found.versions or {}).items()))] = True
-        commits[words(str(found.git_commit)[:12])] = True
+        commits[escape_cell(str(found.git_commit)[:12])] = True
     over = sum(bool(record.environment.oversubscribed) for record in records)
     shared = f"oversubscribed in {over} of {len(records)} runs" if over else "not oversubscribed"
-    dates = sorted(words(record.measured_at[:10]) for record in records)
+    dates = sorted(escape_cell(record.measured_at[:10]) for record in records)
     sweeps = sorted({record.sweep_id for record in records if record.sweep_id})
     return [
         f"- Machine: {'; '.join(machines)} ({shared}); everything on it, broker and generator included.",
-        f"- Software: {words('; '.join(software))}; Faultline {', '.join(sorted(commits))}.",
-        f"- Settings: {', '.join(_settings(records, axes))}.",
+        f"- Software: {escape_cell('; '.join(software))}; Faultline {', '.join(sorted(commits))}.",
+        f"- Settings: {', '.join(_setting_texts(records, axes))}.",
         f"- Measured {dates[0]}{'' if dates[0] == dates[-1] else f' to {dates[-1]}'}, records: {len(records)}, "
-        f"{'sweep' if len(sweeps) == 1 else 'sweeps'} {words(', '.join(sweeps)) or NONE}.",
+        f"{'sweep' if len(sweeps) == 1 else 'sweeps'} {escape_cell(', '.join(sweeps)) or NONE}.",
     ]
 
 
-def _settings(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
+def _setting_texts(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
     """What rows have in common: the usual fields, those that only this workload has, and those off their default."""
     own = {key for record in records for key in workload_of(record.config).parameters.model_fields}
     shown = {axis.key for axis in axes}
-    told = []
+    lines = []
     for key, field in Configuration.model_fields.items():
         values = list(dict.fromkeys(json.dumps(record.config.get(key, field.default)) for record in records))
-        applies = key not in _OF_A_SCHEDULE or any(has_schedule(record.config) for record in records)
+        applies = key not in _SCHEDULE_SETTINGS or any(has_schedule(record.config) for record in records)
         wanted = applies and key in SETTINGS or key in own or values != [json.dumps(field.default)]
-        if wanted and key not in shown and key not in _TOLD_OTHERWISE:
-            said = " or ".join(label(json.loads(value)) for value in values)
-            told.append(f"`{key}` {words(said)}")
+        if wanted and key not in shown and key not in _FAULT_SETTINGS:
+            text = " or ".join(label(json.loads(value)) for value in values)
+            lines.append(f"`{key}` {escape_cell(text)}")
     if FAULT not in shown:
-        told.append(words(" or ".join(dict.fromkeys(_fault(record) for record in records))))
-    return told
+        lines.append(escape_cell(" or ".join(dict.fromkeys(_fault_text(record) for record in records))))
+    return lines
 
 
-def _fault(record: Record) -> str:
+def _fault_text(record: Record) -> str:
     fault = fault_of(record.config)
     return "no fault" if fault == CONTROL else f"fault {fault}"
 
 
-def _not_valid(points: Sequence[Point], axes: Sequence[Axis], replaced: int) -> list[str]:
+def _excluded_lines(points: Sequence[Point], axes: Sequence[Axis], replaced: int) -> list[str]:
     """Which points have no valid record, and why; below, what was measured beside valid ones and not believed, and how
     many records were `replaced` by newer ones of the same repetition."""
     lines = []
     empty = [point for point in points if not point.valid]
     if empty:
-        heads = [*(words(axis.name) for axis in axes), "tries", "why there is no valid record"]
+        heads = [*(escape_cell(axis.name) for axis in axes), "tries", "why there is no valid record"]
         cells = [
-            [*(words(axis.label(point)) for axis in axes), str(len(point.entries)), words(_why(point))]
+            [
+                *(escape_cell(axis.label(point)) for axis in axes),
+                str(len(point.entries)),
+                escape_cell(_reasons_text(point)),
+            ]
             for point in empty
         ]
-        lines += grid_lines(heads, cells)
+        lines += markdown_table(heads, cells)
     reasons = Counter(
         reason.split(":")[0] for point in points if point.valid for entry in point.entries for reason in entry.reasons
     )
     if reasons:
-        listed = ", ".join(f"{words(code)} ({number})" for code, number in sorted(reasons.items()))
+        listed = ", ".join(f"{escape_cell(code)} ({number})" for code, number in sorted(reasons.items()))
         lines += [""] if lines else []
         lines += [f"Beside valid records also measured, not valid and in no figure: {listed}."]
     lines = lines or ["Every point has a valid record, and every record is valid."]
@@ -248,7 +254,7 @@ def _not_valid(points: Sequence[Point], axes: Sequence[Axis], replaced: int) -> 
     return lines
 
 
-def _why(point: Point) -> str:
+def _reasons_text(point: Point) -> str:
     """Each reason's code with its first text, and how often it came."""
     texts: dict[str, list[str]] = {}
     for entry in point.entries:
@@ -257,41 +263,41 @@ def _why(point: Point) -> str:
     return "; ".join(first[0] + (f" (and {len(first) - 1} more)" if len(first) > 1 else "") for first in texts.values())
 
 
-def _findings(matrix: str, records: Sequence[Record]) -> list[str]:
-    told = (
+def _finding_lines(matrix: str, records: Sequence[Record]) -> list[str]:
+    intro = (
         f"{PAPERS[matrix]}, measured on a cluster; this is Structured Streaming on one machine. A verdict says whether "
         "the same holds here."
     )
-    lines = ["## The paper's findings", "", f"{told} {NOTES.get(matrix, '')}".rstrip(), ""]
+    lines = ["## The paper's findings", "", f"{intro} {NOTES.get(matrix, '')}".rstrip(), ""]
     every = findings(matrix, records)
     answered = [one for one in every if one.verdict in ANSWERED]
     if answered:
         counted = Counter(one.verdict for one in answered)
-        said = ", ".join(f"{counted[verdict]} {verdict.value}" for verdict in ANSWERED if counted[verdict])
-        lines += [f"Of {len(answered)} that these runs can be asked: {said}.", ""]
+        text = ", ".join(f"{counted[verdict]} {verdict.value}" for verdict in ANSWERED if counted[verdict])
+        lines += [f"Of {len(answered)} that these runs can be asked: {text}.", ""]
         lines += ["| finding | in the paper | here | because |", "| --- | --- | --- | --- |"]
         lines += [
-            f"| {one.claim.text} | {one.claim.source} | **{one.verdict.value}** | {words(one.evidence)} |"
+            f"| {one.claim.text} | {one.claim.source} | **{one.verdict.value}** | {escape_cell(one.evidence)} |"
             for one in answered
         ]
-    for verdict, heading, column in APART:
+    for verdict, heading, column in SEPARATE_VERDICTS:
         apart = [one for one in every if one.verdict is verdict]
         if apart:
             lines += ["", heading, "", f"| finding | in the paper | {column} |", "| --- | --- | --- |"]
-            lines += [f"| {one.claim.text} | {one.claim.source} | {words(one.evidence)} |" for one in apart]
+            lines += [f"| {one.claim.text} | {one.claim.source} | {escape_cell(one.evidence)} |" for one in apart]
     held = sustained_rates(records) if matrix == "input_rate" else {}
     if held:
         kept = [rate for rate, answers in held.items() if all(answers)]
         lost = [rate for rate, answers in held.items() if not all(answers)]
         lines += [
             "",
-            f"Highest rate that every run of it sustained: {_rate(max(kept, default=None))}; lowest that a run did "
-            f"not: {_rate(min(lost, default=None))}.",
+            f"Highest rate that every run of it sustained: {_rate_text(max(kept, default=None))}; lowest that "
+            f"a run did not: {_rate_text(min(lost, default=None))}.",
         ]
     return [*lines, ""]
 
 
-def _rate(rate: float | None) -> str:
+def _rate_text(rate: float | None) -> str:
     return "none" if rate is None else f"{rate:,.10g} records/s"
 
 

@@ -19,10 +19,10 @@ _CHARACTER, _LINE = 6.4, 20
 # A panel whose greatest value is this many times its least is drawn in powers of ten.
 LOG_FACTOR = 50
 # No figure of a record is that small without being zero.
-_NOTHING = 1e-9
+_ZERO = 1e-9
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # How far apart lines stand at one place, as a share of the way to the next: little where places are numbers.
-_APART, _APART_UNJOINED, _SPREAD = 0.06, 0.16, 0.7
+_LINE_SHIFT, _LINE_SHIFT_UNJOINED, _MAX_SHIFT = 0.06, 0.16, 0.7
 # On white and on near black each of these stands out, also for readers who cannot tell red from green.
 _LIGHT = ("#0072b2", "#c4500a", "#00805a", "#a6488b", "#8f6400", "#56606b", "#4059ad", "#8a1c3c")
 _DARK = ("#58a9e8", "#f28f55", "#3cc492", "#e394c6", "#e8b23f", "#a3adb8", "#94a6f0", "#f27d9b")
@@ -45,7 +45,7 @@ text { fill: #d6dde4 }
 
 
 @dataclass(frozen=True)
-class EventMarker:
+class ChartPoint:
     """A median with least and greatest at the place `x` (0, 1, 2, …). `bound`: the true value is not smaller.
 
     `n`: of how many repetitions; no line joins a single one.
@@ -67,7 +67,7 @@ class ChartLine:
     """
 
     name: str
-    marks: tuple[EventMarker, ...]
+    points: tuple[ChartPoint, ...]
     joined: bool = True
     invalid: tuple[tuple[int, float, str], ...] = ()
 
@@ -101,7 +101,7 @@ class _Frame:
         return self.top + PLOT_HEIGHT * (1 - (value - low) / (high - low))
 
 
-def draw(panels: Sequence[Panel], places: Sequence[str], x_title: str, title: str) -> str:
+def draw_chart(panels: Sequence[Panel], places: Sequence[str], x_title: str, title: str) -> str:
     """The picture as text. `places`: the labels along x; `title` is read to those who do not see it."""
     names = [line.name for line in panels[0].lines if line.name]
     top = _EDGE + (_LINE * _legend_rows(names) + 8 if names else 0) + _TITLE
@@ -113,41 +113,41 @@ def draw(panels: Sequence[Panel], places: Sequence[str], x_title: str, title: st
     parts = _legend(names)
     for number, panel in enumerate(panels):
         left = _EDGE + number * (width + _GAP) + _LEFT
-        values = [value for line in panel.lines for mark in line.marks for value in (mark.low, mark.high)]
+        values = [value for line in panel.lines for mark in line.points for value in (mark.low, mark.high)]
         values += [value for line in panel.lines for _, value, _ in line.invalid]
         log, ticks = _scale(values)
         frame = _Frame(left, top, inner, len(places), ticks, log)
         parts += _axes(frame, panel.title + (", log" if log else ""), places, tilted)
-        parts.append(_text(x_title, frame.left + inner / 2, top + PLOT_HEIGHT + below + _LINE - 6, "middle"))
+        parts.append(_text_element(x_title, frame.left + inner / 2, top + PLOT_HEIGHT + below + _LINE - 6, "middle"))
         for order, line in enumerate(panel.lines):
-            apart = min(_APART if line.joined else _APART_UNJOINED, _SPREAD / len(panel.lines))
+            apart = min(_LINE_SHIFT if line.joined else _LINE_SHIFT_UNJOINED, _MAX_SHIFT / len(panel.lines))
             shift = (order - (len(panel.lines) - 1) / 2) * apart
             parts += _series(frame, line, order, shift)
-    beside = _STYLE_INVALID if any(line.invalid for panel in panels for line in panel.lines) else ""
-    return "\n".join([*_head(height, title, beside), *parts, "</svg>", ""])
+    extra_style = _STYLE_INVALID if any(line.invalid for panel in panels for line in panel.lines) else ""
+    return "\n".join([*_head(height, title, extra_style), *parts, "</svg>", ""])
 
 
 def _scale(values: Sequence[float]) -> tuple[bool, tuple[float, ...]]:
     """Whether in powers of ten, and the values at the grid's lines, which hold all values between them."""
     low, high = min(values), max(values)
-    if low > _NOTHING and high / low >= LOG_FACTOR:
+    if low > _ZERO and high / low >= LOG_FACTOR:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
         return True, tuple(10.0**power for power in range(first, last + 1))
     span = max(high, 0.0) - min(low, 0.0)
-    span = span if span > _NOTHING else 1.0
+    span = span if span > _ZERO else 1.0
     power = 10.0 ** math.floor(math.log10(span / 4))
     step = next(step * power for step in (1, 2, 2.5, 5, 10) if span / (step * power) <= 5)
     first, last = math.floor(min(low, 0.0) / step), math.ceil(max(high, 0.0) / step)
     return False, tuple(round(step * number, 12) for number in range(first, max(last, first + 1) + 1))
 
 
-def _head(height: float, title: str, beside: str) -> list[str]:
+def _head(height: float, title: str, extra_style: str) -> list[str]:
     light, dark = ("".join(_colour(order, shade) for order, shade in enumerate(shades)) for shades in (_LIGHT, _DARK))
     return [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
         f'height="{height:.0f}" role="img" aria-label="{_escaped(title)}">',
         f"<title>{_escaped(title)}</title>",
-        f"<style>\n{_STYLE}{beside}{light}@media (prefers-color-scheme: dark) {{\n{_STYLE_DARK}{dark}}}\n</style>",
+        f"<style>\n{_STYLE}{extra_style}{light}@media (prefers-color-scheme: dark) {{\n{_STYLE_DARK}{dark}}}\n</style>",
         f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1:.0f}" rx="6"/>',
     ]
 
@@ -176,34 +176,36 @@ def _legend(names: Sequence[str]) -> list[str]:
     parts = []
     for order, (name, (left, row)) in enumerate(zip(names, _legend_places(names), strict=True)):
         y = _EDGE + _LINE * row + 10
-        parts += [_mark(order, left + 8, y, hollow=False), _text(name, left + 20, y + 4)]
+        parts += [_symbol(order, left + 8, y, hollow=False), _text_element(name, left + 20, y + 4)]
     return parts
 
 
 def _axes(frame: _Frame, title: str, places: Sequence[str], tilted: bool) -> list[str]:
-    parts = [_text(title, frame.left - _LEFT + 4, frame.top - 12, css="title")]
+    parts = [_text_element(title, frame.left - _LEFT + 4, frame.top - 12, css="title")]
     for tick in frame.ticks:
         y = frame.y(tick)
         parts.append(f'<path class="grid" d="M{frame.left:.1f} {y:.1f}h{frame.width:.1f}"/>')
-        parts.append(_text(f"{tick:,.12g}", frame.left - 6, y + 4, "end"))
+        parts.append(_text_element(f"{tick:,.12g}", frame.left - 6, y + 4, "end"))
     # As many are named as do not touch: tilted by 38°, lines of 12 px lie 0.6 of their places' distance apart.
     every = math.ceil(12 * len(places) / (0.6 * frame.width)) if tilted else 1
     for place, name in list(enumerate(places))[::every]:
         x, y = frame.x(place), frame.top + PLOT_HEIGHT + 16
-        parts.append(_text(name, x + 4, y - 2, "end", turn=-38) if tilted else _text(name, x, y, "middle"))
+        parts.append(
+            _text_element(name, x + 4, y - 2, "end", turn=-38) if tilted else _text_element(name, x, y, "middle")
+        )
     return parts
 
 
 def _series(frame: _Frame, line: ChartLine, order: int, shift: float) -> list[str]:
     order %= len(_LIGHT)
     parts, ends = [], []
-    for mark in line.marks:
+    for mark in line.points:
         x = frame.x(mark.x + shift)
         low, middle, high = (frame.y(value) for value in (mark.low, mark.median, mark.high))
         if mark.high > mark.low:
             bar = f"M{x - 4:.1f} {low:.1f}h8M{x:.1f} {low:.1f}V{high:.1f}M{x - 4:.1f} {high:.1f}h8"
             parts.append(f'<path class="bar s{order}" d="{bar}"/>')
-        parts.append(_mark(order, x, middle, hollow=mark.bound))
+        parts.append(_symbol(order, x, middle, hollow=mark.bound))
         if mark.n > 1:
             ends.append(f"{x:.1f} {middle:.1f}")
     for place, value, why in line.invalid:
@@ -215,7 +217,7 @@ def _series(frame: _Frame, line: ChartLine, order: int, shift: float) -> list[st
     return parts
 
 
-def _mark(order: int, x: float, y: float, *, hollow: bool) -> str:
+def _symbol(order: int, x: float, y: float, *, hollow: bool) -> str:
     """The series' symbol; hollow for what is only a bound."""
     css = f'class="mark s{order}" fill="none"' if hollow else f'class="mark s{order} f{order}"'
     match _SHAPES[order % len(_SHAPES)]:
@@ -230,7 +232,7 @@ def _mark(order: int, x: float, y: float, *, hollow: bool) -> str:
     return f'<path {css} d="{path}"/>'
 
 
-def _text(text: str, x: float, y: float, anchor: str = "start", css: str = "", turn: int = 0) -> str:
+def _text_element(text: str, x: float, y: float, anchor: str = "start", css: str = "", turn: int = 0) -> str:
     turned = f' transform="rotate({turn} {x:.1f} {y:.1f})"' if turn else ""
     named = f' class="{css}"' if css else ""
     return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turned}>{_escaped(text)}</text>'

@@ -23,15 +23,15 @@ class MarkdownColumn:
     text: Callable[[Point], str]
 
 
-def column_of(metric: Metric, table: Sheet | None = None) -> MarkdownColumn:
-    """The repetitions of a figure in one cell; `table`: whose heading it has."""
-    text = {Over.MEDIAN: _median, Over.TOTAL: _total, Over.HELD: _held}[metric.over]
+def markdown_column(metric: Metric, sheet: Sheet | None = None) -> MarkdownColumn:
+    """The repetitions of a figure in one cell; `sheet`: the table whose heading it has."""
+    text = {Over.MEDIAN: _median, Over.TOTAL: _total, Over.HELD: _count_true}[metric.over]
     return MarkdownColumn(
-        heading(metric, metric.head(table) if table else metric.name), lambda point: text(metric, point)
+        column_heading(metric, metric.head(sheet) if sheet else metric.name), lambda point: text(metric, point)
     )
 
 
-def heading(metric: Metric, name: str) -> str:
+def column_heading(metric: Metric, name: str) -> str:
     """A name with the unit of the figure, where its text does not have it; a sum and a count have none."""
     return f"{name} ({metric.unit})" if metric.over is Over.MEDIAN and metric.unit not in ("", "share") else name
 
@@ -49,7 +49,7 @@ def _total(metric: Metric, point: Point) -> str:
     return f"{sum(known):,.0f}" if known else NONE
 
 
-def _held(metric: Metric, point: Point) -> str:
+def _count_true(metric: Metric, point: Point) -> str:
     known = _known(metric, point)
     return f"{sum(known):.0f} of {len(known)}" if known else NONE
 
@@ -64,51 +64,54 @@ def _oversubscribed(point: Point) -> str:
     return "yes" if any(one.cores and asked > one.cores for one in point.entries) else NONE
 
 
-N = MarkdownColumn("n", lambda point: f"{len(point.valid)} of {len(point.entries)}")
+COUNT_COLUMN = MarkdownColumn("n", lambda point: f"{len(point.valid)} of {len(point.entries)}")
 SECTIONS = (Sheet.RECOVERY, Sheet.LATENCY, Sheet.STAGES, Sheet.KEYS, Sheet.RESOURCES, Sheet.AUDIT)
 # Columns of these keys are shown apart, or are not figures of one point.
-_ELSEWHERE = ("cpu_nodes.", "rss_mb.", "schedule_lag_ms.")
-_USELESS = {NONE, cores(0)}
+_EXCLUDED_PREFIXES = ("cpu_nodes.", "rss_mb.", "schedule_lag_ms.")
+_EMPTY_TEXTS = {NONE, cores(0)}
 
 
-def sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list[MarkdownColumn]]]:
+def table_sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list[MarkdownColumn]]]:
     """The tables of a matrix by heading, without columns in which nothing is known of any point.
 
     What a record has and no table names, such as a figure of a later version, stands among the resources.
     """
     entries = [entry for point in points for entry in point.entries]
-    told = [point for point in points if point.valid]
+    valid_points = [point for point in points if point.valid]
     found = []
     for section in SECTIONS:
-        columns = [column_of(metric, section) for metric in metrics_in(section)]
+        columns = [markdown_column(metric, section) for metric in metrics_in(section)]
         if section is Sheet.RESOURCES:
             others = [metric for metric in metrics_of(entries) if metric.key not in BY_KEY]
-            more = [column_of(metric) for metric in others if not metric.key.startswith(_ELSEWHERE)]
+            more = [markdown_column(metric) for metric in others if not metric.key.startswith(_EXCLUDED_PREFIXES)]
             columns = [MarkdownColumn("oversubscribed", _oversubscribed), *columns, *more]
         # Of events that the engine makes itself nothing is kept, so nothing is audited.
         left_out = section is Sheet.KEYS and matrix != "skew_x_alignment_mode"
         left_out |= section is Sheet.AUDIT and not any("audit.expected" in entry.metrics for entry in entries)
-        known = [column for column in columns if not {column.text(point) for point in told} <= _USELESS]
+        known = [column for column in columns if not {column.text(point) for point in valid_points} <= _EMPTY_TEXTS]
         if known and not left_out:
             found.append((section.value, known))
     return found
 
 
-def table(points: Sequence[Point], axes: Sequence[Axis], columns: Sequence[MarkdownColumn]) -> list[str]:
+def point_table(points: Sequence[Point], axes: Sequence[Axis], columns: Sequence[MarkdownColumn]) -> list[str]:
     """Lines of a Markdown table: the axes, the columns, and how many of the measured are valid."""
-    heads = [*(words(axis.name) for axis in axes), *(column.heading for column in columns), N.heading]
+    heads = [*(escape_cell(axis.name) for axis in axes), *(column.heading for column in columns), COUNT_COLUMN.heading]
     cells = [
-        [*(words(axis.label(point)) for axis in axes), *(column.text(point) for column in (*columns, N))]
+        [
+            *(escape_cell(axis.label(point)) for axis in axes),
+            *(column.text(point) for column in (*columns, COUNT_COLUMN)),
+        ]
         for point in points
     ]
-    return grid_lines(heads, cells)
+    return markdown_table(heads, cells)
 
 
-def grid_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table."""
     return [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-def words(text: str) -> str:
+def escape_cell(text: str) -> str:
     """A text that comes from a record, as one line without markup."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))

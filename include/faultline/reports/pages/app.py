@@ -12,14 +12,14 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from faultline.records.index_entry import IndexEntry
 from faultline.reports.html import asset
+from faultline.reports.pages.airflow_links import address_of_dag, address_of_run
 from faultline.reports.pages.compare import ComparePageQuery, compare_page
 from faultline.reports.pages.experiment import experiment_page, overlay_page
-from faultline.reports.pages.overview import now_page, overview_page
-from faultline.reports.pages.runs import address_of_dag, address_of_run
+from faultline.reports.pages.overview import active_runs_page, overview_page
 from faultline.reports.pages.site import PageNotFound, ResultsSite, not_found_page
 from faultline.reports.pages.sweep import matrix_page, sweep_page
 from faultline.reports.tables import as_csv, as_parquet
-from faultline.reports.views.sweep import ASKS, MetricChoice
+from faultline.reports.views.sweep import COST_FIELDS, SweepPageQuery
 
 # Nothing but this app's own files may run or be loaded; styles stand in attributes where plotly draws.
 HEADERS = {
@@ -30,7 +30,7 @@ HEADERS = {
     "Cache-Control": "no-cache, private",
 }
 # The address of an asset changes with its content.
-FOREVER = {**HEADERS, "Cache-Control": "private, max-age=31536000, immutable"}
+ASSET_HEADERS = {**HEADERS, "Cache-Control": "private, max-age=31536000, immutable"}
 _DOWNLOADS: dict[str, tuple[str, Callable[[list[IndexEntry]], bytes]]] = {
     "csv": ("text/csv; charset=utf-8", lambda entries: as_csv(entries)),
     "parquet": ("application/vnd.apache.parquet", lambda entries: as_parquet(entries)),
@@ -54,7 +54,7 @@ def build_app(site_of: Callable[[Request], ResultsSite], guard: Callable[..., An
     app.add_exception_handler(StarletteHTTPException, refused)
     _add_pages(app, site_of)
     _add_comparisons(app, site_of)
-    _add_ways_in(app, site_of)
+    _add_redirects(app, site_of)
 
     @app.get("/static/{name:path}")
     def static(name: str) -> Response:
@@ -62,8 +62,8 @@ def build_app(site_of: Callable[[Request], ResultsSite], guard: Callable[..., An
         if found is None:
             raise PageNotFound(f"No file {name}.")
         if found.path is not None:
-            return FileResponse(found.path, media_type=found.media_type, headers=FOREVER)
-        return Response(found.text, media_type=found.media_type, headers=FOREVER)
+            return FileResponse(found.path, media_type=found.media_type, headers=ASSET_HEADERS)
+        return Response(found.text, media_type=found.media_type, headers=ASSET_HEADERS)
 
     @app.get("/{rest:path}")
     def nothing(rest: str) -> Response:
@@ -75,19 +75,19 @@ def build_app(site_of: Callable[[Request], ResultsSite], guard: Callable[..., An
 def _add_pages(app: FastAPI, site_of: Callable[[Request], ResultsSite]) -> None:
     @app.get("/")
     def overview(request: Request, page: str = "") -> Response:
-        return _page(overview_page(site_of(request), _number(page)))
+        return _page(overview_page(site_of(request), _page_number(page)))
 
     @app.get("/now")
     def now(request: Request) -> Response:
-        return _page(now_page(site_of(request)))
+        return _page(active_runs_page(site_of(request)))
 
     @app.get("/sweeps/{name:path}")
     def sweep(request: Request, name: str) -> Response:
-        return _page(sweep_page(site_of(request), name, _choice(request)))
+        return _page(sweep_page(site_of(request), name, _sweep_query(request)))
 
     @app.get("/matrices/{name:path}")
     def matrix(request: Request, name: str) -> Response:
-        return _page(matrix_page(site_of(request), name, _choice(request)))
+        return _page(matrix_page(site_of(request), name, _sweep_query(request)))
 
     @app.get("/live/{name}")
     def live(request: Request, name: str) -> Response:
@@ -98,7 +98,7 @@ def _add_pages(app: FastAPI, site_of: Callable[[Request], ResultsSite]) -> None:
 
     @app.get("/unswept")
     def unswept(request: Request) -> Response:
-        return _page(sweep_page(site_of(request), None, _choice(request)))
+        return _page(sweep_page(site_of(request), None, _sweep_query(request)))
 
     @app.get("/experiments/{name:path}")
     def experiment(request: Request, name: str) -> Response:
@@ -112,9 +112,9 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], ResultsSite]) ->
     ) -> Response:
         # Statistics take a second to import, and Airflow's API server seldom needs them.
         from faultline.reports.pages.sweep import nightly_page
-        from faultline.reports.views.nightly import ChosenMetric
+        from faultline.reports.views.nightly import NightlyPageQuery
 
-        return _page(nightly_page(site_of(request), ChosenMetric(metric, cell, _number(page), of, by)))
+        return _page(nightly_page(site_of(request), NightlyPageQuery(metric, cell, _page_number(page), of, by)))
 
     @app.get("/metrics")
     def metrics(request: Request) -> Response:
@@ -132,7 +132,9 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], ResultsSite]) ->
         metric: str = "",
         page: str = "",
     ) -> Response:
-        return _page(compare_page(site_of(request), ComparePageQuery(a, b, build_a, build_b, metric, _number(page))))
+        return _page(
+            compare_page(site_of(request), ComparePageQuery(a, b, build_a, build_b, metric, _page_number(page)))
+        )
 
     @app.get("/overlay")
     def overlay(request: Request, a: str = "", b: str = "") -> Response:
@@ -153,7 +155,7 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], ResultsSite]) ->
         return Response(made(entries), media_type=media_type, headers=headers)
 
 
-def _add_ways_in(app: FastAPI, site_of: Callable[[Request], ResultsSite]) -> None:
+def _add_redirects(app: FastAPI, site_of: Callable[[Request], ResultsSite]) -> None:
     """Addresses that Airflow's UI can make; they lead to the page that is meant."""
 
     @app.get("/dags/{dag_id}")
@@ -170,21 +172,21 @@ def _page(html: str) -> HTMLResponse:
     return HTMLResponse(html.encode("utf-8", "replace"), headers=HEADERS)
 
 
-def _choice(request: Request) -> MetricChoice:
+def _sweep_query(request: Request) -> SweepPageQuery:
     """What a reader chose on a sweep's page; of a name that stands twice in the address the last counts."""
     asked = request.query_params
-    return MetricChoice(
+    return SweepPageQuery(
         metric=asked.get("metric", ""),
         group=asked.get("build", ""),
         x=asked.get("x", ""),
         view=asked.get("view", ""),
-        page=_number(asked.get("page", "")),
+        page=_page_number(asked.get("page", "")),
         minimise=asked.get("minimise", ""),
-        limits={cost: asked.get(cost, "") for cost, _, _ in ASKS},
+        limits={cost: asked.get(cost, "") for cost, _, _ in COST_FIELDS},
     )
 
 
-def _number(text: str) -> int:
+def _page_number(text: str) -> int:
     """A page's number; anything that is none means the first page."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
 

@@ -13,13 +13,13 @@ from faultline.records.catalogue import by_group, metrics_of
 from faultline.records.columns import Metric
 from faultline.records.format import NONE
 from faultline.records.index_entry import IndexEntry
-from faultline.reports.pages.site import PAGE_ROWS, PageNotFound, ResultsSite, attempts, paged, render
-from faultline.reports.views.run import minute
-from faultline.reports.views.sweep import chosen_group, chosen_metric
+from faultline.reports.pages.site import PAGE_ROWS, PageNotFound, ResultsSite, attempt_links, paginate, render
+from faultline.reports.views.run import minute_text
+from faultline.reports.views.sweep import select_group, select_metric
 
-SUGGESTED = 200
+MAX_SUGGESTIONS = 200
 # A verdict takes some 8 ms, and a page answers within a second.
-MOST_VERDICTS = 80
+MAX_VERDICTS = 80
 
 
 @dataclass(frozen=True)
@@ -34,30 +34,32 @@ class ComparePageQuery:
     page: int = 1
 
 
-def compare_page(site: ResultsSite, pair: ComparePageQuery) -> str:
+def compare_page(site: ResultsSite, query: ComparePageQuery) -> str:
     """The page; a form while a sweep is missing. Raises Unknown for a sweep, group or metric that is not there."""
     site.index.refresh()
-    suggested = _suggested(site, pair)
-    if not (pair.a and pair.b):
-        return render(site, "compare", title="Compare two sweeps", pair=pair, suggested=suggested, sides=[], rows=[])
-    sides = [_side(site, pair.a, pair.group_a), _side(site, pair.b, pair.group_b)]
-    every = [entry for side in sides for entry in side["members"]]
-    metrics = metrics_of(every) or metrics_of(every, invalid=True)
-    metric = chosen_metric(metrics, pair.metric)
+    suggestions = _suggestions(site, query)
+    if not (query.a and query.b):
+        return render(
+            site, "compare", title="Compare two sweeps", query=query, suggestions=suggestions, sides=[], rows=[]
+        )
+    sides = [_side(site, query.a, query.group_a), _side(site, query.b, query.group_b)]
+    entries_of_both = [entry for side in sides for entry in side["members"]]
+    metrics = metrics_of(entries_of_both) or metrics_of(entries_of_both, invalid=True)
+    metric = select_metric(metrics, query.metric)
     points: list[dict[str, Point]] = [side["points"] for side in sides]
     known = {**points[1], **points[0]}
     axes = axes_of(list(known.values()))
     ordered = in_order(list(known.values()), axes)
-    page, pages, offset = paged(pair.page, len(ordered))
+    page, pages, offset = paginate(query.page, len(ordered))
     cell_axes = [axis for axis in axes if axis.key != FAULT]
     both = len(points[0].keys() & points[1].keys())
-    verdicts = _verdicts(sides, metric) if both <= MOST_VERDICTS else {}
+    verdicts = _verdicts(sides, metric) if both <= MAX_VERDICTS else {}
     rows = [
         {
             "axes": [axis.label(point) for axis in cell_axes],
             "fault": point.entries[0].fault,
-            **_matched(site, points, point.config_id, metric),
-            "said": verdicts.get(point.config_id),
+            **_row_figures(site, points, point.config_id, metric),
+            "verdict": verdicts.get(point.config_id),
         }
         for point in ordered[offset : offset + PAGE_ROWS]
     ]
@@ -65,33 +67,33 @@ def compare_page(site: ResultsSite, pair: ComparePageQuery) -> str:
         site,
         "compare",
         title="Two sweeps side by side",
-        pair=pair,
-        suggested=suggested,
+        query=query,
+        suggestions=suggestions,
         sides=sides,
         metric=metric,
         metric_groups=by_group(metrics),
         cell_axes=cell_axes,
         differing=[axis.noun for axis in axes],
         rows=rows,
-        verdicts=bool(verdicts),
+        has_verdicts=bool(verdicts),
         both=both,
-        many=both > MOST_VERDICTS,
-        only=[len(points[0]) - both, len(points[1]) - both],
+        has_many=both > MAX_VERDICTS,
+        unmatched=[len(points[0]) - both, len(points[1]) - both],
         page=page,
         pages=pages,
-        page_link=lambda number: site.link("compare", **{**_query(pair), "page": number}),
+        page_link=lambda number: site.link("compare", **{**_query(query), "page": number}),
     )
 
 
-def _suggested(site: ResultsSite, pair: ComparePageQuery) -> list[tuple[str, list[tuple[str, str]]]]:
+def _suggestions(site: ResultsSite, query: ComparePageQuery) -> list[tuple[str, list[tuple[str, str]]]]:
     """Sweeps to choose from under their matrices, the newest first: id and what a list shows of it."""
     groups: dict[str, dict[str, str]] = {}
-    for tally in site.index.sweeps(SUGGESTED):
+    for tally in site.index.sweeps(MAX_SUGGESTIONS):
         if tally.name:
-            known = f"{tally.name} · {tally.valid} valid · {minute(tally.last)}"
+            known = f"{tally.name} · {tally.valid} valid · {minute_text(tally.last)}"
             groups.setdefault(tally.matrix or "no matrix", {})[tally.name] = known
     listed = {name for members in groups.values() for name in members}
-    others = {name: name for name in (pair.a, pair.b) if name and name not in listed}
+    others = {name: name for name in (query.a, query.b) if name and name not in listed}
     if others:
         groups["older"] = others
     return [(matrix, list(members.items())) for matrix, members in groups.items()]
@@ -101,7 +103,7 @@ def _side(site: ResultsSite, sweep_id: str, group: str) -> dict[str, Any]:
     entries: list[IndexEntry] = site.index.of_sweep(sweep_id)
     if not entries:
         raise PageNotFound(f"No sweep {sweep_id} has a record.")
-    group, groups = chosen_group(entries, group)
+    group, groups = select_group(entries, group)
     members = [entry for entry in entries if entry.group == group]
     return {
         "sweep": sweep_id,
@@ -125,7 +127,7 @@ def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, d
     return {row.point.config_id: texts(row, ()) for row in compare_sides(before, after, [metric]).rows}
 
 
-def _matched(
+def _row_figures(
     site: ResultsSite, points: list[dict[str, Point]], config_id: str, metric: Metric | None
 ) -> dict[str, Any]:
     """Both figures of one configuration, and the second as a multiple of the first. A side without a usable run has the
@@ -140,7 +142,7 @@ def _matched(
                 "text": _figure_text(point, one, metric),
                 "spread": one.spread(metric) if metric else "",
                 "n": one.n,
-                "attempts": attempts(site, point.entries if point else ()),
+                "attempts": attempt_links(site, point.entries if point else ()),
             }
             for point, one in zip(found, figures, strict=True)
         ],
@@ -156,5 +158,5 @@ def _figure_text(point: Point | None, usable: Figure, metric: Metric | None) -> 
     return usable.text(metric)
 
 
-def _query(pair: ComparePageQuery) -> Mapping[str, str | int]:
-    return {"a": pair.a, "b": pair.b, "build_a": pair.group_a, "build_b": pair.group_b, "metric": pair.metric}
+def _query(query: ComparePageQuery) -> Mapping[str, str | int]:
+    return {"a": query.a, "b": query.b, "build_a": query.group_a, "build_b": query.group_b, "metric": query.metric}

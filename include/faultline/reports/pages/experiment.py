@@ -16,11 +16,11 @@ from faultline.records.format import NONE
 from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.reports.figures.overlay import AttemptCurves, overlay_figure
-from faultline.reports.pages.runs import runs_of_entry
-from faultline.reports.pages.site import PageNotFound, ResultsSite, attempts, render
-from faultline.reports.views.run import BROKEN, run_view
-from faultline.reports.views.runs import again, load_of
-from faultline.reports.views.series import curves_of
+from faultline.reports.pages.airflow_links import runs_of_entry
+from faultline.reports.pages.site import PageNotFound, ResultsSite, attempt_links, render
+from faultline.reports.views.run import READ_ERRORS, run_view
+from faultline.reports.views.runs import load_parts, rerun_command
+from faultline.reports.views.series import read_curves
 from faultline.system.errors import FaultlineError
 
 
@@ -46,11 +46,11 @@ def experiment_page(site: ResultsSite, attempt: str) -> str:
         title=view.name,
         entry=entry,
         view=view,
-        figures={view.plot: view.figure} if view.figure is not None else {},
+        figures={view.figure_id: view.figure} if view.figure is not None else {},
         runs=[(run, site.run_link(run)) for run in runs_of_entry(site, entry)],
-        siblings=attempts(site, siblings) if siblings else None,
-        beside=options_beside(site, entry),
-        again=_again(record),
+        siblings=attempt_links(site, siblings) if siblings else None,
+        overlays=overlay_options(site, entry),
+        rerun=_rerun_command(record),
     )
 
 
@@ -62,17 +62,17 @@ def _read(path: Path) -> Record:
         raise PageNotFound(f"The record {path.name} has just been moved or changed; load the page again.") from None
 
 
-def _again(record: Record) -> str:
+def _rerun_command(record: Record) -> str:
     try:
-        return again(record)
-    except BROKEN:
+        return rerun_command(record)
+    except READ_ERRORS:
         return ""
 
 
 # Two experiments over each other: their curves on one time axis, and their figures side by side.
 
 
-SUGGESTED = 200
+MAX_SUGGESTIONS = 200
 # Figures under other headings say how it was measured, not what came of it.
 _HEADINGS = ("Latency", "Throughput", "Recovery", "CPU", "Memory and state", "Audit")
 
@@ -82,7 +82,7 @@ def overlay_page(site: ResultsSite, a: str, b: str) -> str:
     site.index.refresh()
     chosen = [_entry(site, attempt) for attempt in (a, b) if attempt]
     both = len(chosen) == 2
-    figures, troubles = _figure(site, chosen) if both else ({}, [])
+    figures, problems = _overlay(site, chosen) if both else ({}, [])
     return render(
         site,
         "overlay",
@@ -91,18 +91,18 @@ def overlay_page(site: ResultsSite, a: str, b: str) -> str:
         options=_options(site, chosen),
         sides=[_side(site, entry) for entry in chosen] if both else [],
         figures=figures,
-        troubles=troubles,
-        differing=_differing(chosen) if both else [],
-        groups=_figures_of(chosen) if both else [],
+        problems=problems,
+        differing=_differences(chosen) if both else [],
+        groups=_figure_groups(chosen) if both else [],
     )
 
 
-def name_of(entry: IndexEntry) -> str:
+def experiment_label(entry: IndexEntry) -> str:
     """What an experiment was, and which repetition, as a list shows it."""
-    return f"{', '.join([*load_of(entry.config), label(entry.fault)])} · r{entry.repetition} · {entry.attempt}"
+    return f"{', '.join([*load_parts(entry.config), label(entry.fault)])} · r{entry.repetition} · {entry.attempt}"
 
 
-def options_beside(site: ResultsSite, entry: IndexEntry) -> list[tuple[str, str]]:
+def overlay_options(site: ResultsSite, entry: IndexEntry) -> list[tuple[str, str]]:
     """Other experiments of its sweep that have figures, its own configuration first: attempt and name."""
     others = [
         other
@@ -110,7 +110,7 @@ def options_beside(site: ResultsSite, entry: IndexEntry) -> list[tuple[str, str]
         if other.attempt != entry.attempt and other.metrics
     ]
     ordered = sorted(others, key=lambda other: other.config_id != entry.config_id)
-    return [(other.attempt, name_of(other)) for other in ordered[:SUGGESTED]]
+    return [(other.attempt, experiment_label(other)) for other in ordered[:MAX_SUGGESTIONS]]
 
 
 def _entry(site: ResultsSite, attempt: str) -> IndexEntry:
@@ -124,38 +124,40 @@ def _options(site: ResultsSite, chosen: Sequence[IndexEntry]) -> list[tuple[str,
     """What can be chosen: the sweeps of those that are chosen, else the newest ones."""
     sweeps = list(dict.fromkeys(entry.sweep_id for entry in chosen)) or [one.name for one in site.index.sweeps(5)]
     entries = [*chosen, *(one for sweep in sweeps for one in reversed(site.index.of_sweep(sweep)) if one.metrics)]
-    return [(one.attempt, name_of(one)) for one in {one.attempt: one for one in entries}.values()][:SUGGESTED]
+    return [(one.attempt, experiment_label(one)) for one in {one.attempt: one for one in entries}.values()][
+        :MAX_SUGGESTIONS
+    ]
 
 
 def _side(site: ResultsSite, entry: IndexEntry) -> dict[str, Any]:
     return {
         "href": site.link("experiments", entry.attempt),
-        "name": ", ".join([*load_of(entry.config), label(entry.fault)]),
+        "name": ", ".join([*load_parts(entry.config), label(entry.fault)]),
         "attempt": entry.attempt,
         "status": entry.status,
         "sweep": entry.sweep_id,
     }
 
 
-def _figure(site: ResultsSite, chosen: Sequence[IndexEntry]) -> tuple[dict[str, go.Figure], list[str]]:
+def _overlay(site: ResultsSite, chosen: Sequence[IndexEntry]) -> tuple[dict[str, go.Figure], list[str]]:
     """The curves of both, or why there are none."""
-    courses, troubles = [], []
+    curves, problems = [], []
     for letter, entry in zip("AB", chosen, strict=True):
         try:
-            series = curves_of(site.results / "attempts" / entry.attempt)
+            series = read_curves(site.results / "attempts" / entry.attempt)
             recovered = value_of(entry, MACRO)
-            courses.append(AttemptCurves(f"{letter}: {entry.attempt}", series, recovered))
+            curves.append(AttemptCurves(f"{letter}: {entry.attempt}", series, recovered))
         except (FaultlineError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            troubles.append(f"attempts/{entry.attempt}/series.json cannot be read ({type(error).__name__}).")
-    if troubles:
-        return {}, troubles
+            problems.append(f"attempts/{entry.attempt}/series.json cannot be read ({type(error).__name__}).")
+    if problems:
+        return {}, problems
     try:
-        return {"overlay": overlay_figure(courses)}, []
+        return {"overlay": overlay_figure(curves)}, []
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         return {}, [f"A series.json does not hold what is expected ({type(error).__name__}: {error})."]
 
 
-def _differing(chosen: Sequence[IndexEntry]) -> list[tuple[str, str, str]]:
+def _differences(chosen: Sequence[IndexEntry]) -> list[tuple[str, str, str]]:
     """The parameters in which both differ, and what else of them does."""
     points = [points_of([entry])[0] for entry in chosen]
     parameters = ((axis.name, [axis.label(point) for point in points]) for axis in axes_of(points) if axis.key != FAULT)
@@ -168,7 +170,7 @@ def _differing(chosen: Sequence[IndexEntry]) -> list[tuple[str, str, str]]:
     return [(name, first, second) for name, (first, second) in (*parameters, *others) if first != second]
 
 
-def _figures_of(chosen: Sequence[IndexEntry]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+def _figure_groups(chosen: Sequence[IndexEntry]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
     """The figures that at least one of both has, under their headings: name, both texts, and the ratio."""
     known = [(metric, [value_of(entry, metric.key) for entry in chosen]) for metric in KNOWN]
     wanted = {metric: values for metric, values in known if any(value is not None for value in values)}

@@ -26,17 +26,17 @@ from faultline.reports.figures.style import (
     FAULT_COLOUR,
     ROLE_COLOURS,
     STRONG_COLOUR,
-    finish,
     legend_above,
+    set_layout,
 )
-from faultline.reports.pages.overview import progress
+from faultline.reports.pages.overview import sweep_progress
 from faultline.reports.pages.site import PageNotFound, ResultsSite, render
 from faultline.system.errors import FaultlineError
 from faultline.system.measured_window import NS
 from faultline.system.process_tags import ENGINE
 
 # What is shown of a run, and what is read of a journal for it: a recorder writes some 5 kB a second.
-SHOWN_S = 300
+WINDOW_S = 300
 READ_BYTES = 1_600_000
 _ROWS = ((0.71, 1.0), (0.37, 0.64), (0.0, 0.29))
 _TITLES = ("Records/s", "Lag (records)", "CPU (cores)")
@@ -50,7 +50,7 @@ class LiveSeries:
     """What is known of a run: instants in s after T0 (or after its first sample), and the values at them."""
 
     began_ns: int
-    gate: bool
+    is_started: bool
     produced: tuple[tuple[float, float], ...]
     committed: tuple[tuple[float, float], ...]
     cores: tuple[Mapping[str, float], ...]
@@ -65,45 +65,45 @@ def live_page(site: ResultsSite, attempt_id: str) -> str:
     attempt = Attempt(folder)
     try:
         order, phase = read_plan(attempt).order, phase_of(attempt)
-        course = course_of(attempt)
+        series = read_live_series(attempt)
     except (FaultlineError, OSError, KeyError, ValueError) as error:
         raise PageNotFound(f"The files of {attempt_id} cannot be read now ({error}); load the page again.") from None
     sweep = order.sweep_id
     plan = SweepPlans(site.results).read(sweep) if sweep else None
     site.index.refresh()
-    over = attempt.over is not None
-    figure, title = course_figure(course) if course else None, title_of(order.config)
+    is_closed = attempt.over is not None
+    figure, title = live_figure(series) if series else None, title_of(order.config)
     return render(
         site,
         "live",
         title=title[:1].upper() + title[1:],
         attempt=attempt_id,
-        over=over,
+        is_closed=is_closed,
         record=site.link("experiments", attempt_id) if site.index.of_attempt(attempt_id) else None,
         phase=phase.name,
         detail=phase.detail,
         sweep=sweep if plan else None,
         sweep_href=site.link("sweeps", str(sweep)) if plan and site.index.has_sweep(str(sweep)) else None,
-        progress=progress(site, plan) if plan else "",
-        facts=facts_of(course) if course else [],
+        progress=sweep_progress(site, plan) if plan else "",
+        facts=current_figures(series) if series else [],
         figures={"live": figure} if figure else {},
     )
 
 
-def course_of(attempt: Attempt) -> LiveSeries | None:
+def read_live_series(attempt: Attempt) -> LiveSeries | None:
     """What the journals tell; None before the first sample."""
-    recorder = _tail(attempt.recorder_journal)
+    recorder = _last_lines(attempt.recorder_journal)
     samples = [line for line in recorder if line.get("kind") == "offsets" and line.get("topic") == "input"]
     if not recorder:
         return None
-    conductor = _tail(attempt.conductor_journal)
-    gate = next((line for line in conductor if line.get("event") == "gate"), None)
+    scheduler = _last_lines(attempt.conductor_journal)
+    barrier = next((line for line in scheduler if line.get("event") == "gate"), None)
     newest_ns = int(recorder[-1]["wall_ns"])
-    began_ns = int(gate["t0_wall_ns"]) if gate else int(recorder[0]["wall_ns"])
+    began_ns = int(barrier["t0_wall_ns"]) if barrier else int(recorder[0]["wall_ns"])
     # Of a long journal only the end is read: what a process used before that belongs to no second of it.
-    from_ns = max(began_ns, newest_ns - SHOWN_S * NS, int(recorder[0]["wall_ns"]))
+    from_ns = max(began_ns, newest_ns - WINDOW_S * NS, int(recorder[0]["wall_ns"]))
     produced = [((int(line["wall_ns"]) - began_ns) / NS, float(sum(line["end"].values()))) for line in samples]
-    progressed = [line for line in _tail(attempt.listener_journal) if line.get("event") == "progress"]
+    progressed = [line for line in _last_lines(attempt.listener_journal) if line.get("event") == "progress"]
     committed = [
         ((int(line["wall_ns"]) - began_ns) / NS, float(sum(line["end_offsets"].values())))
         for line in progressed
@@ -113,25 +113,25 @@ def course_of(attempt: Attempt) -> LiveSeries | None:
     cores = cores_by_second(processes_of(tuple(recorder)), from_ns, newest_ns) if newest_ns > from_ns else []
     return LiveSeries(
         began_ns,
-        gate is not None,
+        barrier is not None,
         tuple(one for one in produced if one[0] >= first_s - 1),
         tuple(one for one in committed if one[0] >= first_s - 60),
         tuple({**one, "t_s": one["t_s"] + first_s} for one in cores),
         tuple(
             ((int(line["wall_ns"]) - began_ns) / NS, str(line.get("action") or line["event"]))
-            for line in conductor
+            for line in scheduler
             if line.get("event") in ("delivered", "undone")
         ),
     )
 
 
-def lag_of(course: LiveSeries) -> list[tuple[float, float]]:
+def lag_of(series: LiveSeries) -> list[tuple[float, float]]:
     """Records that were produced and not committed, at each sample of the input, once anything was committed."""
-    if not course.committed or not course.produced:
+    if not series.committed or not series.produced:
         return []
-    times, ends = (np.array(column) for column in zip(*course.committed, strict=True))
+    times, ends = (np.array(column) for column in zip(*series.committed, strict=True))
     found = []
-    for at_s, end in course.produced:
+    for at_s, end in series.produced:
         newest = int(np.searchsorted(times, at_s, side="right"))
         if newest:
             found.append((at_s, max(0.0, end - float(ends[newest - 1]))))
@@ -147,62 +147,62 @@ def rates(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     ]
 
 
-def facts_of(course: LiveSeries) -> list[tuple[str, str]]:
+def current_figures(series: LiveSeries) -> list[tuple[str, str]]:
     """The newest figures, by name."""
-    produced, lag = rates(course.produced), lag_of(course)
-    since = course.produced[-1][0] if course.produced else 0.0
-    found = [("since the gate" if course.gate else "since it began", f"{since:,.0f} s")]
+    produced, lag = rates(series.produced), lag_of(series)
+    since = series.produced[-1][0] if series.produced else 0.0
+    found = [("since the gate" if series.is_started else "since it began", f"{since:,.0f} s")]
     found += [("arriving", f"{produced[-1][1]:,.0f} records/s")] if produced else []
     found += [("lag", f"{lag[-1][1]:,.0f} records")] if lag else []
-    if course.cores:
-        used = sum(course.cores[-1].get(role, 0.0) for role in ENGINE)
+    if series.cores:
+        used = sum(series.cores[-1].get(role, 0.0) for role in ENGINE)
         found.append(("engine", f"{used:.2f} cores"))
     return found
 
 
-def course_figure(course: LiveSeries) -> go.Figure:
+def live_figure(series: LiveSeries) -> go.Figure:
     """Throughput, lag and CPU over one time axis."""
     figure = go.Figure()
     for name, colour, points, axis, shape in (
-        ("arriving", FAINT_COLOUR, rates(course.produced), "y", "linear"),
-        ("committed", STRONG_COLOUR, rates(course.committed), "y", "vh"),
-        ("lag", STRONG_COLOUR, lag_of(course), "y2", "linear"),
+        ("arriving", FAINT_COLOUR, rates(series.produced), "y", "linear"),
+        ("committed", STRONG_COLOUR, rates(series.committed), "y", "vh"),
+        ("lag", STRONG_COLOUR, lag_of(series), "y2", "linear"),
     ):
         figure.add_scatter(
             x=[round(at, 2) for at, _ in points], y=[round(value, 1) for _, value in points], name=name, yaxis=axis,
             mode="lines", line={"color": colour, "width": 1.6, "shape": shape}, showlegend=axis == "y",
         )  # fmt: skip
     for role, colour in ROLE_COLOURS.items():
-        values = [one.get(role, 0.0) for one in course.cores]
+        values = [one.get(role, 0.0) for one in series.cores]
         if any(values):
             figure.add_scatter(
-                x=[round(one["t_s"], 2) for one in course.cores], y=values, name=role.replace("_", " "), yaxis="y3",
+                x=[round(one["t_s"], 2) for one in series.cores], y=values, name=role.replace("_", " "), yaxis="y3",
                 mode="lines", line={"color": colour, "width": 1.6},
             )  # fmt: skip
     axes: dict[str, Any] = {}
     for number, (span, title) in enumerate(zip(_ROWS, _TITLES, strict=True), start=1):
         name = "yaxis" if number == 1 else f"yaxis{number}"
         axes[name] = {"domain": list(span), "title": {"text": title}, **_FROM_ZERO}
-    finish(figure, 460, (64, 16, 28, 40),
+    set_layout(figure, 460, (64, 16, 28, 40),
         hovermode="x unified",
         legend=legend_above(1.03),
-        xaxis={"title": {"text": "s after T0" if course.gate else "s"}, "anchor": "y3", "zeroline": False},
+        xaxis={"title": {"text": "s after T0" if series.is_started else "s"}, "anchor": "y3", "zeroline": False},
         shapes=[
             {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,
              "line": {"color": FAULT_COLOUR, "width": 1.5, "dash": "dot"}}
-            for at, _ in course.faults
+            for at, _ in series.faults
         ],
         annotations=[
             {"x": at, "y": 1.0, "yref": "paper", "text": name, "showarrow": False, "xanchor": "left", "yanchor": "top",
              "font": {"color": FAULT_COLOUR}}
-            for at, name in course.faults
+            for at, name in series.faults
         ],
         **axes,
     )  # fmt: skip
     return figure
 
 
-def _tail(path: Path) -> list[Line]:
+def _last_lines(path: Path) -> list[Line]:
     """The newest whole lines of a journal that is being written; none where there is none yet."""
     try:
         with path.open("rb") as file:

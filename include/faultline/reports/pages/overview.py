@@ -13,16 +13,16 @@ from faultline.lifecycle.progress import is_waiting, phase_of
 from faultline.records.format import NONE, title_of
 from faultline.records.index import StatusCounts
 from faultline.records.sweep_plan import SweepPlan, SweepPlans
-from faultline.reports.pages.site import STATUSES, ResultsSite, paged, render
-from faultline.reports.views.run import explained, minute, period
-from faultline.reports.views.runs import load_of
+from faultline.reports.pages.site import STATUSES, ResultsSite, paginate, render
+from faultline.reports.views.run import explain_reasons, minute_text, period_text
+from faultline.reports.views.runs import load_parts
 from faultline.system.errors import FaultlineError
 
-SWEEPS_A_PAGE = 100
+SWEEPS_PER_PAGE = 100
 # Newest sweeps that are asked for an answer, if they have that many judged records, and few enough configurations.
-SWEEPS_ASKED, LEAST_ANSWERED, MOST_ANSWERED = 5, 4, 40
-MOST_LINES = 6
-MOST_FAILED = 5
+MAX_SUMMARY_SWEEPS, MIN_SUMMARY_RECORDS, MAX_SUMMARY_CONFIGURATIONS = 5, 4, 40
+MAX_SUMMARY_LINES = 6
+MAX_FAILURES = 5
 MAX_PROBLEMS = 100
 
 
@@ -30,9 +30,9 @@ def overview_page(site: ResultsSite, page: int = 1) -> str:
     """The list of sweeps, page `page` of it; one that does not exist shows the nearest."""
     site.index.refresh()
     total = site.index.count_sweeps()
-    page, pages, offset = paged(page, total, SWEEPS_A_PAGE)
+    page, pages, offset = paginate(page, total, SWEEPS_PER_PAGE)
     problems = [*site.index.problems(), *SweepPlans(site.results).problems()]
-    matrices, sweeps = site.index.matrices(), site.index.sweeps(SWEEPS_A_PAGE, offset)
+    matrices, sweeps = site.index.matrices(), site.index.sweeps(SWEEPS_PER_PAGE, offset)
     # A column for what there is: six of zeros would leave no room for the names.
     statuses = [one for one in STATUSES if one == "valid" or any(getattr(row, one) for row in (*matrices, *sweeps))]
     return render(
@@ -46,60 +46,60 @@ def overview_page(site: ResultsSite, page: int = 1) -> str:
         page=page,
         pages=pages,
         page_link=lambda number: site.link(page=number),
-        running=running(site),
-        newest=newest_answer(site) if page == 1 else None,
-        failed=failed_lately(site) if page == 1 else [],
+        active=active_runs(site),
+        newest=newest_summary(site) if page == 1 else None,
+        failed=newest_failures(site) if page == 1 else [],
         problems=problems[:MAX_PROBLEMS],
         more_problems=max(0, len(problems) - MAX_PROBLEMS),
     )
 
 
-def now_page(site: ResultsSite) -> str:
+def active_runs_page(site: ResultsSite) -> str:
     """Only what is measured now, for whoever looks again and again: it answers in a moment."""
     site.index.refresh()
-    return render(site, "now", title="Now", running=running(site))
+    return render(site, "active_runs", title="Now", active=active_runs(site))
 
 
-def newest_answer(site: ResultsSite) -> dict[str, object] | None:
+def newest_summary(site: ResultsSite) -> dict[str, object] | None:
     """The answer of the newest sweep that has one, in a few lines, and what its invalid runs would add; None where no
     sweep has any."""
     # Statistics take a second to import, which the start of Airflow's API server need not wait for.
     from faultline.comparison.selection import entries_of_sweep
     from faultline.comparison.sweep_summary import answer_of, invalid_runs_of
-    from faultline.reports.views.sweep_summary import invalid_text, short_answer
+    from faultline.reports.views.sweep_summary import invalid_text, short_summary
 
-    for tally in site.index.sweeps(SWEEPS_ASKED):
+    for tally in site.index.sweeps(MAX_SUMMARY_SWEEPS):
         judged = tally.valid + tally.unmet + tally.invalid
-        if tally.name is None or tally.matrix is None or judged < LEAST_ANSWERED:
+        if tally.name is None or tally.matrix is None or judged < MIN_SUMMARY_RECORDS:
             continue
         entries = entries_of_sweep(site.index, site.results, tally.name)
-        if len({one.config_id for one in entries}) > MOST_ANSWERED:
+        if len({one.config_id for one in entries}) > MAX_SUMMARY_CONFIGURATIONS:
             continue
         answer, invalid = answer_of(entries), invalid_runs_of(entries)
-        lines = short_answer(answer) if answer is not None and answer.tells else []
+        lines = short_summary(answer) if answer is not None and answer.tells else []
         if invalid is not None and invalid.effects:
-            lines = [*lines[: MOST_LINES - 1], invalid_text(invalid), *lines[MOST_LINES - 1 :]]
+            lines = [*lines[: MAX_SUMMARY_LINES - 1], invalid_text(invalid), *lines[MAX_SUMMARY_LINES - 1 :]]
         if lines:
             return {
                 "name": tally.name,
                 "matrix": tally.matrix,
                 "href": site.link("sweeps", tally.name),
-                "lines": lines[:MOST_LINES],
-                "more": max(0, len(lines) - MOST_LINES),
+                "lines": lines[:MAX_SUMMARY_LINES],
+                "more": max(0, len(lines) - MAX_SUMMARY_LINES),
             }
     return None
 
 
-def failed_lately(site: ResultsSite) -> list[dict[str, str]]:
+def newest_failures(site: ResultsSite) -> list[dict[str, str]]:
     """The newest experiments without usable figures, each with its reason."""
-    found = [one for one in site.index.newest_without_figures(MOST_FAILED)]
+    found = [one for one in site.index.newest_without_figures(MAX_FAILURES)]
     return [
         {
             "href": site.link("experiments", one.attempt),
-            "name": ", ".join([*load_of(one.config), label(one.fault)]),
+            "name": ", ".join([*load_parts(one.config), label(one.fault)]),
             "status": one.status,
-            "when": minute(one.measured_at),
-            "reason": next(iter(explained(one.reasons, one.metrics)), NONE),
+            "when": minute_text(one.measured_at),
+            "reason": next(iter(explain_reasons(one.reasons, one.metrics)), NONE),
         }
         for one in found
     ]
@@ -109,14 +109,14 @@ def _row(site: ResultsSite, tally: StatusCounts, kind: str, statuses: Sequence[s
     return {
         "name": tally.name or "without a sweep",
         "href": site.link(kind, tally.name) if tally.name else site.link("unswept"),
-        "about": tally.matrix or _single(site, tally),
+        "about": tally.matrix or _single_run_label(site, tally),
         "counts": [getattr(tally, status) for status in statuses],
         "total": tally.total,
-        "measured": period(tally.first, tally.last),
+        "measured": period_text(tally.first, tally.last),
     }
 
 
-def _single(site: ResultsSite, tally: StatusCounts) -> str:
+def _single_run_label(site: ResultsSite, tally: StatusCounts) -> str:
     """What the one experiment of a sweep without a matrix was about, since its id does not say it."""
     if tally.name is None or tally.total != 1:
         return NONE
@@ -124,14 +124,14 @@ def _single(site: ResultsSite, tally: StatusCounts) -> str:
     entry = next(iter(site.index.of_sweep(tally.name)), None)
     if entry is None:
         return NONE
-    return ", ".join([*load_of(entry.config), label(entry.fault)])
+    return ", ".join([*load_parts(entry.config), label(entry.fault)])
 
 
 # What is measured at this moment, by the files of attempts that are not closed.
 
 
 # Of attempts, the newest first: two are in work at most, and an older one that is not closed is nobody's any more.
-LOOKED_AT = 6
+MAX_OPEN_ATTEMPTS = 6
 
 
 @dataclass(frozen=True)
@@ -145,30 +145,30 @@ class ActiveRun:
     href: str
     sweep: str | None
     sweep_href: str | None
-    progress: str
+    sweep_progress: str
 
 
-def running(site: ResultsSite) -> list[ActiveRun]:
+def active_runs(site: ResultsSite) -> list[ActiveRun]:
     """The experiments in work, the one that is measured first."""
-    found = [(is_waiting(attempt), attempt) for attempt in _unclosed(site)]
+    found = [(is_waiting(attempt), attempt) for attempt in _open_attempts(site)]
     ordered = sorted(found, key=lambda pair: (pair[0], pair[1].id))
-    told = [(waits, one) for waits, attempt in ordered if (one := _running(site, attempt))]
-    measured = next((one for waits, one in told if not waits), None)
+    runs = [(is_queued, one) for is_queued, attempt in ordered if (one := _active_run(site, attempt))]
+    measured = next((one for is_queued, one in runs if not is_queued), None)
     # Where none of this installation's is measured, it waits for another's.
-    return [replace(one, detail=f"for {measured.title}") if waits and measured else one for waits, one in told]
+    return [replace(one, detail=f"for {measured.title}") if is_queued and measured else one for is_queued, one in runs]
 
 
-def _unclosed(site: ResultsSite) -> Iterator[Attempt]:
+def _open_attempts(site: ResultsSite) -> Iterator[Attempt]:
     folder = site.results / "attempts"
     if not folder.is_dir():
         return
-    for path in sorted(folder.iterdir(), reverse=True)[:LOOKED_AT]:
+    for path in sorted(folder.iterdir(), reverse=True)[:MAX_OPEN_ATTEMPTS]:
         attempt = Attempt(path)
         if not attempt.over and (path / "attempt.json").exists():
             yield attempt
 
 
-def _running(site: ResultsSite, attempt: Attempt) -> ActiveRun | None:
+def _active_run(site: ResultsSite, attempt: Attempt) -> ActiveRun | None:
     """None for an attempt whose files cannot be read, or that closes as it is looked at."""
     try:
         order, phase = read_plan(attempt).order, phase_of(attempt)
@@ -184,11 +184,11 @@ def _running(site: ResultsSite, attempt: Attempt) -> ActiveRun | None:
         site.link("live", attempt.id),
         str(sweep) if plan else None,
         site.link("sweeps", str(sweep)) if plan and site.index.has_sweep(str(sweep)) else None,
-        progress(site, plan) if plan else "",
+        sweep_progress(site, plan) if plan else "",
     )
 
 
-def progress(site: ResultsSite, plan: SweepPlan) -> str:
+def sweep_progress(site: ResultsSite, plan: SweepPlan) -> str:
     """How many cells of a plan have a valid record: `3 of 12`."""
     entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
     sound = {Cell(one.config_id, one.repetition, one.series) for one in entries if one.sound}

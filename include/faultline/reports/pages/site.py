@@ -48,7 +48,7 @@ class AirflowRun:
 FindRuns = Callable[[str, Sequence[str], Sequence[str]], Sequence[str]]
 
 
-def _likeliest(dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) -> Sequence[str]:
+def _most_likely_run(dag_id: str, run_ids: Sequence[str], prefixes: Sequence[str]) -> Sequence[str]:
     return run_ids[:1]
 
 
@@ -64,7 +64,7 @@ class ResultsSite:
     results: Path
     prefix: str = PREFIX
     airflow: str = ""
-    find_runs: FindRuns = field(default=_likeliest)
+    find_runs: FindRuns = field(default=_most_likely_run)
 
     def link(self, *parts: str, **query: str | int | None) -> str:
         """The address of a page; parts are quoted, query values that are None or empty are left out."""
@@ -106,12 +106,12 @@ def render(
 
 def not_found_page(site: ResultsSite, why: Exception) -> str:
     """The page for whatever does not exist, with a way to look again for what may exist soon."""
-    again = why.address if isinstance(why, RecordPending) else None
-    title = "Not found" if again is None else "Nothing measured yet"
-    return render(site, "not_found", title=title, message=str(why), again=again)
+    retry_address = why.address if isinstance(why, RecordPending) else None
+    title = "Not found" if retry_address is None else "Nothing measured yet"
+    return render(site, "not_found", title=title, message=str(why), retry=retry_address)
 
 
-def attempts(site: ResultsSite, entries: Sequence[IndexEntry]) -> dict[str, Any]:
+def attempt_links(site: ResultsSite, entries: Sequence[IndexEntry]) -> dict[str, Any]:
     """Links to single experiments, as short as their repetition: `shown`, the newest ones; `more`, how many others."""
     shown = [
         {
@@ -125,7 +125,7 @@ def attempts(site: ResultsSite, entries: Sequence[IndexEntry]) -> dict[str, Any]
     return {"shown": shown, "more": len(entries) - len(shown)}
 
 
-def paged(number: int, rows: int, per_page: int = PAGE_ROWS) -> tuple[int, int, int]:
+def paginate(number: int, rows: int, per_page: int = PAGE_ROWS) -> tuple[int, int, int]:
     """The page that is shown for the wanted `number`, how many there are, and the first row's offset."""
     last = max(1, -(-rows // per_page))
     shown = min(max(1, number), last)

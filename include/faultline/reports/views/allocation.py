@@ -75,11 +75,11 @@ def ageing_text(ageing: Slope) -> str:
 def decision_lines(plan: SweepPlan, entries: Sequence[IndexEntry], decisions: Sequence[Decision]) -> list[str]:
     """Each decision of a sweep in a line, and what is the way on where a recovery is undecided."""
     points = points_of([one for blocks in counted(plan, entries).values() for one in blocks.values()])
-    further = next_step(decisions, allocation_of(points, entries))
+    further = next_step_text(decisions, allocation_of(points, entries))
     return [one.text for one in decisions] + ([further] if further else [])
 
 
-def next_step(decisions: Sequence[Decision], found: Allocation | None) -> str:
+def next_step_text(decisions: Sequence[Decision], found: Allocation | None) -> str:
     """Whether a sweep that decides about recoveries should continue, or a new one with another number of injections
     costs less machine time; empty where nothing is open, or single runs say nothing of it."""
     more = [one.pairs + one.more for one in decisions if not one.decided and one.metric.key == MACRO and one.more]

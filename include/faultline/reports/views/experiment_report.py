@@ -76,7 +76,7 @@ class FaultReport:
     spans: tuple[RecoverySpan, ...]
     snapshot_age_s: float | None
     events: tuple[ReportEvent, ...]
-    deed: InjectionReport | None
+    injection: InjectionReport | None
 
     @property
     def headline(self) -> str:
@@ -84,27 +84,27 @@ class FaultReport:
         return self.verdict[:1].upper() + self.verdict[1:]
 
     @property
-    def censored(self) -> bool:
+    def is_censored(self) -> bool:
         """Whether the recovery was not seen to end."""
         return self.recovery.recovered is False
 
     @property
-    def whole_s(self) -> float:
+    def total_s(self) -> float:
         """Seconds from the fault to the end of the last span."""
         return max((span.start_s + span.length_s for span in self.spans), default=0.0)
 
     @property
     def facts(self) -> Pairs:
         """What was done, how it went, and how deep it cut; what is not known is left out."""
-        deed, recovery, pairs = self.deed, self.recovery, []
-        if deed is not None:
-            late = "" if deed.late_ms is None else f", {signed(deed.late_ms, 2)} ms off"
-            planned = "" if deed.planned_at_s is None else f"T0 + {seconds(deed.planned_at_s, 3)} s{late}"
+        injection, recovery, pairs = self.injection, self.recovery, []
+        if injection is not None:
+            late = "" if injection.late_ms is None else f", {signed(injection.late_ms, 2)} ms off"
+            planned = "" if injection.planned_at_s is None else f"T0 + {seconds(injection.planned_at_s, 3)} s{late}"
             pairs += [
-                ("Victim", "; ".join(deed.victims)),
+                ("Victim", "; ".join(injection.victims)),
                 ("Planned", planned),
-                ("Outcome", ": ".join(str(text) for text in (deed.outcome, deed.detail) if text)),
-                ("Undone", "; ".join(deed.undone)),
+                ("Outcome", ": ".join(str(text) for text in (injection.outcome, injection.detail) if text)),
+                ("Undone", "; ".join(injection.undone)),
             ]
         if (trigger := recovery.trigger) is not None:
             pairs.append((
@@ -144,7 +144,7 @@ class RestartReport:
 class ExperimentReport:
     """All of it. `edges`: events that belong to no fault; `offenders`: first offending keys of the audit."""
 
-    edges: tuple[ReportEvent, ...] = ()
+    attempt_events: tuple[ReportEvent, ...] = ()
     faults: tuple[FaultReport, ...] = ()
     restarts: tuple[RestartReport, ...] = ()
     offenders: tuple[Mapping[str, Any], ...] = ()
@@ -182,19 +182,19 @@ def repeated_parts(record: Record) -> list[RecoveryPart]:
 def recovery_lines(record: Record) -> list[str]:
     """`recovery 2: detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s; as before after 14.0 s`."""
     parts = parts_of(record)
-    told = [
-        f"{f'recovery {number_of(part, number)}: ' if len(parts) > 1 else ''}{_text(part)}"
+    lines = [
+        f"{f'recovery {injection_number(part, number)}: ' if len(parts) > 1 else ''}{_text(part)}"
         for number, part in enumerate(parts, start=1)
     ]
     notes = [
-        f"recovery {number_of(part, number)} does not count: {part.note}"
+        f"recovery {injection_number(part, number)} does not count: {part.note}"
         for number, part in enumerate(record.metrics.recoveries, start=1)
         if part.note is not None
     ]
-    return [*told, *notes]
+    return [*lines, *notes]
 
 
-def number_of(part: RecoveryPart, place: int) -> int:
+def injection_number(part: RecoveryPart, place: int) -> int:
     """The number of the injection; of other faults of a plan the `place` among them, from 1."""
     return part.injection or place
 

@@ -28,7 +28,7 @@ from faultline.reports.views.experiment_report import (
     RestartReport,
     part_lengths,
 )
-from faultline.reports.views.series import last_out_text, plateau_text
+from faultline.reports.views.series import last_violation_text, plateau_text
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Line, events, last, read_journal
 
@@ -46,39 +46,39 @@ _OUTCOMES = {
 NOT_MEASURED = {"latency_ms": "latency", "audit": "audit"}
 
 
-def story_of(record: Record, attempt: Attempt, curves: Mapping[str, Any] | None) -> ExperimentReport:
+def build_report(record: Record, attempt: Attempt, curves: Mapping[str, Any] | None) -> ExperimentReport:
     """The story of `record`; raw files of `attempt` may be gone."""
-    remarks = [f"{what} not measured: {why}" for what, why in not_measured(record)]
-    remarks += ended_early(record)
+    remarks = [f"{what} not measured: {end}" for what, end in missing_figures(record)]
+    remarks += early_end_lines(record)
     conductor = _journal(attempt.conductor_journal, remarks)
-    gate_ns = next((event.wall_ns for event in record.timeline if event.name == "gate"), None)
-    if gate_ns is None:
-        gate_ns = next((line.get("t0_wall_ns") for line in events(conductor, "gate")), None)
+    t0_wall_ns = next((event.wall_ns for event in record.timeline if event.name == "gate"), None)
+    if t0_wall_ns is None:
+        t0_wall_ns = next((line.get("t0_wall_ns") for line in events(conductor, "gate")), None)
     return ExperimentReport(
-        edges=tuple(event for number, event in _events_of(record, gate_ns) if number == 0),
-        faults=tuple(_faults(record, conductor, gate_ns, curves)),
-        restarts=tuple(_restarts(record, attempt, gate_ns, remarks)),
+        attempt_events=tuple(event for number, event in _events_of(record, t0_wall_ns) if number == 0),
+        faults=tuple(_faults(record, conductor, t0_wall_ns, curves)),
+        restarts=tuple(_restarts(record, attempt, t0_wall_ns, remarks)),
         offenders=tuple(_offenders(attempt.folder / "audit.json", remarks)),
         remarks=tuple(remarks),
     )
 
 
-def not_measured(record: Record) -> list[tuple[str, str]]:
+def missing_figures(record: Record) -> list[tuple[str, str]]:
     """Figures that a job of the user's cannot have, each in words with why."""
-    told = record.metrics.not_measured or {}
-    return [(NOT_MEASURED.get(name, name), why) for name, why in sorted(told.items())]
+    reasons = record.metrics.not_measured or {}
+    return [(NOT_MEASURED.get(name, name), end) for name, end in sorted(reasons.items())]
 
 
-def ended_early(record: Record) -> list[str]:
+def early_end_lines(record: Record) -> list[str]:
     """Why a run ended before its last injection, in words; empty where it did not."""
     made = record.metrics.injections
     if made is None or made.ended_early is None:
         return []
-    why = made.ended_early
-    beyond = "" if why.value is None or why.limit is None else f", at {why.value:,.0f} for a limit of {why.limit:,.0f}"
+    end = made.ended_early
+    beyond = "" if end.value is None or end.limit is None else f", at {end.value:,.0f} for a limit of {end.limit:,.0f}"
     return [
-        f"{made.made} of {made.planned} injections were made: {seconds(why.waited_s)} s after the last one the engine "
-        f"was not back to normal by its {why.signal}{beyond}"
+        f"{made.made} of {made.planned} injections were made: {seconds(end.waited_s)} s after the last one the engine "
+        f"was not back to normal by its {end.signal}{beyond}"
     ]
 
 
@@ -91,7 +91,7 @@ def _journal(path: Path, remarks: list[str]) -> list[dict[str, Any]]:
         return []
 
 
-def _events_of(record: Record, gate_ns: int | None) -> Iterable[tuple[int, ReportEvent]]:
+def _events_of(record: Record, t0_wall_ns: int | None) -> Iterable[tuple[int, ReportEvent]]:
     """Each event in order of time with the number of its fault; 0 for those of the attempt."""
     at = {event.name: event.wall_ns for event in record.timeline}
     for event in sorted(record.timeline, key=lambda event: event.wall_ns):
@@ -103,15 +103,15 @@ def _events_of(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Repor
             ReportEvent(
                 name=event.name,
                 words=WORDS.get(plain, plain),
-                after_gate_s=_between(gate_ns, event.wall_ns),
-                after_fault_s=_between(t0_ns, event.wall_ns),
+                after_gate_s=_seconds_between(t0_wall_ns, event.wall_ns),
+                after_fault_s=_seconds_between(t0_ns, event.wall_ns),
                 source=event.source,
             ),
         )
 
 
 def _faults(
-    record: Record, conductor: Sequence[Line], gate_ns: int | None, series: Mapping[str, Any] | None
+    record: Record, conductor: Sequence[Line], t0_wall_ns: int | None, series: Mapping[str, Any] | None
 ) -> Iterable[FaultReport]:
     """One story for each fault that was planned, or that left a trace."""
     planned = _planned(record)
@@ -120,24 +120,24 @@ def _faults(
     if not recoveries and metrics.recovery.recovered is not None:
         recoveries = [metrics.recovery]
     events: dict[int, list[ReportEvent]] = {}
-    for number, event in _events_of(record, gate_ns):
+    for number, event in _events_of(record, t0_wall_ns):
         events.setdefault(number, []).append(event)
     if metrics.injections is not None:  # what was never made has no story
         planned = planned[: metrics.injections.made]
     for number in range(1, max(len(planned), len(recoveries), *events.keys(), 0) + 1):
         recovery = recoveries[number - 1] if number <= len(recoveries) else RecoveryPart.empty()
-        deed = _deed(number - 1, conductor, gate_ns)
+        injection = _injection(number - 1, conductor, t0_wall_ns)
         own = events.get(number, [])
         snapshot = next((one.after_fault_s for one in own if split_name(one.name)[0] == "snapshot"), None)
         yield FaultReport(
             number=number,
             what=planned[number - 1] if number <= len(planned) else fault_of(record.config),
-            verdict=_verdict(record, number, recovery, deed, series),
+            verdict=_verdict(record, number, recovery, injection, series),
             recovery=recovery,
             spans=tuple(_spans(recovery)),
             snapshot_age_s=None if snapshot is None else -snapshot,
             events=tuple(own),
-            deed=deed,
+            injection=injection,
         )
 
 
@@ -147,38 +147,42 @@ def _planned(record: Record) -> list[str]:
         faults = parse_configuration(record.config).planned_faults()
     except ConfigError:
         return [] if fault_of(record.config) == "control" else [fault_of(record.config)]
-    return [plan_words(fault) for fault in faults]
+    return [fault_text(fault) for fault in faults]
 
 
-def plan_words(planned: PlannedFault) -> str:
+def fault_text(planned: PlannedFault) -> str:
     """`2 × executor kill at T0 + 41 s`, `kafka delay of 200 ms for 10 s at phase 0.5 of …`."""
     fault = planned.fault
     many = f"{fault.count} × " if fault.count > 1 else ""
     how = f" of {fault.delay_ms:g} ms" if fault.delay_ms is not None else ""
     how += f" for {fault.duration_s:g} s" if fault.duration_s is not None else ""
-    return f"{many}{fault.victim} {fault.action}{how} {_when(fault, planned.earliest_s)}"
+    return f"{many}{fault.victim} {fault.action}{how} {_time_text(fault, planned.earliest_s)}"
 
 
-def _when(fault: Fault, at_s: float) -> str:
+def _time_text(fault: Fault, at_s: float) -> str:
     if fault.cycle is None:
         return f"at T0 + {at_s:g} s"
     return f"at phase {fault.phase:g} of the first {fault.cycle} cycle from T0 + {at_s:g} s on"
 
 
 def _verdict(
-    record: Record, number: int, recovery: RecoveryPart, deed: InjectionReport | None, series: Mapping[str, Any] | None
+    record: Record,
+    number: int,
+    recovery: RecoveryPart,
+    injection: InjectionReport | None,
+    series: Mapping[str, Any] | None,
 ) -> str:
     """How it ended, in words that cannot be taken for something else."""
     if recovery.recovered:
         return f"recovered in {seconds(recovery.macro_s, 2)} s{recovered_since(recovery)}"
     if recovery.recovered is False:
-        out, tail = last_out_text(record, number, recovery, series), plateau_text(recovery)
-        told = f"not seen to recover: not over {seconds(recovery.censored_at_s)} s after the fault (censored)"
-        return told + (f", when {out}" if out else "") + (f"; {tail}" if tail else "")
+        out, tail = last_violation_text(record, number, recovery, series), plateau_text(recovery)
+        reasons = f"not seen to recover: not over {seconds(recovery.censored_at_s)} s after the fault (censored)"
+        return reasons + (f", when {out}" if out else "") + (f"; {tail}" if tail else "")
     if recovery.note is not None:
         return f"no recovery: {recovery.note}"
-    if deed is not None and deed.outcome is not None and deed.outcome != "effective":
-        return f"no recovery: {_OUTCOMES.get(deed.outcome, deed.outcome)}"
+    if injection is not None and injection.outcome is not None and injection.outcome != "effective":
+        return f"no recovery: {_OUTCOMES.get(injection.outcome, injection.outcome)}"
     return f"no recovery was measured: the attempt is {record.status}"
 
 
@@ -195,10 +199,10 @@ def _spans(recovery: RecoveryPart) -> Iterable[RecoverySpan]:
         yield RecoverySpan("watched on", round(at, 6), lengths["unseen"], seen=False)
 
 
-def _deed(fault: int, conductor: Sequence[Line], gate_ns: int | None) -> InjectionReport | None:
+def _injection(fault: int, conductor: Sequence[Line], t0_wall_ns: int | None) -> InjectionReport | None:
     """The conductor's lines on one fault; None when it wrote none."""
     lines = [line for line in conductor if line.get("fault") == fault]
-    named = next((line for line in reversed(events(conductor, "victims")) if _about(fault, line)), Line())
+    named = next((line for line in reversed(events(conductor, "victims")) if _concerns(fault, line)), Line())
     victims = [victim for victim in named.get("victims") or () if victim.get("fault", fault) == fault]
     if not lines and not victims:
         return None
@@ -212,22 +216,22 @@ def _deed(fault: int, conductor: Sequence[Line], gate_ns: int | None) -> Injecti
     settled = last(lines, event="settled") or {}
     first_ns = delivered[0].get("wall_ns") if delivered else None
     return InjectionReport(
-        planned_at_s=_between(gate_ns, timed[0]["planned_wall_ns"]) if timed else None,
+        planned_at_s=_seconds_between(t0_wall_ns, timed[0]["planned_wall_ns"]) if timed else None,
         late_ms=max(late) if late else None,
-        victims=tuple(_victim_words(victim) for victim in victims),
+        victims=tuple(_victim_text(victim) for victim in victims),
         outcome=settled.get("outcome"),
         detail=str(settled.get("detail") or ""),
-        undone=tuple(_undone_words(line, first_ns) for line in events(lines, "undone")),
+        undone=tuple(_undo_text(line, first_ns) for line in events(lines, "undone")),
     )
 
 
-def _about(fault: int, line: Line) -> bool:
+def _concerns(fault: int, line: Line) -> bool:
     """Whether a line of victims names one of this fault."""
     victims = line.get("victims") or ()
     return any(victim.get("fault", line.get("fault", 0)) == fault for victim in victims)
 
 
-def _victim_words(victim: Line) -> str:
+def _victim_text(victim: Line) -> str:
     """`executor 0 (pid 200 on node1)`."""
     where = f" on {victim['host']}" if victim.get("host") else ""
     pid = "" if victim.get("pid") is None else f" (pid {victim['pid']}{where})"
@@ -235,25 +239,25 @@ def _victim_words(victim: Line) -> str:
     return f"{victim_name(victim)}{pid}" + (f", host of executors {', '.join(map(str, lost))}" if lost else "")
 
 
-def _undone_words(line: Line, first_ns: int | None) -> str:
-    after = _between(first_ns, line.get("wall_ns"))
+def _undo_text(line: Line, first_ns: int | None) -> str:
+    after = _seconds_between(first_ns, line.get("wall_ns"))
     when = "" if after is None else f" {seconds(after, 2)} s after the fault"
     trouble = f", but failed: {line['error']}" if line.get("error") else ""
     return f"{line.get('undo', 'undone')}{when}{trouble}"
 
 
-def _restarts(record: Record, attempt: Attempt, gate_ns: int | None, remarks: list[str]) -> list[RestartReport]:
+def _restarts(record: Record, attempt: Attempt, t0_wall_ns: int | None, remarks: list[str]) -> list[RestartReport]:
     """Whatever was started again after T0, in order of time."""
     replacer = ENGINES.of_workload(str(record.config.get("workload"))).replacer
     found = [
-        *_by_supervisor(_journal(attempt.supervisor_journal, remarks)),
-        *_services(_journal(attempt.services_journal, remarks)),
+        *_supervisor_restarts(_journal(attempt.supervisor_journal, remarks)),
+        *_service_restarts(_journal(attempt.services_journal, remarks)),
     ]
     for event in record.timeline:
         if split_name(event.name)[0] == "replacement_up":
             found.append((event.wall_ns, replacer, "an executor", event.source))
     return [
-        RestartReport(_between(gate_ns, wall_ns), who, what, source)
+        RestartReport(_seconds_between(t0_wall_ns, wall_ns), who, what, source)
         for wall_ns, who, what, source in sorted(found, key=lambda item: item[0])
     ]
 
@@ -261,7 +265,7 @@ def _restarts(record: Record, attempt: Attempt, gate_ns: int | None, remarks: li
 _Started = tuple[int, str, str, str]
 
 
-def _by_supervisor(lines: Sequence[Line]) -> Iterable[_Started]:
+def _supervisor_restarts(lines: Sequence[Line]) -> Iterable[_Started]:
     """Incarnations of each process but the first, and state lineages: instant, who, what, source."""
     who, source, after = "the workload supervisor", "supervisor.jsonl", ""
     for line in lines:
@@ -275,7 +279,7 @@ def _by_supervisor(lines: Sequence[Line]) -> Iterable[_Started]:
             yield wall_ns, who, f"state lineage {line.get('lineage')}, because {line.get('reason')}", source
 
 
-def _services(lines: Sequence[Line]) -> Iterable[_Started]:
+def _service_restarts(lines: Sequence[Line]) -> Iterable[_Started]:
     """Services that were started during the attempt: instant, who, what, source."""
     for line in lines:
         if line.get("event") == "started":
@@ -296,6 +300,6 @@ def _offenders(path: Path, remarks: list[str]) -> list[Mapping[str, Any]]:
         return []
 
 
-def _between(start_ns: int | None, end_ns: int | None) -> float | None:
+def _seconds_between(start_ns: int | None, end_ns: int | None) -> float | None:
     """Seconds from one instant to the other; None when either is unknown."""
     return None if start_ns is None or end_ns is None else round((end_ns - start_ns) / NS, 6)

@@ -27,24 +27,24 @@ from faultline.records.columns import Metric
 from faultline.records.format import NONE
 from faultline.records.index_entry import IndexEntry
 from faultline.records.sweep_plan import SweepPlan, SweepPlans
-from faultline.reports.figures.nightly import course_figure
-from faultline.reports.views.sweep import PageNotFound, chosen_metric
+from faultline.reports.figures.nightly import history_figure
+from faultline.reports.views.sweep import PageNotFound, select_metric
 
-NIGHTS_A_PAGE = 60
-BY = ("night", "commit")
+RUNS_PER_PAGE = 60
+AXES = ("night", "commit")
 _NOT_MEASURED = "not measured; ./faultline missing {} --measure makes up for it, or a backfill"
 
 
 @dataclass(frozen=True)
-class ChosenMetric:
+class NightlyPageQuery:
     """What a reader chose; empty: the default. `cell` is a configuration's id, `of` the DAG whose nights are shown,
     `by` what its figure is drawn along."""
 
     metric: str = ""
     cell: str = ""
     page: int = 1
-    of: str = ""
-    by: str = ""
+    dag_id: str = ""
+    axis: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class NightlyRow:
     total: int = 0
     build: str = NONE
     value: str = NONE
-    begins: bool = False
+    is_new_level: bool = False
     changed: str = ""
 
 
@@ -71,8 +71,8 @@ class NightlyView:
 
     results: Path
     entries: Sequence[IndexEntry]
-    of: str
-    choice: ChosenMetric
+    dag_id: str
+    choice: NightlyPageQuery
 
     @cached_property
     def nights(self) -> list[NightlyRun]:
@@ -102,69 +102,69 @@ class NightlyView:
     @cached_property
     def metric(self) -> Metric | None:
         """What is drawn."""
-        return chosen_metric(self.metrics, self.choice.metric)
+        return select_metric(self.metrics, self.choice.metric)
 
     @property
-    def by(self) -> str:
+    def axis(self) -> str:
         """Along what it is drawn."""
-        return self.choice.by or BY[0]
+        return self.choice.axis or AXES[0]
 
     @cached_property
-    def surroundings(self) -> Mapping[str, str]:
+    def environment_changes(self) -> Mapping[str, str]:
         """What was different around the engine, by date."""
         return changes_of_surroundings(self.nights)
 
     @cached_property
-    def course(self) -> MetricHistory | None:
+    def history(self) -> MetricHistory | None:
         """The metric over the nightly runs."""
         return course_of(self.nights, self.cell, self.metric) if self.metric else None
 
     @cached_property
-    def _kept(self) -> Callable[[str | None], NightlyVerdict]:
+    def _verdict_of(self) -> Callable[[str | None], NightlyVerdict]:
         # Of a year of nights only the verdicts that are looked at are read.
         return cache(lambda sweep_id: kept_verdict(self.results, sweep_id) or NightlyVerdict(summary="not compared"))
 
     @cached_property
     def limit(self) -> SLO | None:
         """The limit of the metric by the newest nightly run that had limits."""
-        kept = (self._kept(night.entries[-1].sweep_id) for night in reversed(self.nights[-NIGHTS_A_PAGE:]))
+        kept = (self._verdict_of(night.entries[-1].sweep_id) for night in reversed(self.nights[-RUNS_PER_PAGE:]))
         bounds = next((one.limits for one in kept if one.limits), {})
         return SLO(self.metric, bounds[self.metric.key]) if self.metric and self.metric.key in bounds else None
 
     @cached_property
     def figure(self) -> go.Figure | None:
         """The metric over nightly runs or commits; None where there is nothing to draw."""
-        by_commit = self.by == "commit"
-        drawn = course_of_commits(self.nights, self.cell, self.metric) if self.metric and by_commit else self.course
+        by_commit = self.axis == "commit"
+        drawn = course_of_commits(self.nights, self.cell, self.metric) if self.metric and by_commit else self.history
         if drawn is None or not any(drawn.values):
             return None
-        return course_figure(drawn, self.surroundings, by_commit=by_commit, limit=self.limit)
+        return history_figure(drawn, self.environment_changes, by_commit=by_commit, limit=self.limit)
 
     @cached_property
     def _plans(self) -> list[SweepPlan]:
-        return [plan for plan in SweepPlans(self.results).of_matrix(self.of) if plan.logical_date]
+        return [plan for plan in SweepPlans(self.results).of_matrix(self.dag_id) if plan.logical_date]
 
     @cached_property
-    def _absent(self) -> dict[str, NightlyRow]:
+    def _unmeasured(self) -> dict[str, NightlyRow]:
         """By date those that have no record, and perhaps no plan."""
         measured = {night.date for night in self.nights}
         waiting = [plan for plan in self._plans if plan.logical_date not in measured]
         rows = [(str(plan.logical_date), "nothing measured yet", gap_of(plan, ()).planned) for plan in waiting]
         missed = missed_nights(self._plans, datetime.now(UTC))
-        rows += [(gap.series, _NOT_MEASURED.format(self.of), gap.planned) for gap in missed]
+        rows += [(gap.series, _NOT_MEASURED.format(self.dag_id), gap.planned) for gap in missed]
         return {date: NightlyRow(date[:10], NightlyVerdict(summary=why), planned) for date, why, planned in rows}
 
     @cached_property
     def dates(self) -> list[str]:
         """Of all of them, the newest first."""
-        return sorted({*(night.date for night in self.nights), *self._absent}, reverse=True)
+        return sorted({*(night.date for night in self.nights), *self._unmeasured}, reverse=True)
 
     def rows(self, dates: Iterable[str]) -> list[NightlyRow]:
         """The rows of these dates; those in a row of which nothing was measured are one."""
         measured = {night.date: night for night in self.nights}
         found: list[NightlyRow] = []
         for date in dates:
-            row = self._row(measured[date]) if date in measured else self._absent[date]
+            row = self._row(measured[date]) if date in measured else self._unmeasured[date]
             last = found[-1] if found else row
             alike = (last.sweep, last.verdict, last.missing) == (row.sweep, row.verdict, row.missing)
             if found and row.sweep is None and not row.total and alike:
@@ -177,8 +177,8 @@ class NightlyView:
         sweep = night.entries[-1].sweep_id
         plan = next((plan for plan in self._plans if plan.logical_date == night.date), None)
         every = [entry for entry in self.entries if str(entry.logical_date) == night.date]
-        place = self.course.places.index(night.date) if self.course else -1
-        value = self.course.values[place] if self.course else None
+        place = self.history.places.index(night.date) if self.history else -1
+        value = self.history.values[place] if self.history else None
         return NightlyRow(
             day=night.day,
             sweep=sweep,
@@ -186,8 +186,8 @@ class NightlyView:
             total=len(night.entries),
             missing=None if plan is None else len(gap_of(plan, every).missing),
             build=night.build or NONE,
-            value=self.course.metric.text(value.value) if self.course and value is not None else NONE,
-            begins=self.course is not None and place in self.course.changes,
-            verdict=self._kept(sweep),
-            changed=self.surroundings.get(night.date, ""),
+            value=self.history.metric.text(value.value) if self.history and value is not None else NONE,
+            is_new_level=self.history is not None and place in self.history.changes,
+            verdict=self._verdict_of(sweep),
+            changed=self.environment_changes.get(night.date, ""),
         )

@@ -35,13 +35,13 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.record import JUDGED, Record, RecoveryPart
 from faultline.reports.figures.attempt import time_figure
 from faultline.reports.views.experiment_report import ExperimentReport, Pairs
-from faultline.reports.views.faults import story_of
-from faultline.reports.views.runs import load_of, name_of
-from faultline.reports.views.series import FILE, FILE_GONE, bounds_of, curves_or_why, last_out_text
+from faultline.reports.views.faults import build_report
+from faultline.reports.views.runs import load_parts, run_name
+from faultline.reports.views.series import FILE, FILE_GONE, last_violation_text, recovery_bounds, try_read_curves
 from faultline.system.errors import FaultlineError
 
 # Raw files are other programs' work, and a view must survive whatever stands in them.
-BROKEN = (
+READ_ERRORS = (
     FaultlineError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
 )  # fmt: skip
 _VERDICTS = {
@@ -51,8 +51,8 @@ _VERDICTS = {
     "cancelled": "Not measured, because the attempt was cancelled:",
 }
 DISTURBED = "disturbed:"
-_BESIDES = "cpu_besides."
-MOST_OFFENDERS = 30
+_BACKGROUND_CPU = "cpu_besides."
+MAX_OFFENDERS = 30
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class RunView:
 
     record: Record
     curves: Mapping[str, Any] | None
-    no_curves: str
-    story: ExperimentReport
+    missing_curves_reason: str
+    report: ExperimentReport
     number: str = ""
 
     @property
     def name(self) -> str:
         """What it was, with a capital letter."""
-        name = name_of(self.record)
+        name = run_name(self.record)
         return name[0].upper() + name[1:]
 
     @property
@@ -77,17 +77,17 @@ class RunView:
         return self.record.status
 
     @property
-    def measured(self) -> bool:
+    def has_figures(self) -> bool:
         """Whether it has figures."""
         return self.record.status in JUDGED
 
     @property
-    def about(self) -> str:
+    def identity_text(self) -> str:
         """What identifies it, in one line."""
         record = self.record
         return (
-            f"Attempt {record.attempt}, measured {minute(record.measured_at)} UTC, configuration {record.config_id}, "
-            f"repetition {record.repetition}, series {record.series}"
+            f"Attempt {record.attempt}, measured {minute_text(record.measured_at)} UTC, "
+            f"configuration {record.config_id}, repetition {record.repetition}, series {record.series}"
         )
 
     @property
@@ -96,24 +96,26 @@ class RunView:
         return f"records/{self.record.config_id}/{self.record.attempt}.json"
 
     @property
-    def verdict(self) -> str:
+    def reasons_heading(self) -> str:
         """What the reasons below it are about."""
         return _VERDICTS.get(self.record.status, "Remarks:")
 
     @property
     def reasons(self) -> list[str]:
         """Why it does not count, or what it did not do."""
-        besides = self.record.metrics.cpu_besides
-        return explained(self.record.reasons, {f"{_BESIDES}{name}": value for name, value in besides or ()})
+        background = self.record.metrics.cpu_besides
+        return explain_reasons(
+            self.record.reasons, {f"{_BACKGROUND_CPU}{name}": value for name, value in background or ()}
+        )
 
     @cached_property
     def _drawn(self) -> tuple[go.Figure | None, str]:
         shown = f"attempts/{self.record.attempt}/{FILE}"
         if self.curves is None:
-            return None, f"{shown} {self.no_curves}."
+            return None, f"{shown} {self.missing_curves_reason}."
         # A rate in records is no line among words.
-        offered = offered_rate(self.record.config) if self._counts == "records" else None
-        machine_cores, bounds = self.record.environment.cores, bounds_of(self.record)
+        offered = offered_rate(self.record.config) if self._unit == "records" else None
+        machine_cores, bounds = self.record.environment.cores, recovery_bounds(self.record)
         try:
             return time_figure(self.curves, rate=offered, machine_cores=machine_cores, bounds=bounds), ""
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -125,17 +127,17 @@ class RunView:
         return self._drawn[0]
 
     @property
-    def no_plot(self) -> str:
+    def missing_figure_reason(self) -> str:
         """Why there is no figure."""
         return self._drawn[1]
 
     @property
-    def _counts(self) -> str:
+    def _unit(self) -> str:
         """What the throughput of the workload is of."""
         return workload_of(self.record.config).counts
 
     @property
-    def plot(self) -> str:
+    def figure_id(self) -> str:
         """The name of the figure's place."""
         return f"time-{self.number}"
 
@@ -148,7 +150,7 @@ class RunView:
         )  # fmt: skip
         shades = (
             " Dashed: the bounds L* and lag* that count as recovered; shaded: where the p99 or the lag was above them."
-            * bool(bounds_of(self.record))
+            * bool(recovery_bounds(self.record))
         )
         return (
             "Latency by second of emission; throughput over each committed batch; lag at each commit; CPU stacked by "
@@ -156,24 +158,24 @@ class RunView:
         )
 
     @property
-    def headline(self) -> list[dict[str, str]]:
+    def tiles(self) -> list[dict[str, str]]:
         """The figures that one looks for first."""
-        if not self.measured:
+        if not self.has_figures:
             return []
         metrics, recovery, latency = self.record.metrics, self.record.metrics.recovery, self.record.metrics.latency_ms
-        rate, counts = offered_rate(self.record.config), self._counts
+        rate, counts = offered_rate(self.record.config), self._unit
         offered = f"of {rate:,.0f} {'' if counts == 'records' else 'records/s '}offered" if rate is not None else ""
-        beside = ", ".join(part for part in (offered, lasting(self.record)) if part)
+        notes = ", ".join(part for part in (offered, lasting(self.record)) if part)
         used = [value for value in metrics.cpu_cores.model_dump().values() if value is not None]
         tiles = [
             _tile("Latency p50", milliseconds(latency.p50), "ms", f"mean {milliseconds(latency.mean)}"),
             _tile("Latency p99", milliseconds(latency.p99), "ms", f"max {milliseconds(latency.max)}"),
-            _tile("Throughput", count(metrics.throughput_rps), f"{counts}/s", beside),
+            _tile("Throughput", count(metrics.throughput_rps), f"{counts}/s", notes),
             _tile("CPU, all roles", f"{sum(used):.2f}" if used else NONE, "cores", self.lost_cores),
         ]
         if recovery.recovered is not None:
             resolution = recovered_since(recovery).strip(" ()")
-            unrecovered = last_out_text(self.record, 1, recovery, None) or "not seen to recover"
+            unrecovered = last_violation_text(self.record, 1, recovery, None) or "not seen to recover"
             tiles += [
                 _tile("Reload", seconds(recovery.reload_s, 2), "s", f"detection {seconds(recovery.detection_s, 2)}"),
                 _tile("Replay", seconds(recovery.replay_s, 2), "s", f"catch-up {seconds(recovery.catchup_s, 2)}"),
@@ -203,12 +205,12 @@ class RunView:
         recoveries = self.record.metrics.recoveries
         if len(recoveries) < 2:
             return []
-        return [[_place(number, one), *_recovery_row(one)] for number, one in enumerate(recoveries, start=1)]
+        return [[_fault_label(number, one), *_recovery_row(one)] for number, one in enumerate(recoveries, start=1)]
 
     @cached_property
     def audit(self) -> list[tuple[Metric, str]]:
         """The figures of the audit with their texts; none of events that the engine made, of which nothing is kept."""
-        if not self.measured or self.record.metrics.audit.expected is None:
+        if not self.has_figures or self.record.metrics.audit.expected is None:
             return []
         entry = IndexEntry.of(self.record)
         return [(one, one.text(one.value(entry))) for one in metrics_in(Sheet.AUDIT) if one.key.startswith("audit.")]
@@ -218,21 +220,21 @@ class RunView:
         """The first offending keys of the audit."""
         # Halves of surrogate pairs, which JSON can bring, have no form in UTF-8.
         return [
-            {name: as_text(value).encode("utf-8", "replace").decode() for name, value in one.items()}
-            for one in (self.story.offenders[:MOST_OFFENDERS] if self.measured else ())
+            {name: value_text(value).encode("utf-8", "replace").decode() for name, value in one.items()}
+            for one in (self.report.offenders[:MAX_OFFENDERS] if self.has_figures else ())
         ]
 
     @property
-    def folded(self) -> list[tuple[str, str, Pairs]]:
+    def collapsed_tables(self) -> list[tuple[str, str, Pairs]]:
         """Tables that are there when asked for: heading, class of their names, and rows; empty ones are left out."""
         environment = self.record.environment
         tables = [
             ("All figures", "", self._figures),
-            ("Configuration", "mono", _flat(self.record.config)),
-            ("Engine settings", "mono", _flat(environment.spark_conf or {})),
-            ("Kafka settings", "mono", _flat(environment.kafka_conf or {})),
-            ("Versions", "mono", _flat(environment.versions or {})),
-            ("Raw files", "mono", _flat(self.record.artifacts)),
+            ("Configuration", "mono", _flatten(self.record.config)),
+            ("Engine settings", "mono", _flatten(environment.spark_conf or {})),
+            ("Kafka settings", "mono", _flatten(environment.kafka_conf or {})),
+            ("Versions", "mono", _flatten(environment.versions or {})),
+            ("Raw files", "mono", _flatten(self.record.artifacts)),
         ]
         return [table for table in tables if table[-1]]
 
@@ -245,7 +247,7 @@ class RunView:
         first = " of fault 1" if len(metrics.pop("recoveries")) > 1 else ""
         first = ", median of its injections" if metrics["injections"] and first else first
         pairs: Pairs = []
-        for key, text in _flat(metrics):
+        for key, text in _flatten(metrics):
             metric = named(key)
             title = metric.name if text in ("true", "false") else metric.title
             if text != NONE:
@@ -257,10 +259,10 @@ class RunView:
         """Which cell it is, and where it was measured."""
         record, environment = self.record, self.record.environment
         memory = "" if environment.memory_mb is None else f", {environment.memory_mb / 1024:.0f} GB"
-        load = ", ".join([*load_of(record.config), f"measured for {plain(window_of(record)[1])} s"])
+        load = ", ".join([*load_parts(record.config), f"measured for {plain(window_of(record)[1])} s"])
         facts = [
             ("Workload", load),
-            ("Measured", f"{minute(record.measured_at)} UTC"),
+            ("Measured", f"{minute_text(record.measured_at)} UTC"),
             ("Configuration", record.config_id),
             ("Repetition", str(record.repetition)),
             ("Build", record.build),
@@ -268,7 +270,7 @@ class RunView:
             ("Logical date", record.logical_date or ""),
             ("Machine", f"{environment.host or 'unknown host'}: {environment.cores or 'unknown'} cores{memory}"),
             ("Oversubscribed", OVERSUBSCRIBED if environment.oversubscribed else ""),
-            ("Faultline", as_text((environment.versions or {}).get("faultline", NONE))),
+            ("Faultline", value_text((environment.versions or {}).get("faultline", NONE))),
             ("Commit", environment.git_commit or ""),
             ("Clocks ahead", self.clocks),
             ("Clock of latencies", self.latency_clock),
@@ -296,19 +298,19 @@ class RunView:
 
     def as_dict(self) -> dict[str, Any]:
         """All facts as JSON values."""
-        record, story = self.record, self.story
+        record, report = self.record, self.report
         kept = ("attempt", "status", "reasons", "matrix", "sweep_id", "config_id", "repetition", "series", "build")
         facts = record.as_dict()
         return {
             **{name: facts[name] for name in (*kept, "measured_at", "config")},
             "fault": fault_of(record.config),
             "metrics": {key: value for key, value in facts["metrics"].items() if not key.startswith("recover")},
-            "edges": [asdict(event) for event in story.edges],
-            "faults": [{**asdict(fault), "recovery": fault.recovery.model_dump()} for fault in story.faults],
-            "restarts": [asdict(restart) for restart in story.restarts],
-            "offenders": [dict(offender) for offender in story.offenders],
+            "attempt_events": [asdict(event) for event in report.attempt_events],
+            "faults": [{**asdict(fault), "recovery": fault.recovery.model_dump()} for fault in report.faults],
+            "restarts": [asdict(restart) for restart in report.restarts],
+            "offenders": [dict(offender) for offender in report.offenders],
             "clock_offsets": facts["environment"].get("clock_offsets"),
-            "remarks": list(story.remarks),
+            "remarks": list(report.remarks),
         }
 
 
@@ -319,26 +321,26 @@ def run_view(record: Record, results: Path, number: str = "") -> RunView:
     """The view of `record`; `results` holds `attempts/` with its raw files, which may be gone. `number`: of its section
     among others."""
     attempt = Attempt(results / "attempts" / record.attempt)
-    curves, why = curves_or_why(attempt.folder)
+    curves, why = try_read_curves(attempt.folder)
     try:
-        story = story_of(record, attempt, curves if isinstance(curves, dict) else None)
-    except BROKEN as error:
-        story = ExperimentReport(
+        report = build_report(record, attempt, curves if isinstance(curves, dict) else None)
+    except READ_ERRORS as error:
+        report = ExperimentReport(
             remarks=(f"The raw files cannot be read ({type(error).__name__}: {error}); only the record is shown.",)
         )
     if why and FILE_GONE not in why:
-        story = replace(story, remarks=(*story.remarks, f"{FILE} {why}"))
-    return RunView(record, curves, why, story, number)
+        report = replace(report, remarks=(*report.remarks, f"{FILE} {why}"))
+    return RunView(record, curves, why, report, number)
 
 
-def explained(reasons: Sequence[str], figures: Mapping[str, float | bool | None]) -> list[str]:
+def explain_reasons(reasons: Sequence[str], figures: Mapping[str, float | bool | None]) -> list[str]:
     """The reasons, each once; that of a disturbed experiment with the cores that each kind took on average.
 
     `figures`: those of its record by path, as an Entry has them.
     """
-    others, services, stolen = (figures.get(f"{_BESIDES}{name}") for name in ("others", "services", "stolen"))
-    besides = others if others is None or services is None else max(0.0, others - services)
-    kinds = (("other processes", besides), ("Airflow and other services", services), ("the host", stolen))
+    others, services, stolen = (figures.get(f"{_BACKGROUND_CPU}{name}") for name in ("others", "services", "stolen"))
+    background = others if others is None or services is None else max(0.0, others - services)
+    kinds = (("other processes", background), ("Airflow and other services", services), ("the host", stolen))
     taken = [f"{name} {cores(amount)}" for name, amount in kinds if amount is not None]
     who = f"; on average {', '.join(taken)}" if taken else ""
     return [f"{reason}{who}" if reason.startswith(DISTURBED) else reason for reason in dict.fromkeys(reasons)]
@@ -348,7 +350,7 @@ def _tile(name: str, value: str, unit: str, note: str) -> dict[str, str]:
     return {"name": name, "value": value, "unit": unit if value != NONE else "", "note": note}
 
 
-def _place(number: int, recovery: RecoveryPart) -> str:
+def _fault_label(number: int, recovery: RecoveryPart) -> str:
     """`2 at T0 + 71.0 s, not-steady`: of injections in one run also when it came, and what speaks against it."""
     when = "" if recovery.at_s is None else f" at T0 + {seconds(recovery.at_s)} s"
     return f"{number}{when}" + (f", {recovery.note.partition(':')[0]}" if recovery.note else "")
@@ -365,18 +367,18 @@ def _recovery_row(recovery: RecoveryPart) -> list[str]:
     ]
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Pairs:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Pairs:
     """Nested names joined by dots, in the order given."""
     pairs: Pairs = []
     for name, value in values.items():
         if isinstance(value, Mapping):
-            pairs += _flat(value, f"{prefix}{name}.")
+            pairs += _flatten(value, f"{prefix}{name}.")
         else:
-            pairs.append((f"{prefix}{name}", as_text(value)))
+            pairs.append((f"{prefix}{name}", value_text(value)))
     return pairs
 
 
-def as_text(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value of whatever kind."""
     if value is None:
         return NONE
@@ -385,14 +387,14 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def minute(text: str) -> str:
+def minute_text(text: str) -> str:
     """An instant to the minute, as `2026-11-21 06:15`."""
     return text[:16].replace("T", " ")
 
 
-def period(first: str, last: str) -> str:
+def period_text(first: str, last: str) -> str:
     """From one instant to another, to the minute: `2026-11-21 06:15 to 07:02`."""
-    began, ended = minute(first), minute(last)
+    began, ended = minute_text(first), minute_text(last)
     if began == ended:
         return began
     return f"{began} to {ended[11:] if began[:10] == ended[:10] else ended}"

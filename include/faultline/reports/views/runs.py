@@ -19,7 +19,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.text import sortable
 
 # Given by the workload's name, or following from the others.
-_NOT_RETYPED = {"workload", "truth"}
+_OMITTED = {"workload", "truth"}
 _SHORT_FORM = {"fault", "fault_action", "fault_at_s"}
 # What identifies a run first, what became of it last.
 COLUMNS = sorted(columns_in(Sheet.RUNS), key=lambda column: column.key == "status")
@@ -28,7 +28,7 @@ _ALWAYS = frozenset({"number", "fault", "latency_ms.p50", TAIL, "status"})
 _SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
 
 
-def load_of(config: Mapping[str, Any]) -> list[str]:
+def load_parts(config: Mapping[str, Any]) -> list[str]:
     """A workload and what it was offered, in parts: `nexmark`, `query q5`, `as fast as it can`."""
     title = workload_of(config).title(config)
     rate = config.get("rate", "?")
@@ -37,14 +37,14 @@ def load_of(config: Mapping[str, Any]) -> list[str]:
     return [str(config.get("workload", "?")), *([title] if title else []), offered]
 
 
-def name_of(record: Record) -> str:
+def run_name(record: Record) -> str:
     """One experiment in a few words."""
     return title_of(record.config)
 
 
-def ordered(records: Sequence[Record]) -> list[Record]:
+def sort_records(records: Sequence[Record]) -> list[Record]:
     """By workload, state, interval, what else differs, then faults before controls, repetition and attempt."""
-    others = sorted(_varying(records) - {"state_mb", "checkpoint_interval_s"} - FAULT_KEYS)
+    others = sorted(_varying_keys(records) - {"state_mb", "checkpoint_interval_s"} - FAULT_KEYS)
 
     def key(record: Record) -> tuple[Any, ...]:
         config = record.config
@@ -60,19 +60,19 @@ def ordered(records: Sequence[Record]) -> list[Record]:
     return sorted(records, key=key)
 
 
-def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
+def table_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     """One row of texts for each record, sorted by the matrix's axes.
 
     Keys: those of COLUMNS, `reason` (the first one, else empty) and `varies` (other parameters in which
     the records differ, else empty).
     """
-    others = sorted(_varying(records) - _SHOWN)
+    others = sorted(_varying_keys(records) - _SHOWN)
     repeated = len({record.repetition for record in records}) > 1
     builds = len({record.build for record in records}) > 1
     # Next to figures of others a dash would look like something that nobody knows.
-    usual = "offered" if any(map(_handles_other, records)) else NONE
+    usual = "offered" if any(map(_has_own_throughput, records)) else NONE
     rows = []
-    for number, record in enumerate(ordered(records), start=1):
+    for number, record in enumerate(sort_records(records), start=1):
         entry, metrics, config = IndexEntry.of(record), record.metrics, record.config
         # What one was not given says nothing of it, whatever others were.
         varies = [f"{name} {plain(config[name])}" for name in others if config.get(name) is not None]
@@ -80,15 +80,15 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
         rows.append(
             {column.key: _text(column.value(entry), column) for column in COLUMNS}
             | {"number": str(number), TAIL: tail(metrics.latency_ms), MACRO: macro(record)}
-            | {"audit.undrained": count(metrics.audit.undrained or None), "injections.made": _times(record)}
+            | {"audit.undrained": count(metrics.audit.undrained or None), "injections.made": _injection_count(record)}
             | ({} if repeated else {"repetition": NONE})
-            | ({} if _handles_other(record) else {"throughput_rps": usual})
+            | ({} if _has_own_throughput(record) else {"throughput_rps": usual})
             | {"reason": record.reasons[0] if record.reasons else "", "varies": ", ".join(varies)}
         )
     return rows
 
 
-def columns_of(rows: Sequence[Mapping[str, str]]) -> list[Any]:
+def used_columns(rows: Sequence[Mapping[str, str]]) -> list[Any]:
     """The columns that these rows need: all, but those in which nothing is known of any, or no CPU was used."""
     useless = {NONE, cores(0)}
     return [
@@ -100,13 +100,13 @@ def _text(value: Any, column: Any) -> str:
     return column.text(value, 1) if isinstance(column, Metric) else column.text(value)
 
 
-def _handles_other(record: Record) -> bool:
+def _has_own_throughput(record: Record) -> bool:
     """Whether what was handled is a figure: where records keep a schedule and the engine keeps up, it is the offer."""
     kind = workload_of(record.config)
     return kind.counts != "records" or not has_schedule(record.config) or record.metrics.sustained is False
 
 
-def _times(record: Record) -> str:
+def _injection_count(record: Record) -> str:
     """The number of recoveries whose medians a run's row shows; of how many injections, where some were not seen."""
     planned, seen = len(record.metrics.recoveries), len(repeated_parts(record))
     if not seen:
@@ -114,14 +114,14 @@ def _times(record: Record) -> str:
     return str(seen) if seen == planned else f"{seen} of {planned}"
 
 
-def _varying(records: Sequence[Record]) -> set[str]:
+def _varying_keys(records: Sequence[Record]) -> set[str]:
     """Configuration keys whose values differ between the records, but for a length of windows that follows."""
     keys = {key for record in records for key in record.config}
     found = {key for key in keys if len({repr(record.config.get(key)) for record in records}) > 1}
     return found - {"duration_s"} if found & {"checkpoint_interval_s", "fault"} else found
 
 
-def again(record: Record) -> str:
+def rerun_command(record: Record) -> str:
     """The command that runs the same experiment again: what differs from the workload's defaults, for a shell."""
     config = record.config
     defaults = {name: field.default for name, field in Configuration.model_fields.items()}
@@ -129,21 +129,21 @@ def again(record: Record) -> str:
     planned = config.get("fault_plan") is not None
     changed = []
     for name, value in config.items():
-        if name in _NOT_RETYPED or (planned and name in _SHORT_FORM) or value is None:
+        if name in _OMITTED or (planned and name in _SHORT_FORM) or value is None:
             continue
         if name in defaults and value != defaults[name]:
             changed.append((name, value))
     for derived in ("duration_s", "fault_at_s"):
-        if _follows(derived, config, dict(changed)):
+        if _is_derived(derived, config, dict(changed)):
             changed = [(name, value) for name, value in changed if name != derived]
     if config.get("truth") is not None:
         changed.append(("truth", config["truth"]))
-    words = [shlex.quote(f"{name}={_retyped(value)}") for name, value in changed]
+    words = [shlex.quote(f"{name}={_argument_text(value)}") for name, value in changed]
     words += [f"repetition={record.repetition}"] if record.repetition else []
     return " ".join(["./faultline run", shlex.quote(str(config.get("workload"))), *words])
 
 
-def _follows(name: str, config: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
+def _is_derived(name: str, config: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
     """Whether a changed field would come out the same if it were left out."""
     rest = {key: value for key, value in changed.items() if key != name}
     try:
@@ -153,5 +153,5 @@ def _follows(name: str, config: Mapping[str, Any], changed: Mapping[str, Any]) -
     return name in changed and getattr(made, name) == config[name]
 
 
-def _retyped(value: Any) -> str:
+def _argument_text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping | list) else plain(value)

@@ -24,17 +24,17 @@ FILE = "series.json"
 FILE_GONE = "is missing, because the attempt was not judged or its raw files were removed"
 _TUPLES = Path("harvest", "tuples.parquet")
 # A page is loaded more than once, and making them takes a second.
-_KEPT = 8
+_CACHE_SIZE = 8
 # How the timeline's evidence of the last thing out of its bound begins, by signal.
 _SIGNALS = {"tuples later": LATENCY, "lag above": LAG, "not caught up": COVERED, "no commit": COVERED}
 
 
-def are_known(folder: Path) -> bool:
-    """Whether `curves_of` has something to read in the attempt's folder."""
+def has_curves(folder: Path) -> bool:
+    """Whether `read_curves` has something to read in the attempt's folder."""
     return any((folder / name).exists() for name in (FILE, _TUPLES))
 
 
-def curves_of(folder: Path) -> Any:
+def read_curves(folder: Path) -> Any:
     """The content of `series.json`, or what it would be.
 
     Raises FileNotFoundError where there are no raw files either, InfrastructureError naming the raw file that nothing
@@ -43,21 +43,21 @@ def curves_of(folder: Path) -> Any:
     try:
         return json.loads((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return _made(folder, (folder / _TUPLES).stat().st_mtime_ns)
+        return _judge_curves(folder, (folder / _TUPLES).stat().st_mtime_ns)
 
 
-@functools.lru_cache(maxsize=_KEPT)
-def _made(folder: Path, mtime_ns: int) -> Any:
+@functools.lru_cache(maxsize=_CACHE_SIZE)
+def _judge_curves(folder: Path, mtime_ns: int) -> Any:
     # Most pages need nothing that judges.
     from faultline.records.judge.judge import judged
 
     return judged(folder).course
 
 
-def curves_or_why(folder: Path) -> tuple[Mapping[str, Any] | None, str]:
+def try_read_curves(folder: Path) -> tuple[Mapping[str, Any] | None, str]:
     """The curves; or None and why, with `is missing` where there is nothing to make them of."""
     try:
-        found = curves_of(folder)
+        found = read_curves(folder)
     except FileNotFoundError:
         return None, FILE_GONE
     except (OSError, ValueError, RecursionError) as error:
@@ -78,7 +78,7 @@ class RecoveryBounds:
     until_s: float
 
 
-def bounds_of(record: Record) -> list[RecoveryBounds]:
+def recovery_bounds(record: Record) -> list[RecoveryBounds]:
     """Those of each fault that struck and has bounds, in order."""
     at = {event.name: event.wall_ns for event in record.timeline}
     gate = at.get("gate")
@@ -86,7 +86,7 @@ def bounds_of(record: Record) -> list[RecoveryBounds]:
     parts = metrics.recoveries or ([metrics.recovery] if metrics.recovery.recovered is not None else [])
     found = []
     for number, part in enumerate(parts, start=1):
-        strike = at.get(_numbered("t0", number))
+        strike = at.get(_event_name("t0", number))
         end_s = part.macro_s if part.macro_s is not None else part.censored_at_s
         if None in (gate, strike, end_s, part.lag_limit):
             continue
@@ -97,7 +97,7 @@ def bounds_of(record: Record) -> list[RecoveryBounds]:
     return found
 
 
-def latency_out(points: Sequence[Mapping[str, Any]], bound: RecoveryBounds) -> list[tuple[float, float]]:
+def latency_violations(points: Sequence[Mapping[str, Any]], bound: RecoveryBounds) -> list[tuple[float, float]]:
     """Spans of seconds after T0 in which the p99 of what was emitted lay above L*, from the fault on; what came after a
     silence was late during it."""
     if bound.latency_ms is None:
@@ -105,7 +105,7 @@ def latency_out(points: Sequence[Mapping[str, Any]], bound: RecoveryBounds) -> l
     return _spans(((point["t_s"], point["t_s"] + 1, point["p99_ms"]) for point in points), bound.latency_ms, bound)
 
 
-def lag_out(points: Sequence[Mapping[str, Any]], bound: RecoveryBounds) -> list[tuple[float, float]]:
+def lag_violations(points: Sequence[Mapping[str, Any]], bound: RecoveryBounds) -> list[tuple[float, float]]:
     """Spans of seconds after T0 that ended in a commit with a lag above lag*, from the fault on."""
     return _spans(((point["t_s"], point["t_s"], point["records"]) for point in points), bound.lag, bound)
 
@@ -126,22 +126,24 @@ def _spans(values: Iterable[tuple[Any, Any, Any]], limit: float, bound: Recovery
     return found
 
 
-def last_out_text(record: Record, number: int, part: RecoveryPart, series: Mapping[str, Any] | None) -> str:
+def last_violation_text(record: Record, number: int, part: RecoveryPart, series: Mapping[str, Any] | None) -> str:
     """What kept the recovery from fault `number` from its end when it was last known not to be over: `latency was
     6,120 ms, 53 % above the bound L* of 4,012 ms`. Empty where nobody knows."""
-    event = next((one for one in record.timeline if one.name == _numbered("last_out", number)), None)
+    event = next((one for one in record.timeline if one.name == _event_name("last_out", number)), None)
     if event is None or part.lag_limit is None:
         return ""
     signal = next((name for begin, name in _SIGNALS.items() if event.source.startswith(begin)), None)
     gate = next((one.wall_ns for one in record.timeline if one.name == "gate"), None)
     at_s = None if gate is None else (event.wall_ns - gate) / NS
-    seen = None if at_s is None or series is None else _seen(series, signal, at_s)
+    seen = None if at_s is None or series is None else _value_at(series, signal, at_s)
     if signal == LATENCY and part.latency_limit_ms is not None:
         bound = f"L* of {milliseconds(part.latency_limit_ms)} ms"
-        return _beyond("tuples came later than", "latency was", bound, part.latency_limit_ms, seen, milliseconds, "ms")
+        return _violation_text(
+            "tuples came later than", "latency was", bound, part.latency_limit_ms, seen, milliseconds, "ms"
+        )
     if signal == LAG:
         bound = f"lag* of {count(part.lag_limit)} records"
-        return _beyond("lag was above", "lag was", bound, part.lag_limit, seen, count, "records")
+        return _violation_text("lag was above", "lag was", bound, part.lag_limit, seen, count, "records")
     if signal == COVERED:
         return "no commit had covered what was there at the fault"
     return ""
@@ -155,7 +157,7 @@ def plateau_text(part: RecoveryPart) -> str:
     return f"p99{held} was {part.plateau_ratio:.1f} × that before the fault"
 
 
-def _beyond(
+def _violation_text(
     unknown: str, known: str, bound: str, limit: float, seen: float | None, text: Callable[[float], str], unit: str
 ) -> str:
     if seen is None or seen <= limit or limit <= 0:
@@ -165,7 +167,7 @@ def _beyond(
     return f"{known} {text(seen)} {unit}, {by} the bound {bound}"
 
 
-def _seen(series: Mapping[str, Any], signal: str | None, at_s: float) -> float | None:
+def _value_at(series: Mapping[str, Any], signal: str | None, at_s: float) -> float | None:
     """What the signal was at that instant, by the course of the attempt."""
     try:
         if signal == LATENCY:
@@ -178,5 +180,5 @@ def _seen(series: Mapping[str, Any], signal: str | None, at_s: float) -> float |
     return None
 
 
-def _numbered(name: str, number: int) -> str:
+def _event_name(name: str, number: int) -> str:
     return name if number == 1 else f"{name}#{number}"

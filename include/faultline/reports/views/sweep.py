@@ -28,18 +28,18 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.sweep_plan import BASELINE
 from faultline.reports.figures import configurations
 from faultline.reports.figures.style import SERIES_COLOURS
-from faultline.reports.views.run import explained, period
+from faultline.reports.views.run import explain_reasons, period_text
 from faultline.system.errors import ConfigError
 
 # What advice can be asked for: the cost, what the form calls its limit, and its unit.
-ASKS = (
+COST_FIELDS = (
     ("recovery", "Recovery under", "s"), ("latency", "Latency p99 under", "ms"),
     ("latency_p50", "Latency p50 under", "ms"), ("cpu", "CPU under", "cores"),
 )  # fmt: skip
 # Of more configurations nobody reads an answer, and a page answers within a second.
-MOST_ANSWERED = 100
+MAX_CONFIGURATIONS = 100
 # Axes along which a report draws.
-MOST_AXES = 3
+MAX_AXES = 3
 
 
 class PageNotFound(LookupError):
@@ -47,7 +47,7 @@ class PageNotFound(LookupError):
 
 
 @dataclass(frozen=True)
-class MetricChoice:
+class SweepPageQuery:
     """What a reader chose; empty: the default. `x` is the key of the horizontal axis, `view` is `heat` or `curves`.
 
     `minimise` and `limits` are what advice is asked for.
@@ -68,11 +68,11 @@ class SweepView:
     """Records of one group, what a reader chose of them, and all that a page shows."""
 
     entries: Sequence[IndexEntry]
-    choice: MetricChoice
+    choice: SweepPageQuery
 
     @cached_property
     def _chosen_group(self) -> tuple[str, list[str]]:
-        return chosen_group(self.entries, self.choice.group)
+        return select_group(self.entries, self.choice.group)
 
     @property
     def group(self) -> str:
@@ -118,7 +118,7 @@ class SweepView:
     @cached_property
     def metric(self) -> Metric | None:
         """What is drawn."""
-        return chosen_metric(self.metrics, self.choice.metric)
+        return select_metric(self.metrics, self.choice.metric)
 
     @cached_property
     def columns(self) -> list[Metric]:
@@ -131,7 +131,7 @@ class SweepView:
 
     @cached_property
     def _chosen_view(self) -> tuple[Axis | None, str]:
-        return chosen_view(self.axes, self.choice)
+        return select_view(self.axes, self.choice)
 
     @property
     def x(self) -> Axis | None:
@@ -155,14 +155,14 @@ class SweepView:
         others = [axis for axis in self.axes if axis.key != self.x.key]
         if self.view == "heat":
             return configurations.heat_map(self.measured, self.x, others[0], self.metric), 0
-        figure, left_out = configurations.curves(
+        figure, omitted_lines = configurations.curves(
             in_order(self.measured, [*others, self.x]), self.x, others, self.metric
         )
         if (limit := _limit(self.choice, self.metric)) is not None:
             drawn = [high for point in self.measured if (high := point.figure(self.metric.key).high) is not None]
             words = f"{self.metric.text(limit)} {self.metric.unit}"
-            configurations.limit_line(figure, limit, words, drawn)
-        return figure, left_out
+            configurations.add_limit_line(figure, limit, words, drawn)
+        return figure, omitted_lines
 
     @property
     def figure(self) -> go.Figure | None:
@@ -170,12 +170,12 @@ class SweepView:
         return self._drawn[0]
 
     @property
-    def left_out(self) -> int:
+    def omitted_lines(self) -> int:
         """How many lines it leaves out."""
         return self._drawn[1]
 
     @property
-    def limited(self) -> bool:
+    def has_limit(self) -> bool:
         """Whether it has the line of a limit."""
         return self.view == "curves" and self.metric is not None and _limit(self.choice, self.metric) is not None
 
@@ -190,17 +190,17 @@ class SweepView:
         return sum(len(point.invalid) for point in self.points)
 
     @property
-    def repeated(self) -> bool:
+    def is_repeated(self) -> bool:
         """Whether a configuration has several usable runs."""
         return any(len(point.valid) > 1 for point in self.points)
 
     @property
-    def bounded(self) -> bool:
+    def has_bounds(self) -> bool:
         """Whether a median is only a lower bound."""
         return self.metric is not None and any(point.figure(self.metric.key).bound for point in self.measured)
 
     @property
-    def with_controls(self) -> bool:
+    def has_controls(self) -> bool:
         """Whether there are controls among faults."""
         return bool(apart(self.measured)[1])
 
@@ -224,44 +224,46 @@ class SweepView:
             "config_id": point.config_id,
             "n": len(point.valid),
             "invalid": len(point.invalid),
-            "why": configurations.reason_of(point.invalid[-1]) if point.invalid else "",
+            "why": configurations.reason_text(point.invalid[-1]) if point.invalid else "",
             "figures": [one.text(metric) for metric, one in figures],
             "spread": figures[0][1].spread(figures[0][0]) if figures else "",
         }
 
     @property
-    def troubles(self) -> list[tuple[int, str, IndexEntry]]:
+    def problems(self) -> list[tuple[int, str, IndexEntry]]:
         """The kinds of reasons why experiments are not valid, the commonest first: how many, and the newest example."""
         found: dict[str, list[tuple[IndexEntry, str]]] = {}
         for entry in self.members:
-            for reason in explained(entry.reasons, entry.metrics) if entry.status != "valid" else ():
+            for reason in explain_reasons(entry.reasons, entry.metrics) if entry.status != "valid" else ():
                 found.setdefault(f"{entry.status} {reason.partition(':')[0]}", []).append((entry, reason))
         return [(len(cases), cases[-1][1], cases[-1][0]) for cases in sorted(found.values(), key=len, reverse=True)]
 
-    def answer(self, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
+    def summary(self, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
         """What is said on top; adds the front to `figures`. Of a wish that is none it says why."""
         # Statistics take a second to import, and not every page needs them.
         from faultline.comparison.sweep_summary import answer_of, invalid_runs_of, objective_of
-        from faultline.reports.figures.front import answer_view
+        from faultline.reports.figures.front import summary_view
 
-        if len({entry.config_id for entry in self.members}) > MOST_ANSWERED:
+        if len({entry.config_id for entry in self.members}) > MAX_CONFIGURATIONS:
             return None
-        trouble, wish = "", None
+        problem, objective = "", None
         try:
-            limits = {cost: (name, _typed(name, self.choice.limits.get(cost, ""))) for cost, name, _ in ASKS}
-            wish = objective_of(self.choice.minimise or None, limits)
-            found = answer_of(self.members, wish)
+            limits = {
+                cost: (name, _parse_limit(name, self.choice.limits.get(cost, ""))) for cost, name, _ in COST_FIELDS
+            }
+            objective = objective_of(self.choice.minimise or None, limits)
+            found = answer_of(self.members, objective)
         except ConfigError as error:
-            trouble, found = str(error), answer_of(self.members)
-        view = answer_view(found, invalid_runs_of(self.members), figures)
-        return None if view is None else {**view, "trouble": trouble}
+            problem, found = str(error), answer_of(self.members)
+        view = summary_view(found, invalid_runs_of(self.members), figures)
+        return None if view is None else {**view, "problem": problem}
 
     @cached_property
     def panels(self) -> list[tuple[str, list[tuple[Metric, go.Figure]]]]:
         """For each axis its name, and a small figure along it of every known figure of an overview."""
         wanted = [metric for metric in metrics_in(Sheet.COMPARED) if metric in self.metrics]
         found = []
-        for x in self.axes[:MOST_AXES]:
+        for x in self.axes[:MAX_AXES]:
             others = [axis for axis in self.axes if axis.key != x.key]
             points = in_order(self.measured, [*others, x])
             drawn = [(one, configurations.curves(points, x, others, one, small=True)[0]) for one in wanted]
@@ -269,7 +271,7 @@ class SweepView:
         return [(name, figures) for name, figures in found if figures]
 
 
-def chosen_metric(metrics: Sequence[Metric], key: str) -> Metric | None:
+def select_metric(metrics: Sequence[Metric], key: str) -> Metric | None:
     """The metric of that key, by default the latency p99 or else the first; None when there is none at all."""
     if not metrics:
         return None
@@ -281,7 +283,7 @@ def chosen_metric(metrics: Sequence[Metric], key: str) -> Metric | None:
     return metrics[0]
 
 
-def chosen_group(entries: Sequence[IndexEntry], group: str) -> tuple[str, list[str]]:
+def select_group(entries: Sequence[IndexEntry], group: str) -> tuple[str, list[str]]:
     """The group of that name, by default the newest one with a valid record, and all groups.
 
     Of a night it is the night's own: a baseline that is measured beside it may be measured last.
@@ -294,7 +296,7 @@ def chosen_group(entries: Sequence[IndexEntry], group: str) -> tuple[str, list[s
     return group or (believed or groups_of(own))[0], groups
 
 
-def _typed(name: str, text: str) -> float | None:
+def _parse_limit(name: str, text: str) -> float | None:
     """A limit as it was typed; None where nothing was."""
     if not text.strip():
         return None
@@ -304,7 +306,7 @@ def _typed(name: str, text: str) -> float | None:
         raise ConfigError(f"{name}: {text} is no number; give one above 0") from None
 
 
-def _limit(choice: MetricChoice, metric: Metric | None) -> float | None:
+def _limit(choice: SweepPageQuery, metric: Metric | None) -> float | None:
     """What advice is asked to keep of the figure that is drawn; None where nothing is, or what is no limit."""
     if not any(choice.limits.values()):
         return None
@@ -312,13 +314,13 @@ def _limit(choice: MetricChoice, metric: Metric | None) -> float | None:
 
     asked = next((text for cost, text in choice.limits.items() if metric and COSTS.get(cost) == metric.key), "")
     try:
-        limit = _typed("", asked)
+        limit = _parse_limit("", asked)
     except ConfigError:
         return None
     return limit if limit is not None and math.isfinite(limit) and limit > 0 else None
 
 
-def chosen_view(axes: Sequence[Axis], choice: MetricChoice) -> tuple[Axis | None, str]:
+def select_view(axes: Sequence[Axis], choice: SweepPageQuery) -> tuple[Axis | None, str]:
     """The horizontal axis and the view; a heat map where there are two axes and both are numbers."""
     if choice.view not in ("", "heat", "curves"):
         raise PageNotFound(f"No view is called {choice.view}.")
@@ -326,11 +328,11 @@ def chosen_view(axes: Sequence[Axis], choice: MetricChoice) -> tuple[Axis | None
         raise PageNotFound(f"The valid records here do not differ in {choice.x}.")
     if not axes:
         return None, ""
-    x = next((axis for axis in axes if axis.key == choice.x), None) or _clearest(axes)
+    x = next((axis for axis in axes if axis.key == choice.x), None) or _best_axis(axes)
     return x, "heat" if _two_numbers(axes) and choice.view != "curves" else "curves"
 
 
-def _clearest(axes: Sequence[Axis]) -> Axis:
+def _best_axis(axes: Sequence[Axis]) -> Axis:
     """The first axis along which there are no more lines than colours, else the one with the fewest lines."""
     cells = math.prod(len(axis.values) for axis in axes)
     few = (axis for axis in axes if cells <= len(axis.values) * len(SERIES_COLOURS))
@@ -347,7 +349,7 @@ def _facts(entries: Sequence[IndexEntry]) -> list[tuple[str, str]]:
     workloads = Counter(str(entry.config.get("workload", "unknown")) for entry in entries)
     cores = sorted({entry.cores for entry in entries if entry.cores})
     return [
-        ("Measured", f"{period(times[0], times[-1])} UTC"),
+        ("Measured", f"{period_text(times[0], times[-1])} UTC"),
         ("Workload", ", ".join(workloads)),
         ("Machine", f"{' or '.join(map(str, cores)) or 'unknown number of'} cores"),
         ("Experiments", str(len(entries))),
@@ -356,11 +358,11 @@ def _facts(entries: Sequence[IndexEntry]) -> list[tuple[str, str]]:
 
 def _controls(points: Sequence[Point], axes: Sequence[Axis], metric: Metric | None) -> list[str]:
     """What a heat map has no cell for: runs without a fault among runs with one."""
-    told = []
+    texts = []
     for point in apart(points)[1]:
         one = point.figure(metric.key) if metric else Figure(0)
         if metric and one.median is not None:
             where = ", ".join(axis.said(point) for axis in axes)
             spread = f", {one.spread(metric)}" if one.spread(metric) else ""
-            told.append(f"{where}: {one.text(metric)} {metric.unit}{spread} (n = {one.n})")
-    return told
+            texts.append(f"{where}: {one.text(metric)} {metric.unit}{spread} (n = {one.n})")
+    return texts

@@ -19,20 +19,20 @@ from faultline.records.format import signed
 from faultline.reports.views.allocation import allocation_lines
 from faultline.system.text import counted
 
-SHORT = {metric.key: metric.head(Sheet.ANSWER) for metric in metrics_in(Sheet.ANSWER)}
-_ASKED = {"cpu": "CPU", "recovery": "recovery", "latency": "latency p99", "latency_p50": "latency p50"}
+SHORT_NAMES = {metric.key: metric.head(Sheet.ANSWER) for metric in metrics_in(Sheet.ANSWER)}
+_COST_NAMES = {"cpu": "CPU", "recovery": "recovery", "latency": "latency p99", "latency_p50": "latency p50"}
 # From such a factor on a share is harder to read than the factor.
 _FACTOR = 1.6
-NOISE = (
+SINGLE_RUNS_TEXT = (
     f"Each configuration was measured once. A single run is noise, so nothing can be told yet: "
     f"measure with repetitions={LEAST} or more; what is there is not measured again."
 )
 
 
 # The figures by which a step is chosen, and which one line tells of the only step; the others follow below.
-TRADED = (CPU_TOTAL, P50, MACRO)
+HEADLINE_METRICS = (CPU_TOTAL, P50, MACRO)
 # Heads the list of what is open.
-UNDECIDED = "Undecided, and how many more repetitions of each configuration would tell"
+INCONCLUSIVE_HEADING = "Undecided, and how many more repetitions of each configuration would tell"
 
 
 def size_text(effect: Effect) -> str:
@@ -41,18 +41,18 @@ def size_text(effect: Effect) -> str:
     if math.isnan(change.value):
         return "unknown"
     if not effect.ratio:
-        return f"{signed(change.value, 1)} s{_ends(change, lambda value: signed(value, 1))}"
+        return f"{signed(change.value, 1)} s{_interval_text(change, lambda value: signed(value, 1))}"
     factor = Interval(*(_exp(value) for value in (change.value, change.low, change.high)))
     if factor.value < _FACTOR and (factor.high < _FACTOR * 2 or math.isinf(factor.high)):
         shares = Interval(*((value - 1) * 100 for value in (factor.value, factor.low, factor.high)))
         whole = 1 if abs(shares.value) < 10 else 0
-        return f"{signed(shares.value, whole)} %{_ends(shares, lambda value: signed(value, whole))}"
-    return f"× {_factor(factor.value)}{_ends(factor, _factor)}"
+        return f"{signed(shares.value, whole)} %{_interval_text(shares, lambda value: signed(value, whole))}"
+    return f"× {_factor(factor.value)}{_interval_text(factor, _factor)}"
 
 
 def effect_text(effect: Effect) -> str:
     """One figure of a step: `CPU −38 % (−44 … −31)`, `latency p99 differs by less than 4 %`."""
-    name = SHORT[effect.metric.key]
+    name = SHORT_NAMES[effect.metric.key]
     if effect.verdict is EffectVerdict.SAME:
         return f"{name} differs by less than {bound_text(effect)}"
     both = " (with the other parameters both ways)" if effect.opposed else ""
@@ -67,13 +67,13 @@ def bound_text(effect: Effect) -> str:
     return f"{math.ceil(math.expm1(max(abs(change.low), abs(change.high))) * 1000) / 10:g} %"
 
 
-def telling_text(effect: Effect) -> str:
+def required_repetitions_text(effect: Effect) -> str:
     """What would settle an open effect: `about 7 more repetitions of each configuration would tell`."""
-    short = short_telling(effect)
+    short = required_repetitions(effect)
     return f"{short} of each configuration would tell" if effect.more is not None else short
 
 
-def short_telling(effect: Effect) -> str:
+def required_repetitions(effect: Effect) -> str:
     """The same where a heading says what the number is."""
     parts = [effect.why] if effect.why else []
     if effect.more is not None:
@@ -83,10 +83,10 @@ def short_telling(effect: Effect) -> str:
 
 def step_lines(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
     """For each step: its name, what is decided of it with n, and what is open with what would tell it."""
-    return [(step_text(same[0]), _decided(same), _open(same)) for same in by_step(effects)]
+    return [(step_text(same[0]), _decided_text(same), _inconclusive_text(same)) for same in group_by_step(effects)]
 
 
-def by_step(effects: Sequence[Effect]) -> list[list[Effect]]:
+def group_by_step(effects: Sequence[Effect]) -> list[list[Effect]]:
     """The effects of each step, in order."""
     found: dict[tuple[str, str, str], list[Effect]] = {}
     for effect in effects:
@@ -99,67 +99,71 @@ def step_text(effect: Effect) -> str:
     return f"{effect.axis.noun} {effect.after} instead of {effect.before}"
 
 
-def _decided(effects: Sequence[Effect]) -> str:
-    told = [effect for effect in effects if effect.verdict is not EffectVerdict.OPEN]
-    if not told:
+def _decided_text(effects: Sequence[Effect]) -> str:
+    decided = [effect for effect in effects if effect.verdict is not EffectVerdict.OPEN]
+    if not decided:
         return ""
-    sizes = {n_text(effect.found) for effect in told}
+    sizes = {n_text(effect.found) for effect in decided}
     if len(sizes) == 1:
-        return f"{', '.join(map(effect_text, told))}, {sizes.pop()}"
-    return ", ".join(f"{effect_text(effect)}, {n_text(effect.found)}" for effect in told)
+        return f"{', '.join(map(effect_text, decided))}, {sizes.pop()}"
+    return ", ".join(f"{effect_text(effect)}, {n_text(effect.found)}" for effect in decided)
 
 
-def _open(effects: Sequence[Effect]) -> str:
+def _inconclusive_text(effects: Sequence[Effect]) -> str:
     return "; ".join(
-        f"{SHORT[effect.metric.key]} {size_text(effect)}: {short_telling(effect)}"
+        f"{SHORT_NAMES[effect.metric.key]} {size_text(effect)}: {required_repetitions(effect)}"
         for effect in effects
         if effect.verdict is EffectVerdict.OPEN
     )
 
 
-def traded(effects: Sequence[Effect]) -> list[Effect]:
+def headline_effects(effects: Sequence[Effect]) -> list[Effect]:
     """The effects of one line: those of the only step; none where there are several, whose lines come by verdict."""
-    return [effect for effect in effects if effect.metric.key in TRADED] if len(by_step(effects)) == 1 else []
+    return (
+        [effect for effect in effects if effect.metric.key in HEADLINE_METRICS]
+        if len(group_by_step(effects)) == 1
+        else []
+    )
 
 
-def rest_of(effects: Sequence[Effect]) -> list[Effect]:
-    """The effects that `trade_lines` leaves out."""
-    shown = traded(effects)
+def remaining_effects(effects: Sequence[Effect]) -> list[Effect]:
+    """The effects that `headline_lines` leaves out."""
+    shown = headline_effects(effects)
     return [effect for effect in effects if effect not in shown]
 
 
-def seen_lines(effects: Sequence[Effect]) -> list[str]:
+def single_run_lines(effects: Sequence[Effect]) -> list[str]:
     """What single runs show, without any claim: a line a step."""
-    shown = [effect for effect in effects if effect.metric.key in TRADED]
-    return [f"Seen so far: {uncapital(trade_text(same))}." for same in by_step(shown)]
+    shown = [effect for effect in effects if effect.metric.key in HEADLINE_METRICS]
+    return [f"Seen so far: {lower_first(step_figures_text(same))}." for same in group_by_step(shown)]
 
 
-def trade_lines(effects: Sequence[Effect]) -> list[str]:
+def headline_lines(effects: Sequence[Effect]) -> list[str]:
     """The only step with all of its intervals, and how many more runs would settle what is open; else nothing."""
-    shown = traded(effects)
+    shown = headline_effects(effects)
     if not shown:
         return []
-    still_open = [effect for effect in shown if effect.verdict is EffectVerdict.OPEN]
-    lines = [f"{trade_text(shown)}."]
-    if still_open:
-        wanting: dict[str, list[str]] = {}
-        for effect in still_open:
-            wanting.setdefault(_wanting(effect), []).append(SHORT[effect.metric.key])
-        told = "; ".join(f"{', '.join(names)} ({what})" for what, names in wanting.items())
-        lines.append(f"Not shown yet: {told}.")
+    inconclusive = [effect for effect in shown if effect.verdict is EffectVerdict.OPEN]
+    lines = [f"{step_figures_text(shown)}."]
+    if inconclusive:
+        required: dict[str, list[str]] = {}
+        for effect in inconclusive:
+            required.setdefault(_required_runs_text(effect), []).append(SHORT_NAMES[effect.metric.key])
+        decided = "; ".join(f"{', '.join(names)} ({what})" for what, names in required.items())
+        lines.append(f"Not shown yet: {decided}.")
     return lines
 
 
-def trade_text(effects: Sequence[Effect]) -> str:
+def step_figures_text(effects: Sequence[Effect]) -> str:
     """`Checkpoint interval 5 s instead of 2 s: CPU −29 % (−38 … −19), recovery +3.1 s (−0.5 … +6.8), n = 3 runs each`.
 
     `effects`: of one step, one at least.
     """
-    figures = ", ".join(f"{SHORT[effect.metric.key]} {size_text(effect)}" for effect in effects)
-    return f"{capital(step_text(effects[0]))}: {figures}, {_runs(effects)}"
+    figures = ", ".join(f"{SHORT_NAMES[effect.metric.key]} {size_text(effect)}" for effect in effects)
+    return f"{capitalize_first(step_text(effects[0]))}: {figures}, {_runs_text(effects)}"
 
 
-def _wanting(effect: Effect) -> str:
+def _required_runs_text(effect: Effect) -> str:
     """`about 4 more runs of each would tell`."""
     parts = [effect.why] if effect.why else []
     if effect.more is not None:
@@ -167,7 +171,7 @@ def _wanting(effect: Effect) -> str:
     return "; ".join(parts) or "no number of runs that one would measure tells"
 
 
-def _runs(effects: Sequence[Effect]) -> str:
+def _runs_text(effects: Sequence[Effect]) -> str:
     """`n = 3 runs each`; where figures differ in it, of the one with the least."""
     found = min((effect.found for effect in effects), key=lambda one: one.n)
     if len(found.rows) > 1:
@@ -182,36 +186,37 @@ def n_text(found: EffectEstimate) -> str:
     return f"n = {found.n} {'pair' if found.n == 1 else 'pairs'}"
 
 
-def advice_text(answer: SweepSummary) -> list[str]:
+def recommendation_lines(summary: SweepSummary) -> list[str]:
     """The advice in a sentence or more; why there is none."""
-    advice = answer.advice
+    advice = summary.advice
     if advice is None:
-        return [answer.why[0].upper() + answer.why[1:] + "."] if answer.why else []
+        return [summary.why[0].upper() + summary.why[1:] + "."] if summary.why else []
     if advice.best is None:
-        return [f"{miss_text(advice)}."]
+        return [f"{unmet_limits_text(advice)}."]
     lines = []
     # Draws from a few runs say too little.
-    share = f"; the best in {_often(advice.sure)} of draws" if advice.best.repetitions >= LEAST else ""
+    share = f"; the best in {_share_text(advice.sure)} of draws" if advice.best.repetitions >= LEAST else ""
+    objective = capitalize_first(_objective_text(advice))
+    choice = f"{advice.best.name} ({_cost_text(advice, advice.best)}{share})."
     if advice.told:
-        lines.append(f"{capital(_wanted(advice))}: {advice.best.name} ({_costs(advice, advice.best)}{share}).")
+        lines.append(f"{objective}: {choice}")
     else:
-        lines.append(f"{capital(_wanted(advice))}: nobody can tell yet. {_telling(advice)}")
-        ahead = "Ahead so far" if advice.best.repetitions < LEAST else "Ahead by its medians"
-        lines.append(f"{ahead}: {advice.best.name} ({_costs(advice, advice.best)}{share}).")
+        lines.append(f"{objective}: inconclusive. {_required_experiments_text(advice)}")
+        lines.append(f"{'Ahead so far' if advice.best.repetitions < LEAST else 'Lowest median'}: {choice}")
     if advice.second and share:
         second, often = advice.second
-        lines.append(f"Second: {second.name} ({_costs(advice, second)}; in {_often(often)}).")
-    if len(answer.choice.given) > 1:
-        lines.append(f"Each configuration counts at its worst of these cases: {'; '.join(answer.choice.given)}.")
-    if advice.unknown or answer.choice.incomplete:
-        lacking = "; ".join([*advice.unknown, *answer.choice.incomplete])
+        lines.append(f"Second: {second.name} ({_cost_text(advice, second)}; in {_share_text(often)}).")
+    if len(summary.choice.given) > 1:
+        lines.append(f"Each configuration counts at its worst of these cases: {'; '.join(summary.choice.given)}.")
+    if advice.unknown or summary.choice.incomplete:
+        lacking = "; ".join([*advice.unknown, *summary.choice.incomplete])
         lines.append(f"Left out, since not all of it was measured: {lacking}.")
-    if answer.choice.overloaded:
-        lines.append(f"Left out, since it did not keep up with the load: {'; '.join(answer.choice.overloaded)}.")
+    if summary.choice.overloaded:
+        lines.append(f"Left out, since it did not keep up with the load: {'; '.join(summary.choice.overloaded)}.")
     return lines
 
 
-def miss_text(advice: Recommendation) -> str:
+def unmet_limits_text(advice: Recommendation) -> str:
     """That no configuration is within the limits, which is the nearest, and by how much it misses; one line."""
     if advice.nearest is None:
         return "no configuration has all of these figures measured"
@@ -220,10 +225,10 @@ def miss_text(advice: Recommendation) -> str:
         limit = advice.wish.limits.get(key, math.inf)
         if math.isinf(figure):
             over = unit_text(key, advice.nearest.known_over(COSTS[key]))
-            misses.append(f"{_ASKED[key]} was not seen to end ({over} at least)")
+            misses.append(f"{_COST_NAMES[key]} was not seen to end ({over} at least)")
         else:
-            misses.append(f"{_ASKED[key]} {unit_text(key, figure)}, {unit_text(key, figure - limit)} too much")
-    return f"no configuration has {_limits(advice)}; the nearest is {advice.nearest.name}: {', '.join(misses)}"
+            misses.append(f"{_COST_NAMES[key]} {unit_text(key, figure)}, {unit_text(key, figure - limit)} too much")
+    return f"no configuration has {_limits_text(advice)}; the nearest is {advice.nearest.name}: {', '.join(misses)}"
 
 
 def unit_text(cost: str, value: float) -> str:
@@ -232,49 +237,51 @@ def unit_text(cost: str, value: float) -> str:
     return f"{metric.text(value)} {metric.unit}"
 
 
-def _wanted(advice: Recommendation) -> str:
+def _objective_text(advice: Recommendation) -> str:
     """`the least CPU with recovery under 30 s`."""
-    return f"the least {_ASKED[advice.wish.minimise]}" + (f" with {_limits(advice)}" if advice.wish.limits else "")
+    return f"the least {_COST_NAMES[advice.wish.minimise]}" + (
+        f" with {_limits_text(advice)}" if advice.wish.limits else ""
+    )
 
 
-def _limits(advice: Recommendation) -> str:
+def _limits_text(advice: Recommendation) -> str:
     if not advice.wish.limits:
-        return f"a known {_ASKED[advice.wish.minimise]}"
+        return f"a known {_COST_NAMES[advice.wish.minimise]}"
     return " and ".join(
-        "a recovery that ends" if math.isinf(limit) else f"{_ASKED[key]} under {unit_text(key, limit)}"
+        "a recovery that ends" if math.isinf(limit) else f"{_COST_NAMES[key]} under {unit_text(key, limit)}"
         for key, limit in advice.wish.limits.items()
     )
 
 
-def _costs(advice: Recommendation, one: Candidate) -> str:
-    told = []
+def _cost_text(advice: Recommendation, one: Candidate) -> str:
+    decided = []
     for key in dict.fromkeys((advice.wish.minimise, *advice.wish.limits)):
         figure = one.figure(COSTS[key])
         if figure is not None and math.isfinite(figure):
-            told.append(f"{_ASKED[key]} {unit_text(key, figure)}")
+            decided.append(f"{_COST_NAMES[key]} {unit_text(key, figure)}")
         elif figure is not None:
-            told.append(f"{_ASKED[key]} > {unit_text(key, one.known_over(COSTS[key]))}")
-    return ", ".join(told)
+            decided.append(f"{_COST_NAMES[key]} > {unit_text(key, one.known_over(COSTS[key]))}")
+    return ", ".join(decided)
 
 
-def _often(share: float) -> str:
+def _share_text(share: float) -> str:
     """A share of draws, of which all are not certainty."""
     return "more than 99 %" if share > 0.99 else f"{share * 100:.0f} %"
 
 
-def _telling(advice: Recommendation) -> str:
+def _required_experiments_text(advice: Recommendation) -> str:
     if advice.experiments is None:
         return "No number of repetitions that one would measure tells: they are too alike."
     more = "experiment" if advice.experiments == 1 else "experiments"
     return f"About {advice.experiments:,} more {more} would tell ({advice.up_to} repetitions of each that may be best)."
 
 
-def front_rows(answer: SweepSummary) -> list[tuple[str, list[str], str, int]]:
+def front_rows(summary: SweepSummary) -> list[tuple[str, list[str], str, int]]:
     """For each candidate: name, figures with units, where it stands, and repetitions."""
     rows = []
-    for place in answer.front.places:
+    for place in summary.front.places:
         figures = []
-        for key, value in zip(answer.front.keys, place.figures, strict=True):
+        for key, value in zip(summary.front.keys, place.figures, strict=True):
             metric = BY_KEY[key]
             infinite = math.isinf(value)
             shown = place.candidate.known_over(key) if infinite else value
@@ -285,9 +292,9 @@ def front_rows(answer: SweepSummary) -> list[tuple[str, list[str], str, int]]:
     return rows
 
 
-def front_heads(answer: SweepSummary) -> list[str]:
+def front_headings(summary: SweepSummary) -> list[str]:
     """The names of a front's figures."""
-    return [capital(SHORT[key]) for key in answer.front.keys]
+    return [capitalize_first(SHORT_NAMES[key]) for key in summary.front.keys]
 
 
 def placebo_text(placebo: Placebo | None) -> str:
@@ -298,42 +305,42 @@ def placebo_text(placebo: Placebo | None) -> str:
     known = "" if placebo.resolution_s is None else f" (known to {placebo.resolution_s:.1f} s)"
     many = "1 control" if placebo.controls == 1 else f"{placebo.controls} controls"
     called = f"Of {many}, in which nothing broke, the rule calls {placebo.unrecovered} unrecovered"
-    said = f"{called} ({placebo.share * 100:.0f} %); their median recovery is {macro}{known}."
-    return said if placebo.relied_on else f"{said} The recoveries here are not to be relied on."
+    text = f"{called} ({placebo.share * 100:.0f} %); their median recovery is {macro}{known}."
+    return text if placebo.relied_on else f"{text} The recoveries here are not to be relied on."
 
 
-def answer_lines(answer: SweepSummary) -> list[str]:
+def summary_lines(summary: SweepSummary) -> list[str]:
     """The whole answer, a line for each thing: effects, what is open, advice, and how far recoveries hold."""
-    if answer.single:
-        lines = [NOISE, *seen_lines(answer.effects)]
+    if summary.single:
+        lines = [SINGLE_RUNS_TEXT, *single_run_lines(summary.effects)]
     else:
-        lines = trade_lines(answer.effects)
-        told = step_lines(rest_of(answer.effects))
-        lines += [f"{capital(step)}: {decided}." for step, decided, _ in told if decided]
-        open_ones = [f"· {step}: {undecided}." for step, _, undecided in told if undecided]
-        lines += [f"{UNDECIDED}:", *open_ones] if open_ones else []
-        lines += advice_text(answer)
-    if answer.allocation is not None:
-        lines += allocation_lines(answer.allocation)
-    if answer.recoveries:
-        lines.append(placebo_text(answer.placebo))
+        lines = headline_lines(summary.effects)
+        decided = step_lines(remaining_effects(summary.effects))
+        lines += [f"{capitalize_first(step)}: {decided}." for step, decided, _ in decided if decided]
+        open_ones = [f"· {step}: {undecided}." for step, _, undecided in decided if undecided]
+        lines += [f"{INCONCLUSIVE_HEADING}:", *open_ones] if open_ones else []
+        lines += recommendation_lines(summary)
+    if summary.allocation is not None:
+        lines += allocation_lines(summary.allocation)
+    if summary.recoveries:
+        lines.append(placebo_text(summary.placebo))
     return lines
 
 
-def short_answer(answer: SweepSummary) -> list[str]:
+def short_summary(summary: SweepSummary) -> list[str]:
     """The answer for a note, the most important first: how far it can be relied on, advice, effects."""
-    if answer.single:
-        return [NOISE, *seen_lines(answer.effects)]
-    advice = advice_text(answer) if answer.advice is not None else []
-    trade, rest = trade_lines(answer.effects), rest_of(answer.effects)
-    told = [f"{step}: {decided}" for step, decided, _ in step_lines(rest) if decided]
+    if summary.single:
+        return [SINGLE_RUNS_TEXT, *single_run_lines(summary.effects)]
+    advice = recommendation_lines(summary) if summary.advice is not None else []
+    trade, rest = headline_lines(summary.effects), remaining_effects(summary.effects)
+    decided = [f"{step}: {decided}" for step, decided, _ in step_lines(rest) if decided]
     undecided = sum(effect.verdict is EffectVerdict.OPEN for effect in rest)
-    doubt = answer.recoveries and answer.placebo is not None and not answer.placebo.relied_on
+    doubt = summary.recoveries and summary.placebo is not None and not summary.placebo.relied_on
     return [
         *(["the recoveries are not to be relied on"] if doubt else []),
         *trade,
         *advice[:1],
-        *told,
+        *decided,
         *([f"{undecided} of {len(rest)} effects undecided"] if undecided and not trade else []),
     ]
 
@@ -341,16 +348,16 @@ def short_answer(answer: SweepSummary) -> list[str]:
 def verdict_text(effect: Effect) -> str:
     """The verdict, and what would settle it where it is open."""
     if effect.verdict is EffectVerdict.OPEN:
-        return f"open: {telling_text(effect)}"
+        return f"open: {required_repetitions_text(effect)}"
     return f"less than {bound_text(effect)}" if effect.verdict is EffectVerdict.SAME else effect.verdict.value
 
 
-def uncapital(text: str) -> str:
+def lower_first(text: str) -> str:
     """With a small letter."""
     return text[:1].lower() + text[1:]
 
 
-def capital(text: str) -> str:
+def capitalize_first(text: str) -> str:
     """With a capital letter."""
     return text[:1].upper() + text[1:]
 
@@ -364,7 +371,7 @@ def _factor(value: float) -> str:
     return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
-def _ends(change: Interval, text: Callable[[float], str]) -> str:
+def _interval_text(change: Interval, text: Callable[[float], str]) -> str:
     """The interval in parentheses; an end that nobody knows is left open."""
     low, high = (math.isfinite(end) for end in (change.low, change.high))
     if not low and not high:
@@ -381,13 +388,13 @@ def invalid_text(invalid: InvalidRuns) -> str:
     head = f"{runs} ({codes}) {'does' if invalid.runs == 1 else 'do'} not count"
     if not invalid.usable:
         head = f"No run is usable, so nothing is claimed: {runs} ({codes})"
-    steps = by_step(invalid.effects)
+    steps = group_by_step(invalid.effects)
     if not steps:
         return f"{head}; {'it compares' if invalid.runs == 1 else 'they compare'} nothing."
     if len(steps) == 1:
-        shown = traded(invalid.effects) or list(invalid.effects)
+        shown = headline_effects(invalid.effects) or list(invalid.effects)
         whose = "Their figures" if not invalid.usable else "With it" if invalid.runs == 1 else "With them"
-        return f"{head}. {whose}: {uncapital(trade_text(shown))}."
+        return f"{head}. {whose}: {lower_first(step_figures_text(shown))}."
     decided = sum(effect.verdict is not EffectVerdict.OPEN for effect in invalid.effects)
     whose = "With it" if invalid.runs == 1 else "With them"
     return f"{head}. {whose}, {decided} of {len(invalid.effects)} effects would be decided."

@@ -33,12 +33,16 @@ def address_of_run(site: ResultsSite, dag_id: str, run_id: str) -> str:
     child = _CHILD.fullmatch(run_id) if dag_id == EXPERIMENT else None
     if child is not None:
         cell = (child["config_id"], int(child["repetition"] or 0))
-        tries = [one for one in site.index.of_sweep(child["sweep"]) if (one.config_id, one.repetition) == cell]
+        attempts = [one for one in site.index.of_sweep(child["sweep"]) if (one.config_id, one.repetition) == cell]
         # A search may have measured the very cell that another run of the sweep did.
-        known = [_runs_said(site, one.attempt)[0] for one in tries]
-        tries = [one for one, said in zip(tries, known, strict=True) if said == (run_id if run_id in known else None)]
-        if tries:
-            return site.link("experiments", tries[-1].attempt)
+        known = [_recorded_runs(site, one.attempt)[0] for one in attempts]
+        attempts = [
+            one
+            for one, recorded in zip(attempts, known, strict=True)
+            if recorded == (run_id if run_id in known else None)
+        ]
+        if attempts:
+            return site.link("experiments", attempts[-1].attempt)
     for sweep_id in dict.fromkeys((run_id, sweep_id_of(run_id))):
         found = site.index.of_sweep(sweep_id) if sweep_id else []
         if found and dag_id == EXPERIMENT:
@@ -62,34 +66,34 @@ def address_of_dag(site: ResultsSite, dag_id: str) -> str:
 def runs_of_sweep(site: ResultsSite, matrix: str | None, sweep_id: str) -> list[AirflowRun]:
     """The run that measured a sweep, when Airflow knows it: of its matrix, or of a single experiment."""
     dag_id = matrix or EXPERIMENT
-    return _found(site, dag_id, [sweep_id, *_by_instant(sweep_id)], _by_instant(sweep_id))
+    return _existing_runs(site, dag_id, [sweep_id, *_run_id_prefixes(sweep_id)], _run_id_prefixes(sweep_id))
 
 
 def runs_of_entry(site: ResultsSite, entry: IndexEntry) -> list[AirflowRun]:
     """The run of the experiment, and that of its matrix, when Airflow knows them."""
-    run_id, parent = _runs_said(site, entry.attempt)
+    run_id, parent = _recorded_runs(site, entry.attempt)
     if entry.matrix and entry.sweep_id:
         # Attempts of before the run was noted: by the name of the cell.
         own = run_id or f"{entry.sweep_id}__{entry.config_id}-r{entry.repetition}"
-        runs = _found(site, EXPERIMENT, [own], ())
+        runs = _existing_runs(site, EXPERIMENT, [own], ())
         if parent:
-            return [*runs, *_found(site, entry.matrix, [parent], ())]
+            return [*runs, *_existing_runs(site, entry.matrix, [parent], ())]
         return [*runs, *runs_of_sweep(site, entry.matrix, entry.sweep_id)]
     if run_id:
-        return _found(site, EXPERIMENT, [run_id], ())
-    beginnings = _by_instant(entry.sweep_id or "")
-    return _found(site, EXPERIMENT, [entry.sweep_id, *beginnings] if entry.sweep_id else [], beginnings)
+        return _existing_runs(site, EXPERIMENT, [run_id], ())
+    prefixes = _run_id_prefixes(entry.sweep_id or "")
+    return _existing_runs(site, EXPERIMENT, [entry.sweep_id, *prefixes] if entry.sweep_id else [], prefixes)
 
 
-def _found(site: ResultsSite, dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) -> list[AirflowRun]:
+def _existing_runs(site: ResultsSite, dag_id: str, run_ids: Sequence[str], prefixes: Sequence[str]) -> list[AirflowRun]:
     return (
-        [AirflowRun(dag_id, run_id) for run_id in dict.fromkeys(site.find_runs(dag_id, run_ids, beginnings))]
+        [AirflowRun(dag_id, run_id) for run_id in dict.fromkeys(site.find_runs(dag_id, run_ids, prefixes))]
         if run_ids
         else []
     )
 
 
-def _by_instant(sweep_id: str) -> list[str]:
+def _run_id_prefixes(sweep_id: str) -> list[str]:
     """How the ids of runs begin that this sweep's id may have been made from."""
     match = _INSTANT.fullmatch(sweep_id)
     if match is None:
@@ -103,7 +107,7 @@ def _kinds(kind: str | None) -> Iterable[str]:
     return (kind,) if kind else _KINDS
 
 
-def _runs_said(site: ResultsSite, attempt: str) -> tuple[str | None, str | None]:
+def _recorded_runs(site: ResultsSite, attempt: str) -> tuple[str | None, str | None]:
     """The run that measured an attempt, and its matrix's, as the attempt's own files have them; None where they have
     not.
 
