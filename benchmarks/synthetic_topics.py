@@ -28,7 +28,7 @@ from faultline.experiment.workloads.stock import StockParameters
 from faultline.installation.kafka import delete_topics
 from faultline.system.errors import InfrastructureError
 from faultline.system.kafka import kafka_client
-from generators.counter_rng import Words, hash_int, hash_long, seeds
+from generators.counter_rng import Words, hash_int, hash_long, initial_hashes
 from generators.producer import QUEUE_RECORDS, RecordSender, make_producer
 from generators.spec import GeneratorSpec
 from generators.stock import LATE_MS, OPEN
@@ -92,7 +92,7 @@ class WordCountModel:
 def _tuple_hashes(records: Words, positions: Words, partitions: int) -> Words:
     """Of the words at these positions of these records, of which number k is in partition k mod `partitions`."""
     by = np.uint64(partitions)
-    return hash_int(positions, hash_long(records // by, hash_int(records % by, seeds(len(records)))))
+    return hash_int(positions, hash_long(records // by, hash_int(records % by, initial_hashes(len(records)))))
 
 
 def _halves(hashes: Words) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -185,7 +185,7 @@ def fill(bootstrap: str, topics: Sequence[str], config: Configuration, records: 
         {"bootstrap": bootstrap, "topic": topics[0], "partitions": config.partitions, "rate": config.rate,
          "seconds": seconds, "seed": config.seed, **config.input_source()}
     )  # fmt: skip
-    made, schedule = make_source(spec), spec.at_rate
+    made, schedule = make_source(spec), spec.rate_schedule
     assert schedule is not None
     engine: ModelEngine = (
         StockJoinModel(config) if config.workload == "stock_join" else WordCountModel(config.partitions)

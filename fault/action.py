@@ -1,7 +1,7 @@
-"""What a fault action is: a value that says what it can do, and the hands that do it.
+"""Fault actions: the declaration of an action, and the driver that injects and undoes it.
 
-The files of `fault/actions` declare them; `fault.registry` finds them. Whoever has to know
-something of an action asks its value, and never for its name.
+The modules of `fault.actions` declare actions; `fault.registry` finds them. Callers read an action's fields and never
+compare its name.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fault.fault_spec import Occurrence, Parameter
-from fault.identity import KAFKA, VICTIM_WORDS, Delivery, ProcessIdentity, Tokens
+from fault.identity import KAFKA, VICTIM_PHRASES, Delivery, ProcessIdentity, Tokens
 from fault.injector import Injector, Settlement
 from fault.victims import VictimGuard
 
 
 class Moment(Protocol):
-    """One moment on the wall and the monotonic clock, in nanoseconds."""
+    """One moment on the wall clock and the monotonic clock, in nanoseconds."""
 
     @property
     def wall_ns(self) -> int: ...
@@ -30,9 +30,10 @@ class Moment(Protocol):
 
 @dataclass(frozen=True)
 class Daemon:
-    """A process that an action needs beside the workload, from before it starts until the attempt is closed.
+    """A process that an action needs from before the workload starts until the attempt is closed.
 
-    `role`: its name in the ledger. `module`: the program, run with `arguments`. `ready` appears once it is there.
+    `role`: its name in the ledger. `module`: program, run with `arguments`. `ready`: file that appears once it is
+    ready.
     """
 
     role: str
@@ -43,10 +44,10 @@ class Daemon:
 
 @dataclass(frozen=True)
 class DaemonContext:
-    """Where an attempt's daemons stand. `folder`: the attempt's own.
+    """Addresses and folder of an attempt's daemons.
 
-    `kafka` and `detour` are HOST:PORT: a listener of the broker whose clients are told to come back by way of `detour`,
-    and that address, which is free for a daemon.
+    `folder`: the attempt's folder. `kafka`: HOST:PORT of a broker listener whose advertised address is `detour`.
+    `detour`: HOST:PORT on which a daemon listens.
     """
 
     folder: Path
@@ -54,15 +55,17 @@ class DaemonContext:
     detour: str
 
 
-def no_hold(service: str, until_mono_ns: int) -> None:
-    """For whom no restart can be held up."""
+def ignore_restart_delay(service: str, until_mono_ns: int) -> None:
+    """Ignore the restart delay of a service that cannot be delayed."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What hands work with in one attempt. `folder`: the attempt's own; `now`: this moment on the caller's clock.
+    """Resources of a fault driver in one attempt.
 
-    `hold(service, until_mono_ns)` keeps a service that dies down until then: `kafka`, or the Spark worker HOST:PORT.
+    `folder`: the attempt's folder. `now`: returns the current moment. `delay_restart(service, until_mono_ns)` keeps a
+    dead service down until then: `kafka`, or a Spark worker HOST:PORT. `addresses` and `disks` are by host; "" is this
+    host. A disk is a folder on a separate file system for a service's files.
     """
 
     folder: Path
@@ -72,18 +75,17 @@ class Context:
     now: Callable[[], Moment]
     seed: int = 0
     repetition: int = 0
-    hold: Callable[[str, int], None] = no_hold
+    delay_restart: Callable[[str, int], None] = ignore_restart_delay
     restart_delay_s: float = 0.0
-    # Of each host, "" being this one; and where what a host's service writes lies on a disk of its own.
     addresses: Mapping[str, str] = field(default_factory=dict)
     disks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class UndoSpec:
-    """A step that heals, as JSON values: any process can replay it through the action of that name.
+    """An undo step as JSON values, which any process can replay through its action.
 
-    `name` tells the steps of one act apart. `fields`: what the hands need for it.
+    `name`: unique within one injection. `fields`: values for the driver.
     """
 
     action: str
@@ -93,7 +95,7 @@ class UndoSpec:
 
 @dataclass(frozen=True)
 class DeliveryRecord:
-    """One delivery: to whom, when, and what is known of it. A `settlement` means that nothing was delivered."""
+    """One delivery to a victim; with a `settlement` nothing was delivered."""
 
     victim: int | None
     role: str
@@ -104,83 +106,89 @@ class DeliveryRecord:
 
 
 class PartialInjection(Exception):
-    """An act failed at one of its victims; `sent` are the deliveries that were made all the same."""
+    """Failure of an injection at one of its victims; `deliveries` are those that were made."""
 
-    def __init__(self, cause: Exception, sent: Sequence[DeliveryRecord]) -> None:
+    def __init__(self, cause: Exception, deliveries: Sequence[DeliveryRecord]) -> None:
         super().__init__(str(cause))
         self.cause = cause
-        self.sent = list(sent)
+        self.deliveries = list(deliveries)
 
 
 class Injection(ABC):
-    """One occurrence of an action, from the choice of its victims to the word on its effect."""
+    """One occurrence of an action, from the choice of its victims to its outcome."""
 
     @abstractmethod
-    def find(self) -> bool:
-        """Looks at the victims, again after the first time; whether they are others now. Raises FaultError."""
+    def find_victims(self) -> bool:
+        """Find the victims again and return whether they changed. Raises FaultError."""
 
     @abstractmethod
     def describe(self) -> list[str]:
-        """The dry run: a line for each victim."""
+        """Return the dry run, one line per victim."""
 
     @abstractmethod
     def victims(self) -> list[dict[str, Any]]:
-        """The victims as the journal names them."""
+        """Return the victims in the form of the journal."""
 
     @abstractmethod
-    def undo(self) -> list[UndoSpec]:
-        """What is to be registered before the act; none for an act that is over at once."""
+    def plan_undo(self) -> list[UndoSpec]:
+        """Return the undo steps to register before the injection; empty for an instantaneous fault."""
 
     def await_ready(self, until_mono_ns: int) -> bool:
-        """Waits for what must be the case at the instant of the act; False when it was not in time."""
+        """Wait for the precondition of the injection; return False if it was not met in time."""
         return True
 
     def arm(self, planned: Moment) -> None:
-        """The last preparations, after the undo is registered."""
+        """Prepare the injection, after its undo is registered."""
         return None
 
     def disarm(self) -> None:
-        """Takes back what `arm` did for an act that was not done; harmless when repeated, and after the act."""
+        """Revert `arm`, also after the injection; idempotent."""
         return None
 
     @abstractmethod
     def perform(self) -> list[DeliveryRecord]:
-        """The act itself. Raises HalfDone."""
+        """Inject the fault. Raises PartialInjection."""
 
     @abstractmethod
-    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
-        """What it did."""
+    def settle(self, deliveries: Sequence[DeliveryRecord]) -> Settlement:
+        """Return the outcome."""
 
 
 class FaultDriver(ABC):
-    """What an action does, apart from when: the conductor keeps the time."""
+    """Code that injects and undoes one kind of fault; the fault scheduler controls the timing."""
 
     def prepare(self, site: DaemonContext) -> tuple[Daemon, ...]:
-        """The processes that must run for it; equal ones of several actions are started once."""
+        """Return the daemons that the action needs; equal daemons of several actions start once."""
         return ()
 
     @abstractmethod
-    def act(self, planned: Occurrence, context: Context) -> Injection:
-        """One occurrence of it."""
+    def create_injection(self, planned: Occurrence, context: Context) -> Injection:
+        """Create the injection of one planned occurrence."""
 
     @abstractmethod
-    def holds(self, undo: UndoSpec, context: Context) -> bool:
-        """Whether what the step undoes holds still, for a healer that comes later. Raises FaultError."""
+    def is_active(self, undo: UndoSpec, context: Context) -> bool:
+        """Return whether the fault of this undo step is still active. Raises FaultError."""
 
     @abstractmethod
     def undo(self, undo: UndoSpec, context: Context) -> None:
-        """Runs the step; harmless when repeated. Raises FaultError."""
+        """Run the undo step; idempotent. Raises FaultError."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """One way to break something.
+    """One kind of fault.
 
-    `order` is its place in lists. `targets`: the victim words that it can be done to. `does` and `past` are words:
-    `kill` *sends SIGKILL*, it *killed* pid 12. `when` says under what a figure was measured, with `{victim}` and the
-    parameters to be filled in: *after {victim} was killed*. `hits`: what it hits in words, where that is no process
-    chosen by seed; of an action on hosts for the victim `kafka` alone. `ends`: its victim is gone afterwards, and
-    restarted. `detours`: the workload must come to Kafka by the detour. `by_hand`: what to do when its undo fails.
+    - `order`: position in lists.
+    - `targets`: victims it accepts.
+    - `does`, `past`: phrases for the fault and for reports, such as *sends SIGKILL* and *killed*.
+    - `when`: condition of a measurement, with `{victim}` and parameters: *after {victim} was killed*.
+    - `resource`: what it affects if that is not a process chosen by seed; for a host action, with the victim `kafka`
+      only.
+    - `ends_victim`: the victim dies and is restarted.
+    - `uses_proxy`: the workload must connect to Kafka through the proxy.
+    - `targets_hosts`: it affects whole hosts (unless it has a `resource`), so other hosts must exist.
+    - `past_on_host`, `when_on_host`: phrases for a host where the action also has a `resource`.
+    - `manual_undo`: instruction for the user if the undo fails.
     """
 
     name: str
@@ -189,45 +197,42 @@ class Action:
     does: str
     past: str
     when: str
-    hands: FaultDriver
+    driver: FaultDriver
     parameters: tuple[Parameter, ...] = ()
-    hits: str | None = None
-    ends: bool = False
-    detours: bool = False
-    # Done to whole hosts, so there must be others than this one; but to what it `hits`.
-    on_hosts: bool = False
-    # `past` and `when` of such a host, where those are of what it `hits`.
-    past_of_host: str = ""
-    when_of_host: str = ""
-    by_hand: str = ""
+    resource: str | None = None
+    ends_victim: bool = False
+    uses_proxy: bool = False
+    targets_hosts: bool = False
+    past_on_host: str = ""
+    when_on_host: str = ""
+    manual_undo: str = ""
 
-    def takes(self, name: str) -> Parameter | None:
-        """The parameter of that name; None when the action has none."""
+    def parameter(self, name: str) -> Parameter | None:
+        """Return the parameter of that name, or None."""
         return next((one for one in self.parameters if one.name == name), None)
 
-    def hits_of(self, victim: str) -> str | None:
-        """What it hits in words, done to that victim, where that is no process chosen by seed."""
-        return None if self.on_hosts and victim != KAFKA.name else self.hits
+    def resource_of(self, victim: str) -> str | None:
+        """Return the affected resource for this victim, or None if processes are chosen by seed."""
+        return None if self.targets_hosts and victim != KAFKA.name else self.resource
 
     @property
-    def short_form(self) -> dict[str, Any]:
-        """The parameters' values where a fault is given by victim, action and instant alone."""
-        return {one.name: one.short for one in self.parameters if one.short is not None}
+    def defaults(self) -> dict[str, Any]:
+        """Parameter values for a fault given by victim, action and time alone."""
+        return {one.name: one.default for one in self.parameters if one.default is not None}
 
-    def told(self, victim: str, values: Mapping[str, Any]) -> str:
-        """`when` in words, of a victim word; parameters that `values` lack are those of the short form.
+    def describe(self, victim: str, values: Mapping[str, Any]) -> str:
+        """Return `when` with the victim and `values` filled in; missing values come from `defaults`.
 
-        Raises KeyError or ValueError for what cannot be told.
+        Raises KeyError or ValueError if the text cannot be filled.
         """
-        when = self.when if self.hits_of(victim) or not self.when_of_host else self.when_of_host
-        return when.format(victim=VICTIM_WORDS[victim], **{**self.short_form, **values})
+        when = self.when if self.resource_of(victim) or not self.when_on_host else self.when_on_host
+        return when.format(victim=VICTIM_PHRASES[victim], **{**self.defaults, **values})
 
 
 class UndoStack:
-    """Named steps that heal what was broken, run newest first.
+    """Named undo steps, run newest first.
 
-    A step leaves the stack only when it ran to its end, so that an interrupted healing can be
-    begun again; each step must therefore be harmless when repeated.
+    A step leaves the stack only after it succeeded, so an interrupted undo can be repeated; steps must be idempotent.
     """
 
     def __init__(self) -> None:
@@ -237,11 +242,11 @@ class UndoStack:
         return len(self._steps)
 
     def register(self, name: str, step: Callable[[], None]) -> None:
-        """Adds a step; to be called before the act that it undoes."""
+        """Add a step; call this before the injection that it reverts."""
         self._steps.append((name, step))
 
     def run(self) -> list[tuple[str, Exception | None]]:
-        """Runs every step and gives each one's name and error; a failing step stops no other, and stays."""
+        """Run all steps and return each name and error; a failed step stays and does not stop the others."""
         done: list[tuple[str, Exception | None]] = []
         for entry in reversed(list(self._steps)):
             name, step = entry

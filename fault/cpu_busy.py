@@ -19,8 +19,8 @@ from fault.procfs import stat_of
 # Less than this between two looks is housekeeping, not work on a batch.
 BUSY_NS = 300_000
 # Longer than the longest tick; what was seen before that says nothing about now.
-RECENT_NS = 12_000_000
-_LOOK_S = 0.001
+BUSY_AGE_NS = 12_000_000
+_POLL_S = 0.001
 _REFRESH_NS = 200_000_000
 
 
@@ -32,7 +32,7 @@ class Reading:
     runnable: bool
 
 
-Look = Callable[[Sequence[ProcessIdentity]], Mapping[ProcessIdentity, Reading]]
+ReadCpu = Callable[[Sequence[ProcessIdentity]], Mapping[ProcessIdentity, Reading]]
 
 
 class BusyWatch:
@@ -43,16 +43,16 @@ class BusyWatch:
         self._last_ns = 0
         self._grew_ns: dict[ProcessIdentity, int] = {}
 
-    def look(self, now_ns: int, readings: Mapping[ProcessIdentity, Reading]) -> set[ProcessIdentity]:
+    def update(self, now_ns: int, readings: Mapping[ProcessIdentity, Reading]) -> set[ProcessIdentity]:
         """Who is busy at `now_ns` (monotonic); one that is seen for the first time never is."""
         busy = set()
-        recent = now_ns - self._last_ns <= RECENT_NS
+        recent = now_ns - self._last_ns <= BUSY_AGE_NS
         for candidate, reading in readings.items():
             before = self._last.get(candidate)
             if before is not None and recent and reading.run_ns - before.run_ns >= BUSY_NS:
                 self._grew_ns[candidate] = now_ns
                 busy.add(candidate)
-            elif reading.runnable and now_ns - self._grew_ns.get(candidate, now_ns - 2 * RECENT_NS) <= RECENT_NS:
+            elif reading.runnable and now_ns - self._grew_ns.get(candidate, now_ns - 2 * BUSY_AGE_NS) <= BUSY_AGE_NS:
                 busy.add(candidate)
         self._last, self._last_ns = dict(readings), now_ns
         return busy
@@ -64,8 +64,8 @@ def await_busy(
     until_mono_ns: int,
     *,
     refresh: Callable[[], Sequence[ProcessIdentity]] | None = None,
-    elsewhere: Callable[[Sequence[ProcessIdentity]], Set[ProcessIdentity]] | None = None,
-    look: Look | None = None,
+    find_remote: Callable[[Sequence[ProcessIdentity]], Set[ProcessIdentity]] | None = None,
+    read_cpu: ReadCpu | None = None,
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[ProcessIdentity, ...]:
@@ -73,17 +73,17 @@ def await_busy(
 
     At `until_mono_ns` it gives those (perhaps none) that were busy in the last look. Among more than
     `count`, the order of the candidates decides. `refresh` gives the candidates anew every 0.2 s,
-    since new workers may have been forked. `elsewhere` says which of the candidates on other hosts are
+    since new workers may have been forked. `find_remote` says which of the candidates on other hosts are
     busy (`Injector.busy`); without it none of them ever is. The last
     call of `look` lies right before the return.
     """
-    look = look or read_local
+    read_cpu = read_cpu or read_local_cpu
     watch = BusyWatch()
     refreshed_ns = clock()
     while True:
         remote = [candidate for candidate in candidates if candidate.host]
-        away = elsewhere(remote) if elsewhere is not None and remote else set()
-        busy = watch.look(clock(), look(candidates)) | away
+        remote_busy = find_remote(remote) if find_remote is not None and remote else set()
+        busy = watch.update(clock(), read_cpu(candidates)) | remote_busy
         found = tuple(candidate for candidate in candidates if candidate in busy)[:count]
         now_ns = clock()
         if len(found) == count or now_ns >= until_mono_ns:
@@ -91,10 +91,10 @@ def await_busy(
         if refresh is not None and now_ns - refreshed_ns >= _REFRESH_NS:
             candidates, refreshed_ns = tuple(refresh()), now_ns
         else:
-            sleep(_LOOK_S)
+            sleep(_POLL_S)
 
 
-def read_local(candidates: Sequence[ProcessIdentity]) -> dict[ProcessIdentity, Reading]:
+def read_local_cpu(candidates: Sequence[ProcessIdentity]) -> dict[ProcessIdentity, Reading]:
     """The readings of this host's processes; one that is gone, or not the same any more, is left out.
 
     Source: /proc/<pid>/schedstat, or the ticks of /proc/<pid>/stat where the kernel does not keep it.

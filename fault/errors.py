@@ -1,4 +1,4 @@
-"""What can go wrong when a fault is planned or injected; each message is one line."""
+"""Errors of fault plans and injections; each message is one line."""
 
 from __future__ import annotations
 
@@ -11,116 +11,116 @@ class FaultError(Exception):
 
 
 class PlanError(FaultError, ValueError):
-    """A fault plan is not valid. The message begins with the offending key."""
+    """Invalid fault plan; the message begins with the key."""
 
 
 class DeclarationError(FaultError):
-    """An action says something of itself that cannot be. The message begins with its file."""
+    """Invalid declaration of an action; the message begins with its file."""
 
 
 class VictimRefused(FaultError):
-    """A guard rail forbids touching this process. No signal was sent."""
+    """Refusal of a victim by a guard check; no signal was sent."""
 
 
 class TooFewVictims(VictimRefused):
-    """Fewer processes of the role are alive than the fault asks for. No signal was sent."""
+    """Fewer live processes of the role than the fault needs; no signal was sent."""
 
 
 class IdentityMismatch(VictimRefused):
-    """The live process under the victim's pid is not the victim. No signal was sent.
+    """Another process under the victim's pid; no signal was sent.
 
-    `part` says what did not match: `pid`, `user`, `create_time`, `token` or `role`.
+    `part`: the mismatch, `pid`, `user`, `create_time`, `token` or `role`.
     """
 
     def __init__(self, pid: int, part: str, detail: str) -> None:
-        super().__init__(f"{part}: process {pid} is refused: {detail}")
+        super().__init__(f"{part}: got process {pid}; expected the victim: {detail}")
         self.pid = pid
         self.part = part
         self.detail = detail
 
 
 class SignalRefused(FaultError):
-    """The operating system refused the signal (no permission). Nothing was delivered."""
+    """Missing permission for the signal; nothing was delivered."""
 
 
 class ActionRefused(FaultError):
-    """What was to be done to a host cannot be done there."""
+    """A fault that cannot be injected on the host."""
 
 
 class KernelUnsupported(ActionRefused):
-    """The host's kernel has not what it takes."""
+    """A fault that the host's kernel does not support."""
 
 
 class WatchdogUnavailable(FaultError):
-    """No watchdog could be started that undoes the act; so it is not done."""
+    """Failed start of the watchdog that would undo the fault; the fault is not injected."""
 
 
 class RemoteError(FaultError):
-    """A remote host could not be used; carries what was tried there and what it said."""
+    """Failed use of a remote host, with the command and its error output."""
 
-    reason = "the remote command failed"
+    reason = "remote command failed"
 
     def __init__(self, host: str, command: str, stderr: str = "") -> None:
-        said = " ".join(stderr.split())
-        super().__init__(f"{host}: {self.reason}: {command}{': ' + said if said else ''}")
+        output = " ".join(stderr.split())
+        super().__init__(f"{host}: {self.reason}: {command}{': ' + output if output else ''}")
         self.host = host
         self.command = command
         self.stderr = stderr
 
 
 class HostUnreachable(RemoteError):
-    """No SSH connection could be made; nothing was sent."""
+    """Failed SSH connection; nothing was sent."""
 
-    reason = "the host cannot be reached over SSH"
+    reason = "SSH connection failed"
 
 
 class HostKeyRefused(RemoteError):
-    """The host's key is unknown or another than known_hosts says; nothing was sent."""
+    """Host key that is unknown or differs from known_hosts; nothing was sent."""
 
-    reason = "the host key is refused"
+    reason = "host key refused"
 
 
 class AuthenticationRefused(RemoteError):
-    """The host does not accept the user's key; nothing was sent."""
+    """User key that the host does not accept; nothing was sent."""
 
-    reason = "the host refuses the key"
+    reason = "authentication failed"
 
 
 class ConnectionLost(RemoteError):
-    """The connection broke, and no signal was on its way."""
+    """Connection that broke while no signal was in flight."""
 
-    reason = "the SSH connection was lost"
+    reason = "SSH connection lost"
 
 
 class RemoteSignalRefused(RemoteError, SignalRefused):
-    """The remote operating system refused the signal. Nothing was delivered."""
+    """Missing permission for a signal on the remote host; nothing was delivered."""
 
-    reason = "the signal is refused"
+    reason = "signal refused"
 
 
 class UnsettledSignal(RemoteError):
-    """An earlier signal to this victim has an unknown outcome; probe before sending another."""
+    """Earlier signal to this victim with an unknown outcome; a probe must come first."""
 
-    reason = "an earlier signal is not settled, probe first"
+    reason = "earlier signal not settled; fix: probe first"
 
 
-# Those that whoever asked another process can tell apart, by name; the narrower ones first.
+# Error kinds that survive the transfer to another process, by name; narrower ones first.
 KINDS: Mapping[str, type[FaultError]] = {
     kind.__name__: kind
     for kind in (IdentityMismatch, VictimRefused, SignalRefused, WatchdogUnavailable, KernelUnsupported, ActionRefused)
 }
 
 
-def as_message(error: Exception) -> dict[str, Any]:
-    """An error as JSON values, for another process."""
+def error_as_json(error: Exception) -> dict[str, Any]:
+    """Return an error as JSON values, for another process."""
     kind = next((name for name, one in KINDS.items() if isinstance(error, one)), type(error).__name__)
     more = {"pid": error.pid, "part": error.part, "detail": error.detail} if isinstance(error, IdentityMismatch) else {}
-    return {"kind": kind, "said": str(error) if isinstance(error, FaultError) else f"{kind}: {error}", **more}
+    return {"kind": kind, "message": str(error) if isinstance(error, FaultError) else f"{kind}: {error}", **more}
 
 
-def error_of(told: Mapping[str, Any], where: str = "") -> FaultError | None:
-    """Return the error that `as_message` wrote, with `where` in front; None for an unknown kind."""
-    kind = KINDS.get(told["kind"])
+def error_from_json(values: Mapping[str, Any], where: str = "") -> FaultError | None:
+    """Return the error that `error_as_json` wrote, prefixed with `where`; None for an unknown kind."""
+    kind = KINDS.get(values["kind"])
     if kind is IdentityMismatch:
-        return IdentityMismatch(told["pid"], told["part"], told["detail"])
-    return None if kind is None else kind(told["said"] if kind is VictimRefused else f"{where}{told['said']}")
+        return IdentityMismatch(values["pid"], values["part"], values["detail"])
+    return None if kind is None else kind(values["message"] if kind is VictimRefused else f"{where}{values['message']}")

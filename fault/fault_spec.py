@@ -1,4 +1,4 @@
-"""What a plan asks for, and the lengths and words that actions can take from it, with their limits and refusals."""
+"""Faults of a plan, and the parameters of actions with their limits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fault.errors import PlanError
 MAX_SECONDS = 1e7
 MAX_DELAY_MS = 600_000.0
 MAX_LOSS_PERCENT = 90.0
-# What has a duration lasts, and is undone at its end.
+# An action with this parameter is undone after it.
 DURATION = "duration_s"
-# From whom a host is cut off: all other hosts, the broker's, this one, on which the driver runs, or those of workers.
+# Peers of a partition: all other hosts, the host of the broker, this host (driver), or the hosts of workers.
 PEERS = ("all", "kafka", "driver", "workers")
 WAYS = ("both", "in", "out")
 
@@ -65,18 +65,18 @@ class FaultSpec:
     loss_percent: float | None = None
 
     @property
-    def waits(self) -> bool:
-        """Whether the act waits, from its instant on, until its victims are at work; they are chosen then."""
+    def needs_busy_victim(self) -> bool:
+        """Whether the injection waits until its victims are busy, and chooses them then."""
         return self.victim == "python_worker"
 
     @property
-    def most_processes(self) -> int:
-        """How many processes the act may touch; 0 for one that hits something else."""
+    def max_processes(self) -> int:
+        """Maximum number of affected processes; 0 if the fault affects something else."""
         raise NotImplementedError
 
 
 class Occurrence(Protocol):
-    """One act of a plan, and its number within it, from 0; `fault.plan.PlannedFault` is one."""
+    """One occurrence of a planned fault, numbered from 0; implemented by `fault.plan.PlannedFault`."""
 
     @property
     def index(self) -> int: ...
@@ -90,16 +90,17 @@ class Occurrence(Protocol):
     @property
     def end_s(self) -> float: ...
 
-    def what(self, whom: str | None = None) -> str:
-        """The act in words, done to `whom`; by default to what its action hits."""
+    def describe(self, target: str | None = None) -> str:
+        """Return the injection in words, on `target` (default: the action's resource or victim)."""
         ...
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How the plan checks one of them. `check(key, value)` gives it, a length as a float, or raises PlanError.
+    """Check of one parameter.
 
-    `needs` and `surplus` say of an action why its absence or presence is refused.
+    `check(key, value)` returns the value (numbers as float) or raises PlanError. `needs` and `surplus` are the texts
+    for a missing and for an unsupported parameter.
     """
 
     check: Callable[[str, Any], Any]
@@ -109,43 +110,43 @@ class Rule:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A length or word that an action takes: `name`, a key of RULES, and what the short form of a fault means by it.
+    """A parameter of an action: `name`, a key of RULES, and its `default` in the short form of a fault.
 
-    `short` is in the unit of the key. `required`: a plan that leaves it out is refused.
+    `required`: a plan must give it.
     """
 
     name: str
-    short: float | str | None = None
+    default: float | str | None = None
     required: bool = True
 
 
-def known_keys(name: str, data: Any, kind: type, required: Iterable[str] = ()) -> dict[str, Any]:
-    """`data` as arguments of the dataclass `kind`. Raises PlanError for an unknown or a missing key."""
+def require_known_keys(name: str, data: Any, kind: type, required: Iterable[str] = ()) -> dict[str, Any]:
+    """Return `data` as arguments of dataclass `kind`. Raises PlanError for an unknown or missing key."""
     if not isinstance(data, Mapping):
-        raise PlanError(f"{name}: not an object; give an object with named values")
+        raise PlanError(f"{name}: got {type(data).__name__}; expected an object")
     known = [item.name for item in fields(kind)]
     for key in data:
         if key not in known:
             raise PlanError(f"{' '.join(str(key).split())}: unknown key{suggest(str(key), known)}")
     for key in sorted(required):
         if key not in data:
-            raise PlanError(f"{key}: missing; give it")
+            raise PlanError(f"{key}: missing; expected a value")
     return dict(data)
 
 
-def choice(key: str, value: Any, known: Iterable[str]) -> None:
-    """Raises PlanError, offering the nearest one, unless `value` is one of the `known` words."""
+def require_choice(key: str, value: Any, known: Iterable[str]) -> None:
+    """Raise PlanError, with a suggestion, unless `value` is one of `known`."""
     if not isinstance(value, str) or value not in known:
-        raise PlanError(f"{key}: {value!r} is not known{suggest(str(value), known)}")
+        raise PlanError(f"{key}: got {value!r}; expected a known value{suggest(str(value), known)}")
 
 
-def number(key: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
-    """`value` as a float. Raises PlanError asking for `wanted` unless it is a finite number that `fits`."""
-    problem = PlanError(f"{key}: {str(value)[:40]!r} is refused; give {wanted}")
+def require_number(key: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
+    """Return `value` as a float. Raises PlanError, asking for `wanted`, unless it is finite and `fits`."""
+    problem = PlanError(f"{key}: got {str(value)[:40]!r}; expected {wanted}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise problem
     try:
-        # Adding zero makes the negative zero a plain one, so that equal plans have equal texts.
+        # Adding zero turns -0.0 into 0.0, so that equal plans have equal texts.
         converted = float(value) + 0.0
     except OverflowError:
         raise problem from None
@@ -154,39 +155,39 @@ def number(key: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> 
     return converted
 
 
-def seconds(key: str, value: Any, above: float | None = None) -> float:
-    """A number of seconds from 0, or from beyond `above`, to `MAX_SECONDS`. Raises PlanError."""
+def require_seconds(key: str, value: Any, above: float | None = None) -> float:
+    """Return seconds in [0, MAX_SECONDS], or in (`above`, MAX_SECONDS]. Raises PlanError."""
     if above is None:
-        return number(key, value, f"seconds from 0 to {MAX_SECONDS:g}", lambda given: 0 <= given <= MAX_SECONDS)
+        return require_number(key, value, f"seconds from 0 to {MAX_SECONDS:g}", lambda given: 0 <= given <= MAX_SECONDS)
     wanted = f"seconds above {above:g} and at most {MAX_SECONDS:g}"
-    return number(key, value, wanted, lambda given: above < given <= MAX_SECONDS)
+    return require_number(key, value, wanted, lambda given: above < given <= MAX_SECONDS)
 
 
-def integer(key: str, value: Any, lowest: int, highest: int) -> None:
-    """Raises PlanError unless `value` is a whole number from `lowest` to `highest`."""
+def require_integer(key: str, value: Any, lowest: int, highest: int) -> None:
+    """Raise PlanError unless `value` is an integer from `lowest` to `highest`."""
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        raise PlanError(f"{key}: {str(value)[:40]!r} is refused; give a whole number from {lowest} to {highest}")
+        raise PlanError(f"{key}: got {str(value)[:40]!r}; expected an integer from {lowest} to {highest}")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` for the known name that is most like `name`, else the list of all."""
+    """Return `; did you mean X?` for the known name closest to `name`, else a list of all."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(names))}"
 
 
 def _duration(key: str, value: Any) -> float:
-    return seconds(key, value, above=0.0)
+    return require_seconds(key, value, above=0.0)
 
 
 def _delay(key: str, value: Any) -> float:
     wanted = f"a number of milliseconds above 0 and at most {MAX_DELAY_MS:g}"
-    return number(key, value, wanted, lambda given: 0 < given <= MAX_DELAY_MS)
+    return require_number(key, value, wanted, lambda given: 0 < given <= MAX_DELAY_MS)
 
 
-def _word(known: tuple[str, ...]) -> Callable[[str, Any], str]:
+def _one_of(known: tuple[str, ...]) -> Callable[[str, Any], str]:
     def check(key: str, value: Any) -> str:
-        choice(key, value, known)
+        require_choice(key, value, known)
         return str(value)
 
     return check
@@ -194,22 +195,22 @@ def _word(known: tuple[str, ...]) -> Callable[[str, Any], str]:
 
 def _between(low: float, high: float, unit: str) -> Callable[[str, Any], float]:
     wanted = f"a number of {unit} from {low:g} to {high:g}"
-    return lambda key, value: number(key, value, wanted, lambda given: low <= given <= high)
+    return lambda key, value: require_number(key, value, wanted, lambda given: low <= given <= high)
 
 
-# In the order in which a plan checks them. A new one is also a field of `FaultSpec`.
+# In the order of a plan's checks. Each name is also a field of `FaultSpec`.
 RULES: Mapping[str, Rule] = {
-    DURATION: Rule(_duration, "a duration in seconds; give one", "has no duration"),
-    "delay_ms": Rule(_delay, "its size in milliseconds; give one", "delays nothing"),
-    "jitter_ms": Rule(_delay, "by how many milliseconds it varies; give them", "delays nothing"),
+    DURATION: Rule(_duration, "seconds", "has no duration"),
+    "delay_ms": Rule(_delay, "milliseconds", "has no delay"),
+    "jitter_ms": Rule(_delay, "milliseconds", "has no delay"),
     "loss_percent": Rule(
         _between(0.01, MAX_LOSS_PERCENT, "percent"),
-        "how many percent of the packets are lost; give them",
-        "loses nothing",
+        "percent of lost packets",
+        "has no packet loss",
     ),
-    "peer": Rule(_word(PEERS), "whom it is from; give one", "is not between hosts"),
-    "way": Rule(_word(WAYS), "its direction; give one", "has no direction"),
-    "mbit_s": Rule(_between(0.1, 100_000.0, "megabits a second"), "megabits a second; give them", "narrows nothing"),
-    "cores": Rule(_between(1, 256, "cores"), "a number of cores; give one", "takes no cores"),
-    "memory_mb": Rule(_between(1, 1_000_000, "MiB"), "a size in MiB; give one", "takes no memory"),
+    "peer": Rule(_one_of(PEERS), "a peer", "has no peer"),
+    "way": Rule(_one_of(WAYS), "a direction", "has no direction"),
+    "mbit_s": Rule(_between(0.1, 100_000.0, "Mbit/s"), "Mbit/s", "has no rate limit"),
+    "cores": Rule(_between(1, 256, "cores"), "a number of cores", "uses no cores"),
+    "memory_mb": Rule(_between(1, 1_000_000, "MiB"), "MiB", "uses no memory"),
 }

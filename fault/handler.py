@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from fault import host_faults, host_recorder, watchdog
-from fault.cpu_busy import BUSY_NS, read_local
-from fault.errors import IdentityMismatch, SignalRefused, as_message
+from fault.cpu_busy import BUSY_NS, read_local_cpu
+from fault.errors import IdentityMismatch, SignalRefused, error_as_json
 from fault.identity import (
     ROLES,
     Delivery,
@@ -31,10 +31,10 @@ from fault.identity import (
     to_line,
 )
 from fault.procfs import open_handle, process_handle, read_process, send_signal
-from fault.victims import find_victims, own_line, read_ancestors
+from fault.victims import find_victims, own_ancestry, read_ancestors
 
 # How long the use of CPU time is looked at: the ticks at which it is counted are up to 10 ms apart.
-BUSY_LOOK_S = 0.02
+BUSY_INTERVAL_S = 0.02
 
 
 class Handler:
@@ -46,7 +46,7 @@ class Handler:
     milliseconds, since it waits for the lock of its memory.
     """
 
-    def __init__(self, start_watchdog: watchdog.Start = watchdog.start) -> None:
+    def __init__(self, start_watchdog: watchdog.StartWatchdog = watchdog.start_watchdog) -> None:
         self._start_watchdog = start_watchdog
         self._armed: dict[Any, int] = {}
         self._watchdogs: dict[Any, watchdog.Watchdog] = {}
@@ -58,24 +58,24 @@ class Handler:
             "probe": _probe,
             "arm": self._arm,
             "signal": self._signal,
-            "act": host_faults.take_step,
+            "act": host_faults.run_step,
             "watch": self._watch,
             "release": self._release,
-            "record": host_recorder.take_step,
+            "record": host_recorder.run_step,
         }
 
     def ask(self, do: str, **fields: Any) -> Any:
         """Does what is asked, and answers. Raises KeyError for what it cannot, else FaultError.
 
-        - `find` victim word, run, services: the live candidates (`fault.victims.select`), sorted
+        - `find` victim word, run, services: the live candidates (`fault.victims.select_victims`), sorted
         - `busy` candidates: those that worked during some 20 ms just now
         - `probe` victim: what is under its pid now, a `Presence`
         - `arm` victim: has its pidfd opened and its identity checked; the next signal goes through this handle
         - `signal` victim, signum: checks the identity once more, then sends it once; a `Delivery`
-        - `act` step, kind, name, asked: `fault.host_faults.take_step`
+        - `act` step, kind, name, asked: `fault.host_faults.run_step`
         - `watch` seconds and victim, or kind, name, asked: starts a watchdog, if none stands for the victim already
         - `release` victim: ends its watchdog; the victim was continued
-        - `record` step: `fault.host_recorder.take_step`
+        - `record` step: `fault.host_recorder.run_step`
         """
         return self._can[do](**fields)
 
@@ -136,15 +136,15 @@ class Handler:
         if victim is None:
             self._start_watchdog({"seconds": seconds, **act})
             return
-        there = self._watchdogs.pop(_key(victim), None)
-        if there is None or not there.stands():
-            there = self._start_watchdog({"seconds": seconds, "victim": victim})
-        if there is not None:
-            self._watchdogs[_key(victim)] = there
+        existing = self._watchdogs.pop(_key(victim), None)
+        if existing is None or not existing.is_running():
+            existing = self._start_watchdog({"seconds": seconds, "victim": victim})
+        if existing is not None:
+            self._watchdogs[_key(victim)] = existing
 
     def _release(self, victim: ProcessIdentity) -> None:
-        if (there := self._watchdogs.pop(_key(victim), None)) is not None:
-            there.release()
+        if (existing := self._watchdogs.pop(_key(victim), None)) is not None:
+            existing.release()
 
 
 def _find(victim: str, run: str, services: str | None) -> Sequence[ProcessIdentity]:
@@ -152,9 +152,9 @@ def _find(victim: str, run: str, services: str | None) -> Sequence[ProcessIdenti
 
 
 def _busy(candidates: Sequence[ProcessIdentity]) -> Sequence[ProcessIdentity]:
-    before = read_local(candidates)
-    time.sleep(BUSY_LOOK_S)
-    after = read_local(candidates)
+    before = read_local_cpu(candidates)
+    time.sleep(BUSY_INTERVAL_S)
+    after = read_local_cpu(candidates)
     both = before.keys() & after.keys()
     return [one for one in candidates if one in both and after[one].run_ns - before[one].run_ns >= BUSY_NS]
 
@@ -170,7 +170,7 @@ def _probe(victim: ProcessIdentity) -> Presence:
         if mismatch.part in ("token", "role") and not live.command:
             return Presence.ALIVE
         return Presence.OTHER
-    return Presence.STOPPED if live.stopped else Presence.ALIVE
+    return Presence.STOPPED if live.is_stopped else Presence.ALIVE
 
 
 def _key(victim: ProcessIdentity) -> tuple[int, int | None, float]:
@@ -179,30 +179,30 @@ def _key(victim: ProcessIdentity) -> tuple[int, int | None, float]:
 
 def _check(victim: ProcessIdentity, live: LiveProcess, signum: int) -> None:
     """Raises IdentityMismatch. A role that is marked through another process is traced back to it again."""
-    # The guard over there cannot know the pids of this host.
-    if victim.pid in own_line():
+    # The guard over existing cannot know the pids of this host.
+    if victim.pid in own_ancestry():
         raise IdentityMismatch(victim.pid, "pid", "it is the agent that was to signal it, or an ancestor of it")
-    if victim.role.under is None or signum == signal.SIGCONT:
+    if victim.role.parent_role is None or signum == signal.SIGCONT:
         # SIGCONT heals what was proven to be the run's when it was stopped; its ancestors may have died since.
         require_same(victim, live, by_ticks=signum == signal.SIGCONT)
     else:
-        require_match(victim, live, tuple(read_ancestors(live, until=ROLES[victim.role.under])))
+        require_match(victim, live, tuple(read_ancestors(live, until=ROLES[victim.role.parent_role])))
 
 
-def answer(handler: Handler, asked: dict[str, Any]) -> dict[str, Any]:
+def reply_to(handler: Handler, asked: dict[str, Any]) -> dict[str, Any]:
     """The answer to a request; an error is one, too."""
     number = asked.pop("n", None)
     try:
         return {"n": number, "value": handler.ask(**asked)}
     except Exception as error:
-        return {"n": number, "error": as_message(error)}
+        return {"n": number, "error": error_as_json(error)}
 
 
 def serve(asks: BinaryIO, answers: BinaryIO) -> None:
     """Answers until nobody asks any more."""
-    handler = Handler(watchdog.fork)
+    handler = Handler(watchdog.fork_watchdog)
     for line in iter(asks.readline, b""):
         if not line.endswith(b"\n"):
             break  # cut off on its way: it was not all said
-        answers.write(to_line(answer(handler, from_line(line))))
+        answers.write(to_line(reply_to(handler, from_line(line))))
         answers.flush()

@@ -21,67 +21,75 @@ from typing import Any
 
 from fault import watchdog
 from fault.errors import VictimRefused
-from fault.process_sampler import Key, ProcessTable, RoleRule, Usage, machine, space_of
+from fault.process_sampler import Key, ProcessTable, RoleRule, Usage, machine_usage, pid_namespace_of
 
 PREFIX = "faultline-record-"
 PERIOD_S = 1.0
 JOURNAL, STOP = "journal.jsonl", "stop"
 # How long an end is waited for.
-END_S = 5.0
+STOP_TIMEOUT_S = 5.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def take_step(step: str, **fields: Any) -> Any:
-    """Takes a step of a recording: `begin`, `end`, `part` or `drop`, with the fields of that function."""
-    steps: dict[str, Callable[..., Any]] = {"begin": begin, "end": end, "part": part, "drop": drop}
+def run_step(step: str, **fields: Any) -> Any:
+    """Run one step of a recording: `begin`, `end`, `part` or `drop`, with the fields of its function."""
+    steps: dict[str, Callable[..., Any]] = {
+        "begin": start_recording,
+        "end": stop_recording,
+        "part": read_part,
+        "drop": remove_recording,
+    }
     return steps[step](**fields)
 
 
-def begin(
+def start_recording(
     rules: Sequence[Mapping[str, str]],
-    heirs: Mapping[str, str],
-    again_s: float,
-    longest_s: float,
-    waiting: Sequence[str] = (),
+    child_roles: Mapping[str, str],
+    reread_s: float,
+    max_s: float,
+    delay_roles: Sequence[str] = (),
 ) -> str:
     """Starts a recording, which outlives this process; returns its folder. `waiting`: see `ProcessTable`."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    table = ProcessTable([RoleRule(**rule) for rule in rules], heirs, again_s=again_s, waiting=waiting)
+    table = ProcessTable([RoleRule(**rule) for rule in rules], child_roles, reread_s=reread_s, delay_roles=delay_roles)
     # Nothing of the connection stays open in it, nor the agent's lock, by which the next one knows that it lives.
-    word, ready = watchdog.detached(lambda: _record(folder, table, longest_s))
-    os.close(word)
-    with open(ready, "rb") as said:
-        said.read()  # until the first sample stands there
+    release_fd, ready = watchdog.run_detached(lambda: _record(folder, table, max_s))
+    os.close(release_fd)
+    with open(ready, "rb") as pipe:
+        pipe.read()  # until the first sample stands there
     return str(folder)
 
 
-def end(folder: str) -> bool:
-    """Tells a recording to end; whether it did within `END_S` seconds. Raises VictimRefused for what is none."""
-    path = _own(folder)
+def stop_recording(folder: str) -> bool:
+    """Stop a recording and return whether it stopped within `STOP_TIMEOUT_S` seconds.
+
+    Raises VictimRefused if `folder` is not a recording.
+    """
+    path = _require_own(folder)
     (path / STOP).touch()
-    until = time.monotonic() + END_S
-    while not (over := _is_over(path)) and time.monotonic() < until:
+    until = time.monotonic() + STOP_TIMEOUT_S
+    while not (over := _has_stopped(path)) and time.monotonic() < until:
         time.sleep(0.02)
     return over
 
 
-def part(folder: str, offset: int, size: int) -> str:
+def read_part(folder: str, offset: int, size: int) -> str:
     """So many bytes of its journal from there on, in base 64; fewer at its end. Raises VictimRefused."""
-    with (_own(folder) / JOURNAL).open("rb") as file:
+    with (_require_own(folder) / JOURNAL).open("rb") as file:
         file.seek(offset)
         return base64.b64encode(file.read(size)).decode()
 
 
-def drop(folder: str) -> None:
+def remove_recording(folder: str) -> None:
     """Ends and removes it; harmless when it is gone. Raises VictimRefused for what is no recording."""
     if os.path.lexists(folder):
         with contextlib.suppress(OSError):
-            end(folder)
-        shutil.rmtree(_own(folder))
+            stop_recording(folder)
+        shutil.rmtree(_require_own(folder))
 
 
-def _own(folder: str) -> Path:
-    """The folder, when it is one that `begin` made. Raises VictimRefused."""
+def _require_own(folder: str) -> Path:
+    """The folder, when it is one that `start_recording` made. Raises VictimRefused."""
     path = Path(folder)
     found = path.lstat() if os.path.lexists(path) else None
     fits = path.parent == Path(tempfile.gettempdir()) and path.name.startswith(PREFIX)
@@ -90,7 +98,7 @@ def _own(folder: str) -> Path:
     return path
 
 
-def _is_over(folder: Path) -> bool:
+def _has_stopped(folder: Path) -> bool:
     with (folder / JOURNAL).open("rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - 200))
@@ -98,21 +106,21 @@ def _is_over(folder: Path) -> bool:
     return bool(lines) and b'"stop"' in lines[-1]
 
 
-def _record(folder: Path, table: ProcessTable, longest_s: float) -> None:
+def _record(folder: Path, table: ProcessTable, max_s: float) -> None:
     """Samples until it is told to stop, or for so long."""
     file = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o600)
     stop = folder / STOP
     began = due = time.monotonic()
-    start = {"boot": _BOOT.read_text().strip(), "space": space_of("self"), "python": list(sys.version_info[:3])}
+    start = {"boot": _BOOT.read_text().strip(), "space": pid_namespace_of("self"), "python": list(sys.version_info[:3])}
     _write(file, {"kind": "start", **start})
     before = _sample(file, table, {})
-    watchdog.say_last(b"")
+    watchdog.send_final_reply(b"")
     while True:
         due += PERIOD_S
         while not stop.exists() and time.monotonic() < due:
             time.sleep(min(0.05, max(0.0, due - time.monotonic())))
         # Whoever removed it, its end was not waited for.
-        if stop.exists() or not folder.exists() or time.monotonic() - began > longest_s:
+        if stop.exists() or not folder.exists() or time.monotonic() - began > max_s:
             break
         before = _sample(file, table, before)
     _sample(file, table, before)
@@ -120,8 +128,8 @@ def _record(folder: Path, table: ProcessTable, longest_s: float) -> None:
 
 
 def _sample(file: int, table: ProcessTable, before: Mapping[Key, Usage]) -> dict[Key, Usage]:
-    present = table.look({})
-    _write(file, {"kind": "machine", **machine()})
+    present = table.sample({})
+    _write(file, {"kind": "machine", **machine_usage()})
     # The recording works there as well, for nobody who is measured.
     _write(file, {"kind": "group", **group_usage(), "recording_s": time.process_time()})
     for usage in present.values():
@@ -133,7 +141,7 @@ def _sample(file: int, table: ProcessTable, before: Mapping[Key, Usage]) -> dict
 
 
 def _line(usage: Usage, *, final: bool) -> dict[str, Any]:
-    return {"kind": "proc", **usage.line(), "final": final}
+    return {"kind": "proc", **usage.as_json(), "final": final}
 
 
 def _write(file: int, line: Mapping[str, Any]) -> None:
@@ -154,7 +162,7 @@ def group_usage(own: Path = _OWN, root: Path = _ROOT) -> dict[str, float | int |
 
     `own`: which groups it is in, as the kernel lists them; `root`: where the hierarchies are mounted.
     """
-    lines = [line.split(":", 2) for line in _text(own).splitlines() if line.count(":") >= 2]
+    lines = [line.split(":", 2) for line in _read_text(own).splitlines() if line.count(":") >= 2]
     cpu_s: float | None = None
     memory: int | None = None
     path: str | None = None
@@ -162,27 +170,27 @@ def group_usage(own: Path = _OWN, root: Path = _ROOT) -> dict[str, float | int |
         names = controllers.split(",")
         if "cpuacct" in names:
             path = inside
-            counted = _first(root, (controllers, "cpuacct"), inside, "cpuacct.usage")
+            counted = _read_counter(root, (controllers, "cpuacct"), inside, "cpuacct.usage")
             cpu_s = None if counted is None else int(counted) / 1e9
         if "memory" in names:
-            counted = _first(root, ("memory",), inside, "memory.usage_in_bytes")
+            counted = _read_counter(root, ("memory",), inside, "memory.usage_in_bytes")
             memory = None if counted is None else int(counted)
         if controllers == "" and cpu_s is None:
             path = path or inside
-            used = dict(line.split() for line in _text(root / inside.strip("/") / "cpu.stat").splitlines())
+            used = dict(line.split() for line in _read_text(root / inside.strip("/") / "cpu.stat").splitlines())
             cpu_s = int(used["usage_usec"]) / 1e6 if "usage_usec" in used else None
-            counted = _text(root / inside.strip("/") / "memory.current").strip()
+            counted = _read_text(root / inside.strip("/") / "memory.current").strip()
             memory = int(counted) if counted.isdigit() else memory
     return {"path": path, "cpu_s": cpu_s, "memory_bytes": memory}
 
 
-def _first(root: Path, mounts: tuple[str, ...], inside: str, name: str) -> str | None:
+def _read_counter(root: Path, mounts: tuple[str, ...], inside: str, name: str) -> str | None:
     """The content of the first such file that there is."""
-    found = (_text(root / mount / inside.strip("/") / name).strip() for mount in mounts)
+    found = (_read_text(root / mount / inside.strip("/") / name).strip() for mount in mounts)
     return next((text for text in found if text.isdigit()), None)
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text()
     except OSError:

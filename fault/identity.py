@@ -22,7 +22,7 @@ CREATE_TIME_TOLERANCE_S = 0.02
 # clock is set. Where the ticks are known they decide; who is to be hit must have begun near that wall time, too.
 CLOCK_STEP_TOLERANCE_S = 2.0
 # What stands before a token in the argument that marks a process, by scope.
-MARKS: Mapping[str, tuple[str, ...]] = {
+TAG_PREFIXES: Mapping[str, tuple[str, ...]] = {
     "run": ("-Dfaultline.run=", "faultline-run="),
     "services": ("-Dfaultline.instance=",),
 }
@@ -52,7 +52,7 @@ class Delivery(StrEnum):
 class Role:
     """A kind of process, told by one of `mains`: one whole argument of its command line.
 
-    `scope`: whose token marks it, "run" or "services". `order_option`: the option whose value
+    `scope`: whose token marks it, "run" or "services". `number_option`: the option whose value
     numbers the processes of the role, if there is one. `node_options`: the options that, joined by a
     colon, say on which node (HOST:PORT of a Spark worker) it runs. `under`: the name of the role that
     carries the mark for it; such a process is a copy forked by a first process with the same main,
@@ -62,16 +62,16 @@ class Role:
     name: str
     mains: tuple[str, ...]
     scope: str = "run"
-    order_option: str | None = None
+    number_option: str | None = None
     node_options: tuple[str, ...] = ()
-    under: str | None = None
+    parent_role: str | None = None
 
     @property
     def main(self) -> str:
         """The first of the mains."""
         return self.mains[0]
 
-    def told_by(self, command: Sequence[str]) -> bool:
+    def matches(self, command: Sequence[str]) -> bool:
         """Whether a command line names one of the role's mains."""
         return any(main in command for main in self.mains)
 
@@ -79,19 +79,19 @@ class Role:
 EXECUTOR = Role(
     "executor",
     ("org.apache.spark.executor.CoarseGrainedExecutorBackend",),
-    order_option="--executor-id",
+    number_option="--executor-id",
     node_options=("--worker-url",),
 )
 WORKER = Role("worker", ("org.apache.spark.deploy.worker.Worker",), scope="services", node_options=("--host", "--port"))
 DRIVER = Role("driver", ("org.apache.spark.deploy.SparkSubmit", "faultline.engines.ground_truth"))
-PYTHON_WORKER = Role("python_worker", ("pyspark.daemon",), under="executor")
+PYTHON_WORKER = Role("python_worker", ("pyspark.daemon",), parent_role="executor")
 KAFKA = Role("kafka", ("kafka.Kafka",), scope="services")
 ROLES: Mapping[str, Role] = {role.name: role for role in (EXECUTOR, WORKER, DRIVER, PYTHON_WORKER, KAFKA)}
 # A random process on a random node: an executor, or a Spark worker that hosts one.
 ANY = "any"
 # The words for victims.
 VICTIMS = (*ROLES, ANY)
-VICTIM_WORDS: Mapping[str, str] = {
+VICTIM_PHRASES: Mapping[str, str] = {
     EXECUTOR.name: "an executor",
     WORKER.name: "a Spark worker",
     DRIVER.name: "the driver",
@@ -144,8 +144,8 @@ class LiveProcess:
     create_time: float
     start_ticks: int | None
     command: tuple[str, ...]
-    stopped: bool = False
-    foreign: bool = False
+    is_stopped: bool = False
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class ProcessIdentity:
     @property
     def number(self) -> int | None:
         """Its number within its role (Spark's executor id); None where it has none."""
-        return order_of(self.role, self.command)
+        return number_of(self.role, self.command)
 
     def as_json(self) -> dict[str, Any]:
         """The form of the conductor's journal."""
@@ -245,19 +245,19 @@ def require_token(token: str) -> None:
         )
 
 
-def marks_of(role: Role, token: str) -> tuple[str, ...]:
+def tags_of(role: Role, token: str) -> tuple[str, ...]:
     """The arguments, any of which marks a process of the role as `token`'s."""
-    return tuple(f"{mark}{token}" for mark in MARKS[role.scope])
+    return tuple(f"{mark}{token}" for mark in TAG_PREFIXES[role.scope])
 
 
-def carries_token(command: Sequence[str], token: str, role: Role = EXECUTOR) -> bool:
+def has_token(command: Sequence[str], token: str, role: Role = EXECUTOR) -> bool:
     """Whether one whole argument is a mark of the role's scope with exactly this token."""
-    return any(mark in command for mark in marks_of(role, token))
+    return any(mark in command for mark in tags_of(role, token))
 
 
-def order_of(role: Role, command: Sequence[str]) -> int | None:
+def number_of(role: Role, command: Sequence[str]) -> int | None:
     """The number of a process within its role (Spark's executor id); None where it has none."""
-    value = None if role.order_option is None else _option(command, role.order_option)
+    value = None if role.number_option is None else _option(command, role.number_option)
     return int(value) if value is not None and value.isdecimal() and value.isascii() else None
 
 
@@ -279,7 +279,7 @@ def require_same(identity: ProcessIdentity, live: LiveProcess, *, by_ticks: bool
     """
     if live.pid != identity.pid:
         raise IdentityMismatch(live.pid, "pid", f"the victim is process {identity.pid}")
-    if live.foreign:
+    if live.is_foreign:
         raise IdentityMismatch(live.pid, "user", "it belongs to another user")
     apart = abs(live.create_time - identity.create_time)
     if identity.start_ticks is not None and live.start_ticks is not None:
@@ -291,9 +291,9 @@ def require_same(identity: ProcessIdentity, live: LiveProcess, *, by_ticks: bool
             live.pid, "create_time", f"it began at {live.create_time:.2f}, the victim at {identity.create_time:.2f}"
         )
     role = identity.role
-    if role.under is None and not carries_token(live.command, identity.token, role):
+    if role.parent_role is None and not has_token(live.command, identity.token, role):
         raise IdentityMismatch(live.pid, "token", f"its command line does not carry {identity.token}")
-    if not role.told_by(live.command):
+    if not role.matches(live.command):
         raise IdentityMismatch(live.pid, "role", f"its command line does not name {' or '.join(role.mains)}")
 
 
@@ -304,19 +304,19 @@ def require_match(identity: ProcessIdentity, live: LiveProcess, ancestors: Seque
     """
     require_same(identity, live)
     role = identity.role
-    if role.under is None:
+    if role.parent_role is None:
         return
     if not is_forked_copy(role, live, ancestors):
         raise IdentityMismatch(live.pid, "role", f"it is not a process that {role.main} forked")
     marked = marked_ancestor(role, ancestors)
-    if marked is None or not carries_token(marked.command, identity.token, role):
-        raise IdentityMismatch(live.pid, "token", f"it belongs to no {role.under} that carries {identity.token}")
+    if marked is None or not has_token(marked.command, identity.token, role):
+        raise IdentityMismatch(live.pid, "token", f"it belongs to no {role.parent_role} that carries {identity.token}")
 
 
 def is_forked_copy(role: Role, live: LiveProcess, ancestors: Sequence[LiveProcess]) -> bool:
     """Whether `live` is the direct fork of a first process with the role's main, and shows that main itself."""
-    lineage = [role.told_by(process.command) for process in (live, *ancestors[:2])]
-    return lineage in ([True, True], [True, True, False])
+    matches = [role.matches(process.command) for process in (live, *ancestors[:2])]
+    return matches in ([True, True], [True, True, False])
 
 
 def marked_ancestor(role: Role, ancestors: Sequence[LiveProcess]) -> LiveProcess | None:
@@ -324,11 +324,11 @@ def marked_ancestor(role: Role, ancestors: Sequence[LiveProcess]) -> LiveProcess
 
     None also when it is another user's.
     """
-    if role.under is None:
+    if role.parent_role is None:
         return None
-    over = ROLES[role.under]
-    found = next((process for process in ancestors if over.told_by(process.command)), None)
-    return None if found is None or found.foreign else found
+    over = ROLES[role.parent_role]
+    found = next((process for process in ancestors if over.matches(process.command)), None)
+    return None if found is None or found.is_foreign else found
 
 
 def _option(command: Sequence[str], option: str) -> str | None:

@@ -16,9 +16,9 @@ from fault.identity import KAFKA_HOST, VICTIMS, Delivery, Presence, ProcessIdent
 from fault.victims import executor_ids, sort_candidates
 
 # How long an act may take to show.
-SETTLE_WITHIN_S = 5.0
+SETTLE_TIMEOUT_S = 5.0
 # The first probes follow closely, since most acts show at once.
-_FIRST_POLL_S, _LONGEST_POLL_S = 0.002, 0.02
+_MIN_POLL_S, _MAX_POLL_S = 0.002, 0.02
 
 
 class FaultOutcome(StrEnum):
@@ -72,7 +72,7 @@ def clock_offset(channel: Channel, samples: int = 5) -> HostClockOffset:
     return min(found, key=lambda one: one.round_trip_s)
 
 
-def place(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def hosts_by_victim(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The hosts on which each victim word is looked for; "" is this one. `names`: of the others.
 
     The driver runs here. Executors and what belongs to them run on the other hosts, if there are
@@ -101,7 +101,7 @@ class Injector:
         Raises VictimRefused when a needed token is missing, RemoteError when a host cannot tell.
         """
         found: list[ProcessIdentity] = []
-        for name in place(tuple(self._channels))[victim]:
+        for name in hosts_by_victim(tuple(self._channels))[victim]:
             there = self._on(name).ask("find", victim=victim, run=tokens.run, services=tokens.services)
             found += [replace(one, host=name) for one in there]
         return sort_candidates(found)
@@ -149,11 +149,11 @@ class Injector:
             found |= {replace(one, host=name) for one in there}
         return found
 
-    def act(self, host: str, step: str, *, kind: str, name: str, asked: Mapping[str, Any]) -> Any:
+    def run_host_step(self, host: str, step: str, *, kind: str, name: str, asked: Mapping[str, Any]) -> Any:
         """Takes a step of what can be done to a host; see `fault.host_faults`. Raises ActRefused or RemoteError."""
         return self._on(host).ask("act", step=step, kind=kind, name=name, asked=asked)
 
-    def undo_later(self, host: str, seconds: float, *, kind: str, name: str, asked: Mapping[str, Any]) -> None:
+    def start_host_watchdog(self, host: str, seconds: float, *, kind: str, name: str, asked: Mapping[str, Any]) -> None:
         """Has such an act undone after so many seconds, whatever becomes of this process and of the way there. Raises
         ActRefused, WatchdogUnavailable or RemoteError."""
         self._on(host).ask("watch", seconds=seconds, kind=kind, name=name, asked=asked)
@@ -182,9 +182,9 @@ def executors_on(injector: Injector, node: str | None, tokens: Tokens) -> list[i
 def resume(injector: Injector, victim: ProcessIdentity, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Sends SIGCONT until a probe says that the victim is not stopped; what is gone needs none.
 
-    Raises SignalRefused or RemoteError when it cannot be continued within `SETTLE_WITHIN_S` seconds.
+    Raises SignalRefused or RemoteError when it cannot be continued within `SETTLE_TIMEOUT_S` seconds.
     """
-    deadline = time.monotonic() + SETTLE_WITHIN_S
+    deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while True:
         try:
             if injector.probe(victim) is not Presence.STOPPED:
@@ -196,8 +196,8 @@ def resume(injector: Injector, victim: ProcessIdentity, *, sleep: Callable[[floa
             if time.monotonic() >= deadline:
                 raise
         if time.monotonic() >= deadline:
-            raise SignalRefused(f"pid: {victim} is still stopped {SETTLE_WITHIN_S:g} s after SIGCONT")
-        sleep(_LONGEST_POLL_S)
+            raise SignalRefused(f"pid: {victim} is still stopped {SETTLE_TIMEOUT_S:g} s after SIGCONT")
+        sleep(_MAX_POLL_S)
 
 
 def settle(
@@ -206,7 +206,7 @@ def settle(
     wanted: Presence,
     delivery: Delivery,
     *,
-    within_s: float = SETTLE_WITHIN_S,
+    within_s: float = SETTLE_TIMEOUT_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Settlement:
     """Probes until the act shows its effect, at most `within_s` seconds.
@@ -218,15 +218,15 @@ def settle(
     if delivery is Delivery.GONE:
         return Settlement(FaultOutcome.NO_EFFECT, f"{victim} was already gone")
     began = time.monotonic()
-    pause_s = _FIRST_POLL_S
+    pause_s = _MIN_POLL_S
     hint = " (the signal was not acknowledged)" if delivery is Delivery.UNKNOWN else ""
     while True:
-        trouble: RemoteError | None = None
+        error: RemoteError | None = None
         presence: Presence | None = None
         try:
             presence = injector.probe(victim)
-        except RemoteError as error:
-            trouble = error
+        except RemoteError as caught:
+            error = caught
         elapsed = time.monotonic() - began
         gone = presence in (Presence.GONE, Presence.OTHER)
         if wanted is Presence.STOPPED:
@@ -237,8 +237,8 @@ def settle(
         elif gone:
             return Settlement(FaultOutcome.EFFECTIVE, f"{victim} gone within {elapsed:.3f} s{hint}")
         if elapsed >= within_s:
-            if trouble is not None:
-                return Settlement(FaultOutcome.UNKNOWN, f"{victim}: no probe answered within {within_s:g} s: {trouble}")
+            if error is not None:
+                return Settlement(FaultOutcome.UNKNOWN, f"{victim}: no probe answered within {within_s:g} s: {error}")
             return Settlement(FaultOutcome.NO_EFFECT, f"{victim} is still {presence} after {within_s:g} s{hint}")
         sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_POLL_S)
+        pause_s = min(2 * pause_s, _MAX_POLL_S)

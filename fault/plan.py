@@ -12,10 +12,18 @@ from typing import Any, Self
 
 from fault.action import Action
 from fault.errors import PlanError
-from fault.fault_spec import RULES, FaultSpec, choice, integer, known_keys, number, seconds
+from fault.fault_spec import (
+    RULES,
+    FaultSpec,
+    require_choice,
+    require_integer,
+    require_known_keys,
+    require_number,
+    require_seconds,
+)
 from fault.registry import ACTIONS, ALLOWED, REFUSED
 
-SINGLE = ("driver", "kafka")
+SINGLETONS = ("driver", "kafka")
 CYCLES = ("checkpoint", "snapshot")
 
 # Checkpoint intervals for which a victim that must be at work is waited for.
@@ -24,7 +32,7 @@ MAX_COUNT = 64
 MAX_TIMES = 1000
 MAX_RECORD = 10**15
 # The sizes of an act in words, in their order, and values that are not said.
-_SIZES = {
+_PARAMETER_TEXTS = {
     "delay_ms": " by {:g} ms",
     "jitter_ms": " ± {:g} ms",
     "loss_percent": " of {:g} %",
@@ -34,9 +42,9 @@ _SIZES = {
     "cores": " with {:g} cores",
     "memory_mb": " with {:g} MiB",
 }
-_USUAL = ("all", "both")
+_DEFAULT_VALUES = ("all", "both")
 # Fields that the first plans did not have.
-LATER = frozenset({"jitter_ms", "loss_percent", "peer", "way", "mbit_s", "cores", "memory_mb"})
+OPTIONAL_FIELDS = frozenset({"jitter_ms", "loss_percent", "peer", "way", "mbit_s", "cores", "memory_mb"})
 
 
 @dataclass(frozen=True)
@@ -44,53 +52,55 @@ class Fault(FaultSpec):
     """What a plan asks for, checked. Raises PlanError, naming the key, when a value is not valid."""
 
     def __post_init__(self) -> None:
-        choice("victim", self.victim, ALLOWED)
+        require_choice("victim", self.victim, ALLOWED)
         if isinstance(self.action, str) and self.action in REFUSED:
             raise PlanError(f"action: {self.action} is not done: {REFUSED[self.action]}")
-        choice("action", self.action, ACTIONS)
+        require_choice("action", self.action, ACTIONS)
         if self.action not in ALLOWED[self.victim]:
             raise PlanError(
                 f"action: {self.action} cannot be done to {self.victim}; use {', '.join(ALLOWED[self.victim])}"
             )
-        self._check_instant()
-        self._check_lengths()
-        integer("count", self.count, 1, MAX_COUNT)
-        if self.count > 1 and self.victim in SINGLE:
+        self._check_time()
+        self._check_parameters()
+        require_integer("count", self.count, 1, MAX_COUNT)
+        if self.count > 1 and self.victim in SINGLETONS:
             raise PlanError(f"count: {self.count} is refused, there is one {self.victim}; use 1")
-        integer("times", self.times, 1, MAX_TIMES)
+        require_integer("times", self.times, 1, MAX_TIMES)
         if self.times > 1:
             if self.every_s is None:
                 raise PlanError("every_s: a recurring fault needs the seconds between two occurrences; give them")
-            self._set("every_s", seconds("every_s", self.every_s, above=0.0))
+            self._set("every_s", require_seconds("every_s", self.every_s, above=0.0))
         elif self.every_s is not None:
             raise PlanError("every_s: a fault that occurs once has no interval; leave it out, or raise times")
 
-    def _check_instant(self) -> None:
+    def _check_time(self) -> None:
         if self.at_s is None and self.at_record is None:
             raise PlanError("at_s: missing; give at_s in seconds after T0, or at_record")
         if self.at_s is not None and self.at_record is not None:
             raise PlanError("at_record: at_s is given as well; leave one of them out")
         if self.at_s is not None:
-            self._set("at_s", seconds("at_s", self.at_s))
+            self._set("at_s", require_seconds("at_s", self.at_s))
         else:
-            integer("at_record", self.at_record, 1, MAX_RECORD)
+            require_integer("at_record", self.at_record, 1, MAX_RECORD)
         if self.cycle is None:
             if self.phase is not None:
                 raise PlanError(f"phase: given without its cycle; add cycle ({' or '.join(CYCLES)}), or leave it out")
             return
-        choice("cycle", self.cycle, CYCLES)
+        require_choice("cycle", self.cycle, CYCLES)
         if self.phase is None:
             raise PlanError("phase: missing beside cycle; give a number from 0 to below 1")
-        self._set("phase", number("phase", self.phase, "a number from 0 to below 1", lambda value: 0 <= value < 1))
+        self._set(
+            "phase", require_number("phase", self.phase, "a number from 0 to below 1", lambda value: 0 <= value < 1)
+        )
 
-    def _check_lengths(self) -> None:
+    def _check_parameters(self) -> None:
         for name, rule in RULES.items():
-            value, taken = getattr(self, name), self.how.takes(name)
+            value, taken = getattr(self, name), self.definition.parameter(name)
             if value is None:
                 if taken is not None and taken.required:
-                    raise PlanError(f"{name}: a {self.action} needs {rule.needs}")
+                    raise PlanError(f"{name}: missing for {self.action}; expected {rule.needs}")
             elif taken is None:
-                raise PlanError(f"{name}: the action {self.action} {rule.surplus}; leave it out")
+                raise PlanError(f"{name}: not allowed: {self.action} {rule.surplus}; fix: remove it")
             else:
                 self._set(name, rule.check(name, value))
         if self.jitter_ms is not None and self.jitter_ms > (self.delay_ms or 0.0):
@@ -104,24 +114,24 @@ class Fault(FaultSpec):
         return self.at_s or 0.0 if self.at_record is None else (self.at_record - 1) / rate
 
     @property
-    def how(self) -> Action:
+    def definition(self) -> Action:
         """The action that its name stands for."""
         return ACTIONS[self.action]
 
     @property
-    def most_processes(self) -> int:
+    def max_processes(self) -> int:
         """How many processes the act may touch."""
-        return self.count if self.hits is None else 0
+        return self.count if self.resource is None else 0
 
     @property
-    def hits(self) -> str | None:
+    def resource(self) -> str | None:
         """What the act hits in words, where that is no process chosen by seed."""
-        return self.how.hits_of(self.victim)
+        return self.definition.resource_of(self.victim)
 
     @property
     def needs_hosts(self) -> bool:
         """Whether it is done to whole hosts, so there must be others than this one."""
-        return self.how.on_hosts and self.hits is None
+        return self.definition.targets_hosts and self.resource is None
 
 
 @dataclass(frozen=True)
@@ -140,29 +150,31 @@ class PlannedFault:
     end_s: float
     key: str = field(default="", compare=False)
 
-    def later(self, seconds: float) -> Self:
-        """The same occurrence, `seconds` later."""
+    def shift(self, delay_s: float) -> Self:
+        """The same occurrence, `require_seconds` later."""
         return replace(
             self,
-            earliest_s=self.earliest_s + seconds,
-            latest_s=self.latest_s + seconds,
-            end_s=self.end_s + seconds,
+            earliest_s=self.earliest_s + delay_s,
+            latest_s=self.latest_s + delay_s,
+            end_s=self.end_s + delay_s,
         )
 
-    def when(self) -> str:
+    def describe_time(self) -> str:
         """The instant in words: `at T0 + 41 s`, or the phase of the cycle that the act waits for."""
         if self.fault.cycle is None or self.fault.phase is None:
             return f"at T0 + {self.earliest_s:g} s"
         begins = f"the first {self.fault.cycle} cycle that begins after T0 + {self.earliest_s:g} s"
         return f"at phase {self.fault.phase:g} of {begins}"
 
-    def what(self, whom: str | None = None) -> str:
-        """The act in words, done to `whom`; by default to what its action hits."""
-        whom = whom or self.fault.hits or self.fault.victim
-        fault, given = self.fault, ((name, getattr(self.fault, name)) for name in _SIZES)
-        size = "".join(_SIZES[name].format(value) for name, value in given if value not in (None, *_USUAL))
+    def describe(self, target: str | None = None) -> str:
+        """The act in words, done to `target`; by default to what its action hits."""
+        target = target or self.fault.resource or self.fault.victim
+        fault, given = self.fault, ((name, getattr(self.fault, name)) for name in _PARAMETER_TEXTS)
+        size = "".join(
+            _PARAMETER_TEXTS[name].format(value) for name, value in given if value not in (None, *_DEFAULT_VALUES)
+        )
         length = "" if fault.duration_s is None else f" for {fault.duration_s:g} s"
-        return f"{fault.action} {whom}{size}{length} {self.when()}"
+        return f"{fault.action} {target}{size}{length} {self.describe_time()}"
 
     def key_of(self, name: str) -> str:
         """The plan's key of another value of the same fault."""
@@ -182,7 +194,7 @@ class FaultPlan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "faults", tuple(self.faults))
-        integer("seed", self.seed, 0, 2**63 - 1)
+        require_integer("seed", self.seed, 0, 2**63 - 1)
 
     def resolve(
         self, *, rate: float, checkpoint_interval_s: float, snapshot_interval_s: float
@@ -192,14 +204,14 @@ class FaultPlan:
         Raises PlanError naming `faults.N.at_s` (or what stands in its place) when two of them overlap.
         """
         lengths = {"checkpoint": checkpoint_interval_s, "snapshot": snapshot_interval_s}
-        number("rate", rate, "a number of records per second above 0", lambda value: value > 0)
+        require_number("rate", rate, "a number of records per second above 0", lambda value: value > 0)
         found: list[PlannedFault] = []
         for position, fault in enumerate(self.faults):
             length_s = 0.0
             if fault.cycle is not None:
-                length_s = seconds(f"{fault.cycle}_interval_s", lengths[fault.cycle], above=0.0)
+                length_s = require_seconds(f"{fault.cycle}_interval_s", lengths[fault.cycle], above=0.0)
             # A Python worker is waited for until it is at work, which it is once in every interval.
-            wait_s = WAIT_INTERVALS * checkpoint_interval_s if fault.waits else 0.0
+            wait_s = WAIT_INTERVALS * checkpoint_interval_s if fault.needs_busy_victim else 0.0
             found += _occurrences(position, fault, float(rate), length_s, wait_s)
         found.sort(key=lambda one: (one.earliest_s, one.latest_s))
         for earlier, later in zip(found, found[1:], strict=False):
@@ -221,14 +233,14 @@ class FaultPlan:
     @classmethod
     def from_mapping(cls, data: Any) -> Self:
         """The plan {"faults": [{…}], "seed": n}. Raises PlanError, naming the key."""
-        values = known_keys("fault_plan", data, cls)
+        values = require_known_keys("fault_plan", data, cls)
         listed = values.pop("faults", ())
         if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
             raise PlanError("faults: not a list of faults; give a list")
         faults = []
         for index, item in enumerate(listed):
             try:
-                faults.append(Fault(**known_keys("fault", item, Fault, ("victim", "action"))))
+                faults.append(Fault(**require_known_keys("fault", item, Fault, ("victim", "action"))))
             except PlanError as error:
                 raise PlanError(f"faults.{index}.{error}") from None
         return cls(faults=tuple(faults), **values)
@@ -236,7 +248,7 @@ class FaultPlan:
 
 def _as_mapping(fault: Fault) -> dict[str, Any]:
     """Its values. Those that the first plans did not have are left out where they are empty: equal plans stay equal."""
-    return {name: value for name, value in asdict(fault).items() if value is not None or name not in LATER}
+    return {name: value for name, value in asdict(fault).items() if value is not None or name not in OPTIONAL_FIELDS}
 
 
 def require_window(planned: Sequence[PlannedFault], low_s: float, high_s: float, end_s: float) -> None:

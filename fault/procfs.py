@@ -28,11 +28,11 @@ def read_process(pid: int) -> LiveProcess | None:
         return LiveProcess(
             pid=pid,
             parent_pid=int(fields[1]),
-            create_time=booted_at() + ticks / _HERTZ,
+            create_time=boot_time() + ticks / _HERTZ,
             start_ticks=ticks,
             command=command_of(pid),
-            stopped=fields[0] in "Tt",
-            foreign=owner_of(pid) != os.getuid(),
+            is_stopped=fields[0] in "Tt",
+            is_foreign=owner_of(pid) != os.getuid(),
         )
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -53,7 +53,7 @@ def command_of(pid: int) -> tuple[str, ...]:
     return tuple(text.removesuffix(between).split(between)) if text else ()
 
 
-def line_of(pid: int) -> frozenset[int]:
+def ancestry_of(pid: int) -> frozenset[int]:
     """The pids of a process and its ancestors."""
     line = set()
     while pid > 0 and pid not in line:
@@ -83,7 +83,7 @@ def owner_of(pid: int) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
 
 
-def booted_at() -> float:
+def boot_time() -> float:
     """When the machine started, in seconds since the epoch; it moves with each step of the wall clock."""
     lines = (PROC / "stat").read_text().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("btime ")))

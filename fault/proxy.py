@@ -10,11 +10,11 @@ listen, 2 refused. The trailing token marks the process as part of its run.
 A command is one JSON line over a connection of its own to the loopback port in FILE: {"secret", "command", …}; the
 answer is one line, {"ok": true, …} or {"ok": false, "error": …}, and after the latter nothing has changed. Commands:
 
-- `delay` {ms, jitter_ms, only}: the bytes of both directions are held for ms milliseconds, up to jitter_ms more or
-  less, in order; of connections from the addresses `only` alone, where it is given
-- `loss` {percent, only}: they are held as TCP holds them when so many percent of the packets are lost
+- `delay` {ms, jitter_ms, clients}: the bytes of both directions are held for ms milliseconds, up to jitter_ms more or
+  less, in order; of connections from the addresses `clients` alone, where it is given
+- `loss` {percent, clients}: they are held as TCP holds them when so many percent of the packets are lost
 - `cut`: nothing passes, like a pulled cable: connections stay open, new ones are taken, all are mute
-- `heal`: what was held passes, and all is plain again
+- `restore`: what was held passes, and all is plain again
 - `reset`: every open connection ends with RST on both sides; the mode stays as it is
 - `status`: answers with mode, since when, connections, bytes passed and held
 """
@@ -38,19 +38,22 @@ from typing import Any
 
 from fault.fault_spec import MAX_DELAY_MS, MAX_LOSS_PERCENT, suggest
 from fault.proxy_control import LOOPBACK, TIMEOUT_S, ProxyError
-from fault.relay import Mode, Relay, RelayHold
+from fault.relay import Impairment, Mode, Relay
 
 # What a command needs.
-COMMANDS: Mapping[str, frozenset[str]] = {
+REQUIRED_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "delay": frozenset({"ms"}),
     "loss": frozenset({"percent"}),
     "cut": frozenset(),
     "reset": frozenset(),
-    "heal": frozenset(),
+    "restore": frozenset(),
     "status": frozenset(),
 }
 # And what may be given beside it.
-MORE: Mapping[str, frozenset[str]] = {"delay": frozenset({"jitter_ms", "only"}), "loss": frozenset({"only"})}
+OPTIONAL_ARGUMENTS: Mapping[str, frozenset[str]] = {
+    "delay": frozenset({"jitter_ms", "clients"}),
+    "loss": frozenset({"clients"}),
+}
 _COMMAND_BYTES = 1 << 12
 
 
@@ -64,19 +67,19 @@ class _Server:
     async def run(self, listen: tuple[str, int], upstream: tuple[str, int]) -> None:
         """Serves until SIGTERM or SIGINT. Raises OSError when a port or the file cannot be had."""
         loop = asyncio.get_running_loop()
-        told = asyncio.Event()
+        stop_requested = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, told.set)
+            loop.add_signal_handler(number, stop_requested.set)
         self._relay = Relay(upstream)
         server = await loop.create_server(self._relay.accept, *listen, backlog=128)
         commands = await asyncio.start_server(self._serve, LOOPBACK[0], 0, limit=_COMMAND_BYTES)
         try:
             self._announce(
                 port=commands.sockets[0].getsockname()[1],
-                listen=_address(server.sockets[0].getsockname()),
-                upstream=_address(upstream),
+                listen=_format_address(server.sockets[0].getsockname()),
+                upstream=_format_address(upstream),
             )
-            await told.wait()
+            await stop_requested.wait()
         finally:
             server.close()
             commands.close()
@@ -100,69 +103,71 @@ class _Server:
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         except (OSError, ValueError):
-            pass  # whoever asked is gone, too slow, or sent no line; there is nobody to tell
+            pass  # whoever request is gone, too slow, or sent no line; there is nobody to tell
         finally:
             writer.close()
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
         try:
-            asked = json.loads(line)
+            request = json.loads(line)
         except ValueError:
-            asked = None
-        if not isinstance(asked, dict):
-            return _refusal("not a JSON object on one line")
-        secret = asked.pop("secret", None)
+            request = None
+        if not isinstance(request, dict):
+            return _error_reply("not a JSON object on one line")
+        secret = request.pop("secret", None)
         if not hmac.compare_digest(str(secret).encode(), self._secret.encode()):
-            return _refusal("secret: wrong or missing; it stands in the control file")
-        command = asked.pop("command", None)
-        if not isinstance(command, str) or command not in COMMANDS:
-            return _refusal(f"command: {command!r} is not known{suggest(str(command), COMMANDS)}")
-        unknown = asked.keys() - COMMANDS[command] - MORE.get(command, frozenset())
-        missing = COMMANDS[command] - asked.keys()
+            return _error_reply("secret: wrong or missing; it stands in the control file")
+        command = request.pop("command", None)
+        if not isinstance(command, str) or command not in REQUIRED_ARGUMENTS:
+            return _error_reply(f"command: {command!r} is not known{suggest(str(command), REQUIRED_ARGUMENTS)}")
+        unknown = request.keys() - REQUIRED_ARGUMENTS[command] - OPTIONAL_ARGUMENTS.get(command, frozenset())
+        missing = REQUIRED_ARGUMENTS[command] - request.keys()
         if unknown or missing:
             name = min(unknown or missing)
-            return _refusal(f"{name}: {command} {'does not take' if unknown else 'needs'} it")
-        return await self._obey(command, asked)
+            return _error_reply(f"{name}: {command} {'does not take' if unknown else 'needs'} it")
+        return await self._execute(command, request)
 
-    async def _obey(self, command: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        relay, told = self._relay, {"ok": True}
+    async def _execute(self, command: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        relay, reply = self._relay, {"ok": True}
         if command == "status":
-            return {**told, **relay.status()}
+            return {**reply, **relay.status()}
         if command == "reset":
-            return {**told, "connections": await relay.reset()}
+            return {**reply, "connections": await relay.reset()}
         if command not in ("delay", "loss"):
             relay.switch(Mode.CUT if command == "cut" else Mode.PLAIN)
-            return told
+            return reply
         try:
-            only = _addresses(asked.get("only"))
+            clients = _require_addresses(request.get("clients"))
             if command == "loss":
-                hold = RelayHold(loss=_number("percent", asked["percent"], "percent", MAX_LOSS_PERCENT) / 100)
-                return {**told, "connections": relay.switch(Mode.LOSS, hold, only)}
-            ms = _number("ms", asked["ms"], "milliseconds", MAX_DELAY_MS)
-            jitter = asked.get("jitter_ms")
-            jitter_ms = 0.0 if jitter is None else _number("jitter_ms", jitter, "milliseconds", ms)
+                impairment = Impairment(
+                    loss=_require_number("percent", request["percent"], "percent", MAX_LOSS_PERCENT) / 100
+                )
+                return {**reply, "connections": relay.switch(Mode.LOSS, impairment, clients)}
+            ms = _require_number("ms", request["ms"], "milliseconds", MAX_DELAY_MS)
+            jitter = request.get("jitter_ms")
+            jitter_ms = 0.0 if jitter is None else _require_number("jitter_ms", jitter, "milliseconds", ms)
         except ValueError as error:
-            return _refusal(str(error))
-        return {**told, "connections": relay.switch(Mode.DELAY, RelayHold(ms / 1000, jitter_ms / 1000), only)}
+            return _error_reply(str(error))
+        return {**reply, "connections": relay.switch(Mode.DELAY, Impairment(ms / 1000, jitter_ms / 1000), clients)}
 
 
-def _number(key: str, value: Any, unit: str, high: float) -> float:
+def _require_number(key: str, value: Any, unit: str, high: float) -> float:
     """Raises ValueError unless it is in (0, high]."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{key}: {value!r} is not a number of {unit}")
     if not 0 < value <= high:
-        raise ValueError(f"{key}: {value:g} is not in (0, {high:g}]; to end it, heal")
+        raise ValueError(f"{key}: {value:g} is not in (0, {high:g}]; to end it, restore")
     return value
 
 
-def _addresses(value: Any) -> list[str] | None:
+def _require_addresses(value: Any) -> list[str] | None:
     """Raises ValueError unless it is nothing, or a list of texts."""
     if value is not None and not (isinstance(value, list) and value and all(isinstance(one, str) for one in value)):
-        raise ValueError(f"only: {value!r} is no list of addresses")
+        raise ValueError(f"clients: {value!r} is no list of addresses")
     return value
 
 
-def single_address(text: str, *, any_port: bool = False) -> tuple[str, int]:
+def parse_address(text: str, *, any_port: bool = False) -> tuple[str, int]:
     """HOST:PORT as a pair; IPv6 in brackets. `any_port` allows 0, for a port that the system chooses.
 
     Raises ProxyError unless it is a port of one host.
@@ -180,12 +185,12 @@ def single_address(text: str, *, any_port: bool = False) -> tuple[str, int]:
     return host, int(port)
 
 
-def _address(pair: Sequence[Any]) -> str:
+def _format_address(pair: Sequence[Any]) -> str:
     host, port = pair[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _refusal(message: str) -> dict[str, Any]:
+def _error_reply(message: str) -> dict[str, Any]:
     return {"ok": False, "error": message}
 
 
@@ -198,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
     options = parser.parse_args(arguments)
     try:
-        listen, upstream = single_address(options.listen, any_port=True), single_address(options.upstream)
+        listen, upstream = parse_address(options.listen, any_port=True), parse_address(options.upstream)
     except ProxyError as error:
         print(f"proxy: {error}", file=sys.stderr)
         return 2

@@ -15,7 +15,7 @@ TIMEOUT_S = 5.0
 
 
 class ProxyError(FaultError):
-    """The proxy did not do what it was told. Base of the kinds below, raised itself only for bad addresses."""
+    """The proxy did not do what it was told. Base of the kinds below, raised itself clients for bad addresses."""
 
 
 class ProxyUnreachable(ProxyError):
@@ -30,7 +30,7 @@ class ProxySilent(ProxyError):
     """The command was sent and no answer came: whether it took effect is unknown until `status` tells."""
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def _without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -44,33 +44,36 @@ class ProxyControl:
         self._path = path
         self._timeout_s = timeout_s
 
-    def delay(self, ms: float, jitter_ms: float | None = None, only: Sequence[str] | None = None) -> int:
+    def delay(self, ms: float, jitter_ms: float | None = None, clients: Sequence[str] | None = None) -> int:
         """From now on holds the bytes of both directions for `ms` milliseconds, up to `jitter_ms` more or less; of
-        clients at the addresses `only` alone, where they are given. Returns how many connections there were."""
-        return int(self._tell("delay", **_given(ms=ms, jitter_ms=jitter_ms, only=only))["connections"])
+        clients at the addresses `clients` alone, where they are given. Returns how many connections there were."""
+        return int(self._send("delay", **_without_none(ms=ms, jitter_ms=jitter_ms, clients=clients))["connections"])
 
-    def loss(self, percent: float, only: Sequence[str] | None = None) -> int:
+    def loss(self, percent: float, clients: Sequence[str] | None = None) -> int:
         """From now on holds them as TCP does when so many percent of the packets are lost; else as `delay`."""
-        return int(self._tell("loss", **_given(percent=percent, only=only))["connections"])
+        return int(self._send("loss", **_without_none(percent=percent, clients=clients))["connections"])
 
     def cut(self) -> None:
         """From now on lets nothing pass."""
-        self._tell("cut")
+        self._send("cut")
 
     def reset(self) -> int:
         """Ends every open connection with RST; returns how many there were."""
-        return int(self._tell("reset")["connections"])
+        return int(self._send("reset")["connections"])
 
-    def heal(self) -> None:
+    def restore(self) -> None:
         """Lets pass what is held, and everything from now on."""
-        self._tell("heal")
+        self._send("restore")
 
     def status(self) -> dict[str, Any]:
-        """{mode, since (wall ns), delay_ms, jitter_ms, loss_percent, only, connections, bytes_up, bytes_down, held_up,
-        held_down}; up: to upstream."""
-        return self._tell("status")
+        """Return the proxy's state; `up` is the direction to upstream.
 
-    def _tell(self, command: str, **arguments: Any) -> dict[str, Any]:
+        Keys: mode, since (wall ns), delay_ms, jitter_ms, loss_percent, clients, connections, bytes_up, bytes_down,
+        held_up, held_down.
+        """
+        return self._send("status")
+
+    def _send(self, command: str, **arguments: Any) -> dict[str, Any]:
         try:
             control = json.loads(self._path.read_text(encoding="utf-8"))
             port, secret = int(control["port"]), str(control["secret"])

@@ -10,7 +10,7 @@ from types import ModuleType
 from fault import actions
 from fault.action import Action
 from fault.errors import DeclarationError, PlanError
-from fault.fault_spec import DURATION, RULES, choice
+from fault.fault_spec import DURATION, RULES, require_choice
 from fault.identity import VICTIMS
 
 
@@ -25,7 +25,7 @@ def discover(package: ModuleType) -> dict[str, Action]:
             raise DeclarationError(f"{file}: ACTION: missing or no Action; a file of {package.__name__} declares one")
         for action in declared:
             try:
-                require_sound(action)
+                check_action(action)
             except PlanError as error:
                 raise DeclarationError(f"{file}: {error}") from None
             if action.name in found:
@@ -36,38 +36,38 @@ def discover(package: ModuleType) -> dict[str, Action]:
     return {action.name: action for action in ordered}
 
 
-def require_sound(action: Action) -> None:
+def check_action(action: Action) -> None:
     """Raises PlanError, naming the field, for a declaration that contradicts itself or what plans know."""
     if not action.name.isidentifier() or not action.name.islower():
         raise PlanError(f"name: {action.name!r} is refused; give one word of small letters")
     for key, text in (("does", action.does), ("past", action.past), ("when", action.when)):
         if not text.strip():
             raise PlanError(f"{key}: empty; say it in words")
-    _require_once("targets", action.targets, VICTIMS)
+    _check_unique("targets", action.targets, VICTIMS)
     if not action.targets:
         raise PlanError("targets: empty; name a victim")
-    _require_once("parameters", [one.name for one in action.parameters], RULES)
+    _check_unique("parameters", [one.name for one in action.parameters], RULES)
     for one in action.parameters:
-        if one.required and one.short is None:
+        if one.required and one.default is None:
             raise PlanError(f"parameters: {one.name} is required, but the short form has no value for it; give `short`")
-        if one.short is not None:
-            RULES[one.name].check(f"parameters: {one.name}", one.short)
+        if one.default is not None:
+            RULES[one.name].check(f"parameters: {one.name}", one.default)
         if one.name == DURATION and not one.required:
             raise PlanError(f"parameters: what has a {DURATION} is undone after it; let it be required")
-    _require_told(action)
+    _check_phrases(action)
 
 
-def _require_told(action: Action) -> None:
+def _check_phrases(action: Action) -> None:
     try:
         for victim in action.targets:
-            action.told(victim, dict.fromkeys((one.name for one in action.parameters), 1.0))
+            action.describe(victim, dict.fromkeys((one.name for one in action.parameters), 1.0))
     except (KeyError, ValueError, IndexError) as error:
         raise PlanError(f"when: {error} is no word for it; use victim and the parameters") from None
 
 
-def _require_once(key: str, names: Sequence[str], known: Iterable[str]) -> None:
+def _check_unique(key: str, names: Sequence[str], known: Iterable[str]) -> None:
     for name in names:
-        choice(key, name, known)
+        require_choice(key, name, known)
         if list(names).count(name) > 1:
             raise PlanError(f"{key}: {name} is named twice; once is enough")
 
@@ -84,13 +84,13 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def in_words() -> str:
+def describe_actions() -> str:
     """Every action in a few words, and what the short form of a fault means by its lengths."""
-    said = []
+    parts = []
     for name, action in ACTIONS.items():
         only = "" if action.targets == VICTIMS else f" ({', '.join(f'`{one}`' for one in action.targets)} only)"
-        said.append(f"`{name}` {action.does}{only}")
-    return f"Fault action: {'; '.join(said)}. Defaults of the short form: {', '.join(_short_forms())}."
+        parts.append(f"`{name}` {action.does}{only}")
+    return f"Fault action: {'; '.join(parts)}. Defaults of the short form: {', '.join(_short_forms())}."
 
 
 def _short_forms() -> list[str]:
@@ -98,6 +98,6 @@ def _short_forms() -> list[str]:
     takers: dict[tuple[str, float], list[str]] = {}
     for key in RULES:
         for name, action in ACTIONS.items():
-            if key in action.short_form:
-                takers.setdefault((key, action.short_form[key]), []).append(name)
+            if key in action.defaults:
+                takers.setdefault((key, action.defaults[key]), []).append(name)
     return [f"`{key}` is {value:g} ({', '.join(names)})" for (key, value), names in takers.items()]

@@ -21,16 +21,16 @@ from typing import Any
 
 # Reading pauses while more than this is held in one direction, so memory stays bounded, also in a cut. With a delay
 # it bounds what is under way at once, as the window of a real connection does.
-HELD_BYTES = 1 << 20
+MAX_HELD_BYTES = 1 << 20
 # What a transport may buffer by itself before it asks us to wait.
 _WRITE_BUFFER = 1 << 16
 # SO_LINGER switched on with 0 s: closing throws away what is unsent and sends RST.
-_AT_ONCE = struct.pack("ii", 1, 0)
+_LINGER_ZERO = struct.pack("ii", 1, 0)
 # Bytes of a full packet, and how long TCP waits at least before it sends one again (Linux); each time twice as long.
-SEGMENT_BYTES, RESENT_S = 1448, 0.2
-MOST_RESENT = 6
+SEGMENT_BYTES, MIN_RETRANSMIT_S = 1448, 0.2
+MAX_RETRANSMITS = 6
 # A packet that so many follow is asked for by whoever misses it, which takes no time to speak of on a short way.
-_ASKED_FOR = 3
+_FAST_RETRANSMIT_PACKETS = 3
 
 
 class Mode(StrEnum):
@@ -43,7 +43,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
-class RelayHold:
+class Impairment:
     """For how long bytes are held on their way: `delay_s`, up to `jitter_s` more or less; and longer when a packet is
     lost, of which the share `loss` is.
 
@@ -55,23 +55,23 @@ class RelayHold:
     jitter_s: float = 0.0
     loss: float = 0.0
 
-    def seconds(self, size: int, luck: tuple[float, float]) -> float:
-        """For `size` bytes that came together. `luck`: two numbers from 0 to below 1."""
-        held = max(0.0, self.delay_s + self.jitter_s * (2 * luck[0] - 1))
+    def seconds(self, size: int, draws: tuple[float, float]) -> float:
+        """For `size` bytes that came together. `draws`: two numbers from 0 to below 1."""
+        held = max(0.0, self.delay_s + self.jitter_s * (2 * draws[0] - 1))
         if self.loss and size:
-            packets = min(_ASKED_FOR, -(-size // SEGMENT_BYTES))
+            packets = min(_FAST_RETRANSMIT_PACKETS, -(-size // SEGMENT_BYTES))
             any_lost = 1 - (1 - self.loss) ** packets
-            if luck[1] < any_lost:
+            if draws[1] < any_lost:
                 # The same number tells how often it is lost again: each time with the same chance.
-                again = math.log(max(luck[1] / any_lost, 1e-12)) / math.log(self.loss)
-                held += RESENT_S * (2 ** (1 + min(MOST_RESENT - 1, int(again))) - 1)
+                again = math.log(max(draws[1] / any_lost, 1e-12)) / math.log(self.loss)
+                held += MIN_RETRANSMIT_S * (2 ** (1 + min(MAX_RETRANSMITS - 1, int(again))) - 1)
         return held
 
 
-_NO_HOLD = RelayHold()
+_NO_IMPAIRMENT = Impairment()
 
 
-class _Mark(Enum):
+class _Marker(Enum):
     """What travels through a lane beside bytes, at its place in the order."""
 
     EOF = 0
@@ -86,37 +86,39 @@ class Relay:
         self.upstream = upstream
         self.links: set[_Link] = set()
         self.mode = Mode.PLAIN
-        self.hold = _NO_HOLD
+        self.impairment = _NO_IMPAIRMENT
         # Of clients at these addresses alone; None: of all.
-        self.only: frozenset[str] | None = None
+        self.clients: frozenset[str] | None = None
         # The same for each relay: what happens by chance happens again.
-        self.chance = random.Random(0)
-        self.passing = asyncio.Event()
-        self.passing.set()
-        self.passed = {"up": 0, "down": 0}
+        self.random = random.Random(0)
+        self.open_event = asyncio.Event()
+        self.open_event.set()
+        self.passed_bytes = {"up": 0, "down": 0}
         self._since_wall_ns = time.time_ns()
 
     def accept(self) -> asyncio.Protocol:
         """The protocol of a new client."""
         return _Link(self).client
 
-    def switch(self, mode: Mode, hold: RelayHold = _NO_HOLD, only: Collection[str] | None = None) -> int:
+    def switch(
+        self, mode: Mode, impairment: Impairment = _NO_IMPAIRMENT, clients: Collection[str] | None = None
+    ) -> int:
         """From now on `mode`, also for the bytes that are held: they are due that much after they arrived; but only of
         clients at the addresses `only`. Returns how many connections it is about now."""
-        self.mode, self.hold, self._since_wall_ns = mode, hold, time.time_ns()
-        self.only = None if only is None else frozenset(only)
+        self.mode, self.impairment, self._since_wall_ns = mode, impairment, time.time_ns()
+        self.clients = None if clients is None else frozenset(clients)
         if mode is Mode.CUT:
-            self.passing.clear()
+            self.open_event.clear()
         else:
-            self.passing.set()
+            self.open_event.set()
         for link in list(self.links):
             link.up.pump()
             link.down.pump()
-        return sum(self.holds_up(link) for link in self.links)
+        return sum(self.affects(link) for link in self.links)
 
-    def holds_up(self, link: _Link) -> bool:
+    def affects(self, link: _Link) -> bool:
         """Whether the mode is about this connection."""
-        return self.only is None or link.peer in self.only
+        return self.clients is None or link.peer in self.clients
 
     async def reset(self) -> int:
         """Ends every open link with RST on both sides; returns how many, once their sockets are closed."""
@@ -124,7 +126,7 @@ class Relay:
         for link in links:
             link.abort()
         for link in links:
-            await link.ended()
+            await link.wait_closed()
         return len(links)
 
     def status(self) -> dict[str, Any]:
@@ -132,13 +134,13 @@ class Relay:
         return {
             "mode": self.mode.value,
             "since": self._since_wall_ns,
-            "delay_ms": self.hold.delay_s * 1000,
-            "jitter_ms": self.hold.jitter_s * 1000,
-            "loss_percent": self.hold.loss * 100,
-            "only": None if self.only is None else sorted(self.only),
+            "delay_ms": self.impairment.delay_s * 1000,
+            "jitter_ms": self.impairment.jitter_s * 1000,
+            "loss_percent": self.impairment.loss * 100,
+            "clients": None if self.clients is None else sorted(self.clients),
             "connections": len(self.links),
-            "bytes_up": self.passed["up"],
-            "bytes_down": self.passed["down"],
+            "bytes_up": self.passed_bytes["up"],
+            "bytes_down": self.passed_bytes["down"],
             "held_up": sum(link.up.held for link in self.links),
             "held_down": sum(link.down.held for link in self.links),
         }
@@ -153,55 +155,55 @@ class _Link:
         self.client = _End(self, self.up, self.down)
         self._server = _End(self, self.down, self.up)
         self.peer = ""
-        self._closing = False
+        self._is_closing = False
         self._opening: asyncio.Task[None] | None = None
 
-    def made(self, end: _End) -> None:
+    def on_connected(self, end: _End) -> None:
         """An end stands; the client's is the first one."""
         if end is self.client:
             self.peer = str((end.transport.get_extra_info("peername") or ("",))[0])
             self._relay.links.add(self)
             self._opening = self._relay.loop.create_task(self._open())
-        elif self._closing:
+        elif self._is_closing:
             end.abort()
 
     async def _open(self) -> None:
         # In a cut not even the refusal of a dead upstream gets through.
-        await self._relay.passing.wait()
+        await self._relay.open_event.wait()
         try:
             await self._relay.loop.create_connection(lambda: self._server, *self._relay.upstream)
         except OSError:
             self.abort()
 
-    def lost(self, end: _End) -> None:
+    def on_lost(self, end: _End) -> None:
         """An end is gone; the other one learns of it at the place in the order where it happened."""
         other = self._server if end is self.client else self.client
-        if not other.connected:
-            self._forget()
-        elif not self._closing:
-            (self.up if end is self.client else self.down).take(_Mark.ABORT)
+        if not other.is_connected:
+            self._unregister()
+        elif not self._is_closing:
+            (self.up if end is self.client else self.down).take(_Marker.ABORT)
 
     def close_when_done(self) -> None:
         """Closes both ends once both have sent all they had."""
-        if self.up.passed_eof and self.down.passed_eof:
-            self._closing = True
+        if self.up.has_passed_eof and self.down.has_passed_eof:
+            self._is_closing = True
             self.client.transport.close()
             self._server.transport.close()
 
     def abort(self) -> None:
         """Ends the link at once, with RST on both sides."""
-        self._closing = True
+        self._is_closing = True
         self.client.abort()
         self._server.abort()
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         """Returns once both sockets are closed."""
         for end in (self.client, self._server):
-            if end.connected:
-                await end.gone.wait()
+            if end.is_connected:
+                await end.closed.wait()
 
-    def _forget(self) -> None:
-        self._closing = True
+    def _unregister(self) -> None:
+        self._is_closing = True
         self._relay.links.discard(self)
         if self._opening is not None:
             self._opening.cancel()
@@ -212,24 +214,24 @@ class _Lane:
 
     def __init__(self, link: _Link, relay: Relay, direction: str) -> None:
         self._link, self._relay, self._direction = link, relay, direction
-        self._items: deque[tuple[float, tuple[float, float], bytes | _Mark]] = deque()
+        self._items: deque[tuple[float, tuple[float, float], bytes | _Marker]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._read_paused = False
-        self._ended = False  # the source sends nothing more
+        self._is_read_paused = False
+        self._is_source_closed = False  # the source sends nothing more
         self.source: _End | None = None
         self.sink: _End | None = None
-        self.writable = True
-        self.passed_eof = False
+        self.is_writable = True
+        self.has_passed_eof = False
         self.held = 0
 
-    def take(self, item: bytes | _Mark) -> None:
+    def take(self, item: bytes | _Marker) -> None:
         """Adds what has just arrived, and passes on what is due."""
-        if isinstance(item, _Mark):
-            self._ended = True
+        if isinstance(item, _Marker):
+            self._is_source_closed = True
         else:
             self.held += len(item)
-        luck = self._relay.chance.random(), self._relay.chance.random()
-        self._items.append((self._relay.loop.time(), luck, item))
+        draws = self._relay.random.random(), self._relay.random.random()
+        self._items.append((self._relay.loop.time(), draws, item))
         self.pump()
 
     def pump(self) -> None:
@@ -238,10 +240,10 @@ class _Lane:
             self._timer.cancel()
             self._timer = None
         relay = self._relay
-        while self._items and self.sink is not None and self.writable and relay.mode is not Mode.CUT:
-            arrived, luck, item = self._items[0]
+        while self._items and self.sink is not None and self.is_writable and relay.mode is not Mode.CUT:
+            arrived, draws, item = self._items[0]
             size = len(item) if isinstance(item, bytes) else 0
-            due = arrived + (relay.hold.seconds(size, luck) if relay.holds_up(self._link) else 0.0)
+            due = arrived + (relay.impairment.seconds(size, draws) if relay.affects(self._link) else 0.0)
             if due > relay.loop.time():
                 self._timer = relay.loop.call_at(due, self.pump)
                 break
@@ -257,26 +259,26 @@ class _Lane:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _pass(self, item: bytes | _Mark, sink: _End) -> None:
-        if item is _Mark.ABORT:
+    def _pass(self, item: bytes | _Marker, sink: _End) -> None:
+        if item is _Marker.ABORT:
             self._link.abort()
-        elif item is _Mark.EOF:
-            self.passed_eof = True
+        elif item is _Marker.EOF:
+            self.has_passed_eof = True
             # The other side may have gone in this instant; its own end tells so.
             with contextlib.suppress(OSError):
                 sink.transport.write_eof()
             self._link.close_when_done()
         elif isinstance(item, bytes):
             self.held -= len(item)
-            self._relay.passed[self._direction] += len(item)
+            self._relay.passed_bytes[self._direction] += len(item)
             sink.transport.write(item)
 
     def _throttle(self) -> None:
         # A transport that has seen the end of its stream must not be resumed: it would tell the end again, for ever.
-        if self.source is None or self._ended or self._read_paused == (self.held > HELD_BYTES):
+        if self.source is None or self._is_source_closed or self._is_read_paused == (self.held > MAX_HELD_BYTES):
             return
-        self._read_paused = not self._read_paused
-        if self._read_paused:
+        self._is_read_paused = not self._is_read_paused
+        if self._is_read_paused:
             self.source.transport.pause_reading()
         else:
             self.source.transport.resume_reading()
@@ -289,42 +291,42 @@ class _End(asyncio.Protocol):
 
     def __init__(self, link: _Link, out: _Lane, into: _Lane) -> None:
         self._link, self._out, self._into = link, out, into
-        self.connected = False
-        self.gone = asyncio.Event()
+        self.is_connected = False
+        self.closed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.connected = True
+        self.is_connected = True
         transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         self._out.source = self._into.sink = self
-        self._link.made(self)
+        self._link.on_connected(self)
         self._into.pump()
 
     def data_received(self, data: bytes) -> None:
         self._out.take(data)
 
     def eof_received(self) -> bool:
-        self._out.take(_Mark.EOF)
+        self._out.take(_Marker.EOF)
         return True  # the other direction goes on
 
     def pause_writing(self) -> None:
-        self._into.writable = False
+        self._into.is_writable = False
 
     def resume_writing(self) -> None:
-        self._into.writable = True
+        self._into.is_writable = True
         self._into.pump()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.gone.set()
-        self.connected = False
+        self.closed.set()
+        self.is_connected = False
         self._into.drop()
-        self._link.lost(self)
+        self._link.on_lost(self)
 
     def abort(self) -> None:
         """Closes at once, with RST."""
-        if self.connected:
+        if self.is_connected:
             # Gone already where the peer's own RST came first.
             with contextlib.suppress(OSError):
-                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
             self.transport.abort()

@@ -59,7 +59,7 @@ def boot_command(python: str = PYTHON) -> str:
 
 
 @cache
-def parcel() -> bytes:
+def bootstrap_payload() -> bytes:
     """What is sent first: the loader, and the modules that the agent needs."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -20,14 +20,14 @@ from fault.errors import (
     RemoteError,
     RemoteSignalRefused,
     UnsettledSignal,
-    error_of,
+    error_from_json,
 )
 from fault.identity import Delivery, from_line, to_line
-from fault.remote_bootstrap import PYTHON, boot_command, parcel
+from fault.remote_bootstrap import PYTHON, boot_command, bootstrap_payload
 
-BROKEN = (paramiko.SSHException, OSError, EOFError)
+CONNECTION_ERRORS = (paramiko.SSHException, OSError, EOFError)
 # Of what a host says in place of an answer.
-_SAID_BYTES = 2000
+_MAX_OUTPUT_BYTES = 2000
 _KEEPALIVE_S = 5
 
 
@@ -56,13 +56,13 @@ class SshChannel:
         self._client: paramiko.SSHClient | None = None
         self._channel: paramiko.Channel | None = None
         self._answers: Any = None
-        self._asked = 0
+        self._request_number = 0
         self._unsettled: set[tuple[int, float]] = set()
 
     def close(self) -> None:
         """Ends the connection, and with it the agent; harmless when there is none."""
         if self._channel is not None:
-            with contextlib.suppress(*BROKEN):
+            with contextlib.suppress(*CONNECTION_ERRORS):
                 self._channel.close()
             self._channel = None
         if self._client is not None:
@@ -94,22 +94,22 @@ class SshChannel:
 
     def _exchange(self, command: str, do: str, what: dict[str, Any]) -> Any:
         assert self._channel is not None
-        self._asked += 1
+        self._request_number += 1
         try:
-            line = self._sent({"n": self._asked, "do": do, **what})
+            line = self._send({"n": self._request_number, "do": do, **what})
             if not line.endswith(b"\n"):
-                raise EOFError(self._last_words(line))
+                raise EOFError(self._exit_reason(line))
             answer = from_line(line)
-            if answer.get("n") != self._asked:
-                raise EOFError(f"the host answers something else: {line[:_SAID_BYTES]!r}")
-        except (*BROKEN, ValueError) as error:
+            if answer.get("n") != self._request_number:
+                raise EOFError(f"the host answers something else: {line[:_MAX_OUTPUT_BYTES]!r}")
+        except (*CONNECTION_ERRORS, ValueError) as error:
             self.close()
             raise ConnectionLost(self._host.host, command, stderr=str(error) or type(error).__name__) from None
         if "error" in answer:
             raise self._error(command, answer["error"])
         return answer["value"]
 
-    def _sent(self, request: dict[str, Any]) -> bytes:
+    def _send(self, request: dict[str, Any]) -> bytes:
         """The line that comes back; none where nobody is there any more, who may have said why."""
         assert self._channel is not None
         try:
@@ -119,25 +119,25 @@ class SshChannel:
         line: bytes = self._answers.readline()
         return line
 
-    def _error(self, command: str, told: dict[str, Any]) -> Exception:
-        if told["kind"] == "SignalRefused":
-            return RemoteSignalRefused(self._host.host, command, stderr=told["said"])
-        found = error_of(told, f"{self._host.host}: ")
-        return RemoteError(self._host.host, command, stderr=told["said"]) if found is None else found
+    def _error(self, command: str, error: dict[str, Any]) -> Exception:
+        if error["kind"] == "SignalRefused":
+            return RemoteSignalRefused(self._host.host, command, stderr=error["message"])
+        found = error_from_json(error, f"{self._host.host}: ")
+        return RemoteError(self._host.host, command, stderr=error["message"]) if found is None else found
 
-    def _last_words(self, line: bytes) -> str:
+    def _exit_reason(self, line: bytes) -> str:
         assert self._channel is not None
-        said = b""
-        with contextlib.suppress(*BROKEN):
-            said = self._channel.makefile_stderr("rb").read(_SAID_BYTES)
-        return " ".join((line + said).decode(errors="replace").split())[-300:] or "the agent ended"
+        output = b""
+        with contextlib.suppress(*CONNECTION_ERRORS):
+            output = self._channel.makefile_stderr("rb").read(_MAX_OUTPUT_BYTES)
+        return " ".join((line + output).decode(errors="replace").split())[-300:] or "the agent ended"
 
     def _is_active(self) -> bool:
         transport = None if self._client is None else self._client.get_transport()
         return transport is not None and transport.is_active()
 
     def _start(self, command: str) -> None:
-        client = self._connected(command)
+        client = self._connect(command)
         try:
             transport = client.get_transport()
             if transport is None:
@@ -146,16 +146,16 @@ class SshChannel:
             channel = transport.open_session(timeout=self._host.timeout_s)
             channel.settimeout(self._host.timeout_s)
             channel.exec_command(boot_command(self._host.python))
-        except BROKEN as error:
+        except CONNECTION_ERRORS as error:
             client.close()
             raise ConnectionLost(self._host.host, command, stderr=str(error)) from None
         self._client, self._channel, self._answers = client, channel, channel.makefile("rb")
         # A host without Python, or with one that is too old, shows here, where nothing was asked yet.
-        with contextlib.suppress(*BROKEN):
-            channel.sendall(parcel())
+        with contextlib.suppress(*CONNECTION_ERRORS):
+            channel.sendall(bootstrap_payload())
         self._exchange(command, "hello", {})
 
-    def _connected(self, command: str) -> paramiko.SSHClient:
+    def _connect(self, command: str) -> paramiko.SSHClient:
         host, client = self._host, paramiko.SSHClient()
         try:
             client.load_host_keys(str(host.known_hosts))
@@ -164,7 +164,7 @@ class SshChannel:
                 host.host,
                 port=host.port,
                 username=host.user,
-                pkey=self._own_key(command),
+                pkey=self._load_key(command),
                 allow_agent=False,
                 look_for_keys=False,
                 timeout=host.timeout_s,
@@ -180,14 +180,14 @@ class SshChannel:
             raise self._connect_error(command, error) from None
         return client
 
-    def _own_key(self, command: str) -> paramiko.PKey:
+    def _load_key(self, command: str) -> paramiko.PKey:
         """By its file's name alone it would be tried as each kind, and the last one tell what it was not."""
         file = self._host.key_file
         try:
             return paramiko.PKey.from_path(file)
         except (OSError, ValueError, TypeError, paramiko.SSHException, UnsupportedAlgorithm) as error:
-            said = f"{file}: cannot be used as a key ({' '.join(str(error).split())})"
-            raise AuthenticationRefused(self._host.host, command, stderr=said) from None
+            output = f"{file}: cannot be used as a key ({' '.join(str(error).split())})"
+            raise AuthenticationRefused(self._host.host, command, stderr=output) from None
 
     def _connect_error(self, command: str, error: Exception) -> Exception:
         kind: type[RemoteError]

@@ -18,15 +18,18 @@ from fault.identity import (
     ProcessIdentity,
     Role,
     Tokens,
-    carries_token,
+    has_token,
     is_forked_copy,
     marked_ancestor,
     node_of,
 )
-from fault.procfs import all_pids, command_of, line_of, read_process, stat_of
+from fault.procfs import all_pids, ancestry_of, command_of, read_process, stat_of
 
 # The roles behind each victim word.
-ROLES_OF: Mapping[str, tuple[Role, ...]] = {**{name: (role,) for name, role in ROLES.items()}, ANY: (EXECUTOR, WORKER)}
+ROLES_BY_VICTIM: Mapping[str, tuple[Role, ...]] = {
+    **{name: (role,) for name, role in ROLES.items()},
+    ANY: (EXECUTOR, WORKER),
+}
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,13 @@ def read_ancestors(live: LiveProcess, until: Role) -> Iterator[LiveProcess]:
         process = read_process(process.parent_pid)
         if process is not None:
             yield process
-            if until.told_by(process.command):
+            if until.matches(process.command):
                 return
 
 
-def own_line() -> frozenset[int]:
+def own_ancestry() -> frozenset[int]:
     """The pids of this process and of its ancestors, which are never victims."""
-    return line_of(os.getpid())
+    return ancestry_of(os.getpid())
 
 
 def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> ProcessSnapshot:
@@ -81,18 +84,18 @@ def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> ProcessSnaps
             continue
         # Most processes are none of ours, and reading all of each would take most of the time.
         live = read_process(pid) if not mains.isdisjoint(command) else None
-        if live is not None and not live.foreign:
+        if live is not None and not live.is_foreign:
             processes[pid] = live
             parents[pid] = live.parent_pid
-    return ProcessSnapshot(processes, parents, own_line())
+    return ProcessSnapshot(processes, parents, own_ancestry())
 
 
 def find_victims(victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
     """All live processes of this host that the victim word means and the tokens mark, sorted."""
-    return select(victim, tokens, read_snapshot((*ROLES_OF[victim], EXECUTOR)))
+    return select_victims(victim, tokens, read_snapshot((*ROLES_BY_VICTIM[victim], EXECUTOR)))
 
 
-def select(victim: str, tokens: Tokens, snapshot: ProcessSnapshot) -> tuple[ProcessIdentity, ...]:
+def select_victims(victim: str, tokens: Tokens, snapshot: ProcessSnapshot) -> tuple[ProcessIdentity, ...]:
     """The candidates of a snapshot for a victim word, in the order of `sort_key`.
 
     An executor, driver or broker is one that its token marks. A worker must host an executor of the
@@ -101,13 +104,13 @@ def select(victim: str, tokens: Tokens, snapshot: ProcessSnapshot) -> tuple[Proc
     shows its parent's command line. Raises VictimRefused when a needed token is missing.
     """
     found: list[ProcessIdentity] = []
-    for role in ROLES_OF[victim]:
-        if role.under is not None:
-            found += _forked(role, tokens, snapshot)
+    for role in ROLES_BY_VICTIM[victim]:
+        if role.parent_role is not None:
+            found += _find_forked(role, tokens, snapshot)
             continue
-        marked = _marked(role, tokens, snapshot)
+        marked = _find_marked(role, tokens, snapshot)
         if role is WORKER:
-            own = {executor.node for executor in _marked(EXECUTOR, tokens, snapshot)}
+            own = {executor.node for executor in _find_marked(EXECUTOR, tokens, snapshot)}
             others = _other_nodes(tokens, snapshot)
             marked = [worker for worker in marked if worker.node in own - others - {None}]
         found += marked
@@ -130,7 +133,7 @@ def sort_candidates(candidates: Iterable[ProcessIdentity]) -> tuple[ProcessIdent
     return tuple(sorted(candidates, key=sort_key))
 
 
-def choose(
+def choose_victims(
     candidates: Sequence[ProcessIdentity],
     count: int,
     *,
@@ -164,12 +167,10 @@ def choose(
     return tuple(chosen)
 
 
-def _marked(role: Role, tokens: Tokens, snapshot: ProcessSnapshot) -> list[ProcessIdentity]:
+def _find_marked(role: Role, tokens: Tokens, snapshot: ProcessSnapshot) -> list[ProcessIdentity]:
     token = tokens.of(role)
     processes = snapshot.processes.values()
-    own = {
-        live.pid: live for live in processes if role.told_by(live.command) and carries_token(live.command, token, role)
-    }
+    own = {live.pid: live for live in processes if role.matches(live.command) and has_token(live.command, token, role)}
     return [
         _identity(live, role, token, node_of(role, live.command))
         for live in own.values()
@@ -177,7 +178,7 @@ def _marked(role: Role, tokens: Tokens, snapshot: ProcessSnapshot) -> list[Proce
     ]
 
 
-def _forked(role: Role, tokens: Tokens, snapshot: ProcessSnapshot) -> list[ProcessIdentity]:
+def _find_forked(role: Role, tokens: Tokens, snapshot: ProcessSnapshot) -> list[ProcessIdentity]:
     token = tokens.of(role)
     found = []
     for live in snapshot.processes.values():
@@ -187,7 +188,7 @@ def _forked(role: Role, tokens: Tokens, snapshot: ProcessSnapshot) -> list[Proce
         if not is_forked_copy(role, live, ancestors):
             continue
         over = marked_ancestor(role, ancestors)
-        if over is not None and carries_token(over.command, token, role):
+        if over is not None and has_token(over.command, token, role):
             found.append(_identity(live, role, token, node_of(EXECUTOR, over.command)))
     return found
 
@@ -201,7 +202,7 @@ def _other_nodes(tokens: Tokens, snapshot: ProcessSnapshot) -> set[str | None]:
     return {
         node_of(EXECUTOR, live.command)
         for live in snapshot.processes.values()
-        if EXECUTOR.told_by(live.command) and not carries_token(live.command, tokens.run)
+        if EXECUTOR.matches(live.command) and not has_token(live.command, tokens.run)
     }
 
 
@@ -213,11 +214,11 @@ class VictimGuard:
     """
 
     tokens: Tokens
-    protected: frozenset[int] = field(default_factory=own_line)
+    protected: frozenset[int] = field(default_factory=own_ancestry)
 
     def check(self, fault: FaultSpec, victims: Sequence[ProcessIdentity]) -> None:
         """Raises VictimRefused, naming the rail, unless all `victims` may suffer `fault`."""
-        allowed = fault.most_processes
+        allowed = fault.max_processes
         if len(victims) > allowed:
             raise VictimRefused(f"count: {len(victims)} victims, but the fault allows {allowed}")
         if len({(victim.host, victim.pid) for victim in victims}) != len(victims):
@@ -230,18 +231,18 @@ class VictimGuard:
         # The pids of another host say nothing about this process and its ancestors.
         if victim.pid <= 1 or (not victim.host and victim.pid in self.protected):
             raise VictimRefused(f"pid: process {victim.pid} is this process, an ancestor of it, or init")
-        if role not in ROLES_OF[fault.victim]:
+        if role not in ROLES_BY_VICTIM[fault.victim]:
             raise VictimRefused(f"role: process {victim.pid} is a {role.name}, the fault is for {fault.victim}")
         token = self.tokens.of(role)
         if victim.token != token:
             whose = "this run is" if role.scope == "run" else "these services are"
             raise VictimRefused(f"token: process {victim.pid} belongs to {victim.token}, {whose} {token}")
-        if not role.told_by(victim.command):
+        if not role.matches(victim.command):
             raise VictimRefused(f"role: process {victim.pid} does not name {' or '.join(role.mains)}: a stranger")
-        if role.under is None and not carries_token(victim.command, token, role):
+        if role.parent_role is None and not has_token(victim.command, token, role):
             raise VictimRefused(f"token: process {victim.pid} does not carry {token}: a stranger")
 
     def describe(self, planned: Occurrence, victims: Sequence[ProcessIdentity]) -> list[str]:
         """The dry run: one line for each victim, saying what would happen to it and when."""
         self.check(planned.fault, victims)
-        return [f"would {planned.what(str(victim))}" for victim in victims]
+        return [f"would {planned.describe(str(victim))}" for victim in victims]

@@ -1,7 +1,8 @@
-"""A process that ends an act when nobody else does: it continues a paused victim, or undoes what was done to its host.
+"""Detached watchdog process: it undoes a fault if its owner does not.
 
-It is nobody's child and bears no mark, so that it outlives whoever started it, the way there and the end of the run. It
-checks the victim once and keeps its pidfd. Then it waits for a release, the victim's end, or its time.
+It continues a paused victim or undoes a host fault. It has no living parent and no process tag, so it survives its
+starter, the connection and the end of the run. It checks the victim once and keeps its pidfd. Then it waits for a
+release, the victim's end or its deadline.
 """
 
 from __future__ import annotations
@@ -18,55 +19,57 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fault.errors import FaultError, WatchdogUnavailable, as_message, error_of
+from fault.errors import FaultError, WatchdogUnavailable, error_as_json, error_from_json
 from fault.identity import ProcessIdentity, from_line, require_same, to_line
 from fault.procfs import open_handle, read_process, send_signal, stat_of
 
 if TYPE_CHECKING:
     from fault.host_faults import HostFault
 
-# So often, a second apart, it looks for a pause that it has not seen, once nobody could release it any more.
-UNSEEN_LOOKS, LOOK_S = 15, 1.0
-# How often it tries, and how many seconds apart, when what it undoes holds still.
-TRIES, APART_S = 30, 2.0
-# Starting one takes a tenth of a second.
-WITHIN_S = 30.0
-# A wait that no kernel takes for an overflow.
-_LONGEST_S = 600.0
+# Checks, one per CHECK_S, for a pause that was not seen yet, once the owner is gone.
+MAX_UNSEEN_CHECKS, CHECK_S = 15, 1.0
+# Undo attempts while the fault is still active, and seconds between them.
+MAX_UNDO_TRIES, RETRY_S = 30, 2.0
+# A start normally takes 0.1 s.
+START_TIMEOUT_S = 30.0
+# Longer timeouts overflow in some kernels.
+_MAX_WAIT_S = 600.0
 _ROOT = Path(__file__).resolve().parents[1]
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from fault.watchdog import main; main()"
 
 
 class Watchdog:
-    """One that was started for a victim. It is given up without a word when this object goes, or the process: then it
-    stays as long as the victim is stopped."""
+    """A watchdog that was started for a victim.
 
-    def __init__(self, word: int) -> None:
-        """`word`: the descriptor by which it is released."""
-        self._word = word
-        self._give_up = weakref.finalize(self, os.close, word)
+    If this object or its process ends without a release, the watchdog stays as long as the victim is stopped.
+    """
 
-    def stands(self) -> bool:
-        """Whether it is still there."""
+    def __init__(self, release_fd: int) -> None:
+        """Take the descriptor whose write end releases the watchdog."""
+        self._release_fd = release_fd
+        self._close = weakref.finalize(self, os.close, release_fd)
+
+    def is_running(self) -> bool:
+        """Return whether the watchdog process is alive."""
         watch = select.poll()
-        watch.register(self._word, select.POLLERR)
+        watch.register(self._release_fd, select.POLLERR)
         return not watch.poll(0)
 
     def release(self) -> None:
-        """Ends it; nothing is undone."""
+        """End the watchdog without an undo."""
         with contextlib.suppress(OSError):
-            os.write(self._word, b"release\n")
-        self._give_up()
+            os.write(self._release_fd, b"release\n")
+        self._close()
 
 
-# Starts one and returns when it stands, None where the victim is gone. `order`: after how many `seconds` it acts, and
-# the `victim`, or `kind`, `name` and `asked` of an act on the host. Raises IdentityMismatch, ActRefused or
+# Starts a watchdog and returns once it runs, or None if the victim is gone. `order` holds `seconds` until the undo, and
+# `victim`, or `kind`, `name` and `asked` of a host fault. Raises IdentityMismatch, ActionRefused or
 # WatchdogUnavailable.
-Start = Callable[[Mapping[str, Any]], Watchdog | None]
+StartWatchdog = Callable[[Mapping[str, Any]], Watchdog | None]
 
 
-def start(order: Mapping[str, Any]) -> Watchdog | None:
-    """A `Start` in a fresh interpreter, which has nothing of whoever starts it."""
+def start_watchdog(order: Mapping[str, Any]) -> Watchdog | None:
+    """Start a watchdog in a fresh interpreter, which shares no state with its starter."""
     try:
         made = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM, str(_ROOT)],
@@ -78,33 +81,35 @@ def start(order: Mapping[str, Any]) -> Watchdog | None:
             start_new_session=True,
         )
     except OSError as error:
-        raise WatchdogUnavailable(f"watchdog: it cannot be started: {error}") from None
+        raise WatchdogUnavailable(f"watchdog: start failed: {error}") from None
     assert made.stdin is not None and made.stdout is not None and made.stderr is not None
-    word = os.dup(made.stdin.fileno())
+    release_fd = os.dup(made.stdin.fileno())
     with made.stdout, made.stderr:
         with contextlib.suppress(OSError), made.stdin:
             made.stdin.write(to_line(order))
-        said = _first_line(made.stdout.fileno())
-        if not said:
+        reply = _read_line(made.stdout.fileno())
+        if not reply:
             made.kill()
-        why = b"" if said else made.stderr.read()
+        why = b"" if reply else made.stderr.read()
         made.wait()
-    return _started(word, said, why.decode(errors="replace").strip().rpartition("\n")[2])
+    return _watchdog_of(release_fd, reply, why.decode(errors="replace").strip().rpartition("\n")[2])
 
 
-def fork(order: Mapping[str, Any]) -> Watchdog | None:
-    """A `Start` by forking, for a handler whose modules will be gone."""
-    word, answers = detached(lambda: keep_watch(order))
+def fork_watchdog(order: Mapping[str, Any]) -> Watchdog | None:
+    """Start a watchdog by forking, for a handler whose modules will be deleted."""
+    release_fd, answers = run_detached(lambda: run_watchdog(order))
     try:
-        said = _first_line(answers)
+        reply = _read_line(answers)
     finally:
         os.close(answers)
-    return _started(word, said, "")
+    return _watchdog_of(release_fd, reply, "")
 
 
-def detached(work: Callable[[], None]) -> tuple[int, int]:
-    """Runs `work` in a process that is nobody's child and has nothing open but its input and output; returns the other
-    ends of both. Raises WatchdogUnavailable."""
+def run_detached(work: Callable[[], None]) -> tuple[int, int]:
+    """Run `work` in a detached process whose only open files are its input and output.
+
+    Returns the other ends of both. Raises WatchdogUnavailable if no process can be started.
+    """
     inner, outer = os.pipe(), os.pipe()
     if child := os.fork():
         os.close(inner[0])
@@ -112,7 +117,7 @@ def detached(work: Callable[[], None]) -> tuple[int, int]:
         if os.waitpid(child, 0)[1]:
             os.close(inner[1])
             os.close(outer[0])
-            raise WatchdogUnavailable("watchdog: it cannot be started; look at the limit of processes")
+            raise WatchdogUnavailable("watchdog: start failed: no process; fix: raise the process limit")
         return inner[1], outer[0]
     code = 1
     try:
@@ -129,34 +134,34 @@ def detached(work: Callable[[], None]) -> tuple[int, int]:
         os._exit(code)
 
 
-def say_last(said: bytes) -> None:
-    """Says a last word to whoever started this process, and closes its output."""
+def send_final_reply(reply: bytes) -> None:
+    """Send a last reply to the process that started this one, and close the output."""
     with contextlib.suppress(OSError):
-        os.write(1, said)
+        os.write(1, reply)
     os.dup2(2, 1)
 
 
-def _first_line(answers: int) -> bytes:
+def _read_line(answers: int) -> bytes:
     line = b""
-    while not line.endswith(b"\n") and select.select([answers], [], [], WITHIN_S)[0]:
+    while not line.endswith(b"\n") and select.select([answers], [], [], START_TIMEOUT_S)[0]:
         if not (read := os.read(answers, 1 << 16)):
             break
         line += read
     return line
 
 
-def _started(word: int, said: bytes, why: str) -> Watchdog | None:
-    made = Watchdog(word)
-    if not said.endswith(b"\n"):
-        raise WatchdogUnavailable(f"watchdog: it does not answer{f' ({why})' if why else ''}")
-    told = from_line(said)
-    if "error" in told:
-        raise error_of(told["error"]) or WatchdogUnavailable(f"watchdog: {told['error']['said']}")
-    return made if told["stands"] else None
+def _watchdog_of(release_fd: int, line: bytes, why: str) -> Watchdog | None:
+    made = Watchdog(release_fd)
+    if not line.endswith(b"\n"):
+        raise WatchdogUnavailable(f"watchdog: start failed: no reply{f' ({why})' if why else ''}")
+    reply = from_line(line)
+    if "error" in reply:
+        raise error_from_json(reply["error"]) or WatchdogUnavailable(f"watchdog: {reply['error']['message']}")
+    return made if reply["started"] else None
 
 
 def main() -> None:
-    """The program: its order comes as one line; cut off on its way, it does nothing."""
+    """Run the watchdog program: read one order from standard input; an incomplete line is ignored."""
     line = b""
     while not line.endswith(b"\n"):
         if not (read := os.read(0, 1 << 16)):
@@ -165,45 +170,46 @@ def main() -> None:
     if not os.fork():
         os.dup2(os.open(os.devnull, os.O_RDWR), 2)
         try:
-            keep_watch(from_line(line))
+            run_watchdog(from_line(line))
         finally:
             os._exit(0)
 
 
-def keep_watch(order: Mapping[str, Any]) -> None:
-    """The life of a watchdog, from the word that it stands, on its output, to the undo."""
+def run_watchdog(order: Mapping[str, Any]) -> None:
+    """Run a watchdog: report the start on its output, wait for the deadline and undo the fault."""
     deadline = time.monotonic() + float(order["seconds"])
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     try:
         paused = None
         if "victim" in order:
-            paused = _Paused.find(order["victim"])
+            paused = _PausedProcess.find(order["victim"])
         else:
-            # A third of the start, which a pause does without; the handler has it, whose modules may be gone by now.
-            from fault.host_faults import act_of
+            # This import takes a third of the start time, and a pause does not need it. A handler imported it earlier;
+            # its modules may be deleted by now.
+            from fault.host_faults import find_host_fault
 
-            act = act_of(order["kind"], order["name"])
+            act = find_host_fault(order["kind"], order["name"])
     except Exception as error:
-        say_last(to_line({"error": as_message(error)}))
+        send_final_reply(to_line({"error": error_as_json(error)}))
         return
-    say_last(to_line({"stands": paused is not None or "victim" not in order}))
+    send_final_reply(to_line({"started": paused is not None or "victim" not in order}))
     if "victim" not in order:
         _sleep_until(deadline)
         _undo(act, order["name"], order["asked"])
-    elif paused is not None and _await_time(paused, deadline):
+    elif paused is not None and _await_deadline(paused, deadline):
         paused.resume()
 
 
-class _Paused:
-    """A victim: the process that its pidfd names, or where the kernel has none that began at the same tick."""
+class _PausedProcess:
+    """A victim, identified by its pidfd or, without pidfds, by its start tick."""
 
     def __init__(self, pid: int, handle: int | None, ticks: int | None) -> None:
         self.handle, self._pid, self._ticks = handle, pid, ticks
 
     @classmethod
-    def find(cls, victim: ProcessIdentity) -> _Paused | None:
-        """None for one that is gone. Raises IdentityMismatch."""
+    def find(cls, victim: ProcessIdentity) -> _PausedProcess | None:
+        """Return the victim, or None if it ended. Raises IdentityMismatch."""
         try:
             handle = open_handle(victim.pid)
         except ProcessLookupError:
@@ -215,7 +221,7 @@ class _Paused:
         return cls(victim.pid, handle, live.start_ticks)
 
     def state(self) -> str:
-        """As the kernel calls it; empty when it has ended."""
+        """Return the kernel's state letter, or an empty text if the process ended."""
         try:
             fields = stat_of(self._pid)
         except OSError:
@@ -226,50 +232,50 @@ class _Paused:
         return self.state() in ("T", "t")
 
     def resume(self) -> None:
-        """Continues it, if it is stopped."""
+        """Send SIGCONT if the process is stopped."""
         if self.is_stopped():
             with contextlib.suppress(OSError):
                 send_signal(self._pid, self.handle, signal.SIGCONT)
 
 
-def _await_time(paused: _Paused, deadline: float) -> bool:
-    """Whether its time came; else it was released, or is not needed any more.
+def _await_deadline(paused: _PausedProcess, deadline: float) -> bool:
+    """Return True at the deadline, or False if the watchdog was released or is no longer needed.
 
-    When whoever would release it has gone, it leaves as soon as the victim runs again, by whosever hand; also when the
-    victim is not stopped within UNSEEN_LOOKS: by then nobody is left who would stop it, and a later pause is another's.
+    Once its owner is gone, the watchdog leaves as soon as the victim runs again. It also leaves if the victim is not
+    stopped within MAX_UNSEEN_CHECKS checks: no process is left that would stop it, and a later pause is not its own.
     """
     watch = select.poll()
     watch.register(0, select.POLLIN)
     if paused.handle is not None:
         watch.register(paused.handle, select.POLLIN)
-    seen, looks, alone = False, UNSEEN_LOOKS, False
+    was_stopped, checks_left, is_owner_gone = False, MAX_UNSEEN_CHECKS, False
     while (rest := deadline - time.monotonic()) > 0:
-        wait_s = LOOK_S if alone or paused.handle is None else _LONGEST_S
+        wait_s = CHECK_S if is_owner_gone or paused.handle is None else _MAX_WAIT_S
         for number, _ in watch.poll(1000 * min(rest, wait_s)):
             if number == paused.handle or os.read(0, 64):
                 return False
             watch.unregister(0)
-            alone = True
+            is_owner_gone = True
         if not (state := paused.state()):
             return False
-        if alone:
-            stopped = state in ("T", "t")
-            if not stopped and (seen or looks <= 0):
+        if is_owner_gone:
+            is_stopped = state in ("T", "t")
+            if not is_stopped and (was_stopped or checks_left <= 0):
                 return False
-            seen, looks = seen or stopped, looks - 1
+            was_stopped, checks_left = was_stopped or is_stopped, checks_left - 1
     return True
 
 
 def _undo(act: HostFault, name: str, asked: Mapping[str, Any]) -> None:
-    """Undoes it again and again while it holds still."""
-    for _ in range(TRIES):
+    """Undo the host fault, and retry while it is still active."""
+    for _ in range(MAX_UNDO_TRIES):
         with contextlib.suppress(FaultError, OSError):
             act.undo(name, asked)
-            if not act.holds(name, asked):
+            if not act.is_active(name, asked):
                 return
-        _sleep_until(time.monotonic() + APART_S)
+        _sleep_until(time.monotonic() + RETRY_S)
 
 
 def _sleep_until(deadline: float) -> None:
     while (rest := deadline - time.monotonic()) > 0:
-        time.sleep(min(_LONGEST_S, rest))
+        time.sleep(min(_MAX_WAIT_S, rest))

@@ -1,8 +1,10 @@
-"""`python -m generators --config FILE --gate FILE --histogram FILE [TOKEN]`: one generator.
+"""Command line of one generator.
 
-Events go to standard output as JSON lines: prepared, primed, gate, progress (about each second), then done or
-failed. Exit code 0: the schedule was kept and accounted for; 1: it failed or was stopped; 2: the
-specification or the corpus was refused. TOKEN is ignored; it marks the process as part of a run.
+`python -m generators --config FILE --gate FILE --histogram FILE [TOKEN]`
+
+Events go to standard output as JSON lines: prepared, primed, gate, progress (about each second), then done or failed.
+Exit codes: 0 if the schedule was sent and accounted for, 1 if it failed or was stopped, 2 if the specification or the
+corpus was refused. TOKEN is ignored; it marks the process as part of a run.
 """
 
 from __future__ import annotations
@@ -13,41 +15,41 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from generators.generator_process import lead, send_alone
+from generators.generator_process import run_lead, send_alone
 from generators.send_progress import EventOutput, GeneratorError, InputError
 from generators.spec import GeneratorSpec, read_spec
-from generators.start_barrier import StopSwitch
+from generators.start_barrier import StopRequest
 from generators.worker import serve
 from generators.worker_group import Address, LocalWorkers, Workers
 
-# The members that a lead gets, by its specification; None: it sends by itself.
-Hire = Callable[[GeneratorSpec], Workers | None]
+# Returns the workers of a lead process for its specification, or None if it sends alone.
+WorkerFactory = Callable[[GeneratorSpec], Workers | None]
 
 
-def main(arguments: Sequence[str] | None = None, hire: Hire | None = None) -> int:
-    """Runs one generator; returns its exit code. `hire`: where the members come from; by default, this machine."""
+def main(arguments: Sequence[str] | None = None, make_workers: WorkerFactory | None = None) -> int:
+    """Run one generator and return its exit code; `make_workers` overrides the local worker processes."""
     options = _parser().parse_args(arguments)
     journal = EventOutput(sys.stdout)
-    stop = StopSwitch()
+    stop = StopRequest()
     stop.install()
     if options.parent:
         stop.watch_parent(options.parent)
 
-    def local_members(spec: GeneratorSpec) -> Workers | None:
+    def local_workers(spec: GeneratorSpec) -> Workers | None:
         if spec.processes == 1:
             return None
         command = [sys.executable, "-m", "generators", "--config", str(options.config), "--gate", str(options.gate)]
-        marks = [options.token] if options.token else []  # by which each of them can be found
-        return LocalWorkers([[*command, "--stripe", str(number), *marks] for number in range(spec.processes)])
+        tags = [options.token] if options.token else []
+        return LocalWorkers([[*command, "--shard", str(number), *tags] for number in range(spec.processes)])
 
     try:
         spec = read_spec(options.config)
-        if options.stripe is None and options.histogram is None:
-            raise InputError("--histogram: give the file for the lateness")
-        if options.stripe is not None:
-            serve(spec, options.stripe, Address(**json.loads(sys.stdin.readline())), options.gate, stop)
-        elif (members := (hire or local_members)(spec)) is not None:
-            lead(spec, members, options.gate, options.histogram, journal, stop)
+        if options.shard is None and options.histogram is None:
+            raise InputError("--histogram: missing; expected a file for the schedule lag")
+        if options.shard is not None:
+            serve(spec, options.shard, Address(**json.loads(sys.stdin.readline())), options.gate, stop)
+        elif (workers := (make_workers or local_workers)(spec)) is not None:
+            run_lead(spec, workers, options.gate, options.histogram, journal, stop)
         else:
             send_alone(spec, options.gate, options.histogram, journal, stop)
     except GeneratorError as error:
@@ -55,25 +57,27 @@ def main(arguments: Sequence[str] | None = None, hire: Hire | None = None) -> in
         print(f"generator: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
     except Exception as error:
-        # Whoever reads the journal must not wait for a process that is gone; the trace goes to standard error.
+        # The reader of the journal must not wait for a dead process; the traceback goes to standard error.
         journal.event("failed", message=f"unexpected {type(error).__name__}: {error}")
         raise
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The command line; a member has no histogram of its own."""
-    made = argparse.ArgumentParser(prog="python -m generators", description="A paced Kafka producer.")
-    made.add_argument("--config", type=Path, required=True, help="the specification, JSON")
-    made.add_argument("--gate", type=Path, required=True, help="the file whose appearance starts the schedule")
-    made.add_argument("--histogram", type=Path, help="where to write the lateness (HdrHistogram V2)")
+    """Return the command-line parser; a worker has no histogram of its own."""
+    made = argparse.ArgumentParser(prog="python -m generators", description="Send records to Kafka on a schedule.")
+    made.add_argument("--config", type=Path, required=True, help="JSON specification")
     made.add_argument(
-        "--stripe",
-        type=int,
-        help="(internal) the share that this member sends; standard input: its lead",
+        "--gate", type=Path, required=True, help="start barrier: the schedule starts once this file exists"
     )
-    made.add_argument("--parent", type=int, help="end when the parent is no longer this process")
-    made.add_argument("token", nargs="?", default="", help="the run's token; ignored")
+    made.add_argument("--histogram", type=Path, help="output file for the schedule lag (HdrHistogram V2)")
+    made.add_argument(
+        "--shard",
+        type=int,
+        help="(internal) shard to send; standard input holds the lead's address",
+    )
+    made.add_argument("--parent", type=int, help="end when this process is no longer the parent")
+    made.add_argument("token", nargs="?", default="", help="token of the run (ignored)")
     return made
 
 

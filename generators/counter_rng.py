@@ -66,7 +66,7 @@ _P1, _P2, _P3, _P4, _P5 = (
 )
 
 
-def seeds(n: int) -> Words:
+def initial_hashes(n: int) -> Words:
     """What the hashes of n rows begin with."""
     return np.full(n, SEED, dtype=np.uint64)
 
@@ -74,22 +74,22 @@ def seeds(n: int) -> Words:
 def hash_long(value: Words, seed: Words) -> Words:
     """The hashes of longs, as 64 unsigned bits; shapes (n,)."""
     h = seed + _P5 + np.uint64(8)
-    h = h ^ (_rotated(value * _P2, 31) * _P1)
-    return _finished(_rotated(h, 27) * _P1 + _P4)
+    h = h ^ (_rotate(value * _P2, 31) * _P1)
+    return _avalanche(_rotate(h, 27) * _P1 + _P4)
 
 
 def hash_int(value: Words, seed: Words) -> Words:
     """The hashes of ints, given as 32 unsigned bits; shapes (n,)."""
     h = seed + _P5 + np.uint64(4)
     h = h ^ (value * _P1)
-    return _finished(_rotated(h, 23) * _P2 + _P3)
+    return _avalanche(_rotate(h, 23) * _P2 + _P3)
 
 
-def _rotated(value: Words, by: int) -> Words:
+def _rotate(value: Words, by: int) -> Words:
     return (value << np.uint64(by)) | (value >> np.uint64(64 - by))
 
 
-def _finished(h: Words) -> Words:
+def _avalanche(h: Words) -> Words:
     h = (h ^ (h >> np.uint64(33))) * _P2
     h = (h ^ (h >> np.uint64(29))) * _P3
     return h ^ (h >> np.uint64(32))

@@ -32,10 +32,10 @@ from generators.send_progress import InputError
 
 NANOSECONDS = 1_000_000_000
 # The length of a piece that is meant to last: 31 years. A constant function is one such piece, repeated.
-FOR_EVER_NS = 10**18
+ENDLESS_NS = 10**18
 # A root found in floating point is trusted when it is farther than this share of itself from a whole number;
 # 2^-44 is some 500 times what the few operations can lose while the discriminant keeps its leading digits.
-_TRUST = 2.0**-44
+_ROUNDING_MARGIN = 2.0**-44
 KINDS = {
     "constant": (),
     "step": ("at_s", "to"),
@@ -45,8 +45,8 @@ KINDS = {
     "recorded": ("points",),
 }
 _OPTIONAL = {"burst": ("every_s",)}
-LONGEST_S = 10_000_000
-SHORTEST_S = 0.001
+MAX_TIME_S = 10_000_000
+MIN_LENGTH_S = 0.001
 MAX_POINTS = 100_000
 # A sine has a knot each 0.1 s, and at least 20 a period. Between the most, straight lines are off by 5·10⁻⁸ of it.
 _KNOT_S, _LEAST_KNOTS, _MOST_KNOTS = Fraction(1, 10), 20, 10_000
@@ -86,18 +86,18 @@ class PiecewiseLinear:
         self._lengths = [piece.length_ns for piece in pieces]
         self._begins = [int(piece.begin * denominator) for piece in pieces]
         self._rises = [int((piece.end - piece.begin) * denominator) for piece in pieces]
-        held = ((2 * b + r) * n for b, r, n in zip(self._begins, self._rises, self._lengths, strict=True))
+        areas = ((2 * b + r) * n for b, r, n in zip(self._begins, self._rises, self._lengths, strict=True))
         self._starts = list(accumulate(self._lengths, initial=0))
-        self._areas = list(accumulate(held, initial=0))
+        self._areas = list(accumulate(areas, initial=0))
         self._cycle_ns, self._cycle_area = self._starts[len(first)], self._areas[len(first)]
-        self._turn_ns, self._turn_area = self._starts[-1] - self._cycle_ns, self._areas[-1] - self._cycle_area
+        self._period_ns, self._period_area = self._starts[-1] - self._cycle_ns, self._areas[-1] - self._cycle_area
         self._knots = np.repeat(np.array(self._starts, dtype=np.float64), 2)[1:-1]
         self._levels = np.array([float(value) for piece in pieces for value in (piece.begin, piece.end)])
 
     def values(self, at_ns: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return f at the given instants; same shape. Before 0 it is what it is at 0."""
         at = np.maximum(at_ns, 0)
-        at = at - np.maximum(at - self._cycle_ns, 0) // self._turn_ns * self._turn_ns
+        at = at - np.maximum(at - self._cycle_ns, 0) // self._period_ns * self._period_ns
         # Where two pieces meet, the later of both ends counts: `interp` takes the last of equal knots.
         values: NDArray[np.float64] = np.interp(at, self._knots, self._levels)
         return values
@@ -106,11 +106,11 @@ class PiecewiseLinear:
         """Return the area from 0 to `at_ns`, rounded up: how many whole numbers 0, 1, … are less than it."""
         if at_ns <= 0:
             return 0
-        turns = max(0, at_ns - self._cycle_ns) // self._turn_ns
-        at_ns -= turns * self._turn_ns
+        turns = max(0, at_ns - self._cycle_ns) // self._period_ns
+        at_ns -= turns * self._period_ns
         i = min(bisect_right(self._starts, at_ns), len(self._lengths)) - 1
         x, length = at_ns - self._starts[i], self._lengths[i]
-        before = self._areas[i] + turns * self._turn_area + 2 * self._begins[i] * x
+        before = self._areas[i] + turns * self._period_area + 2 * self._begins[i] * x
         # Whole numbers: a Fraction would look for common divisors.
         return -(-(before * length + self._rises[i] * x * x) // (length * self._unit))
 
@@ -138,12 +138,12 @@ class PiecewiseLinear:
         """Return the piece in which the area comes to `k`, the instant at which it begins, and the area left in it."""
         area, turns = k * self._unit, 0
         if area >= self._cycle_area:
-            if not self._turn_area:
+            if not self._period_area:
                 raise ValueError(f"the area never exceeds {k}")
-            turns = (area - self._cycle_area) // self._turn_area
-            area -= turns * self._turn_area
+            turns = (area - self._cycle_area) // self._period_area
+            area -= turns * self._period_area
         i = bisect_right(self._areas, area) - 1
-        return i, turns * self._turn_ns + self._starts[i], area - self._areas[i]
+        return i, turns * self._period_ns + self._starts[i], area - self._areas[i]
 
     def _reach(self, i: int, rest: int) -> int:
         """Return the last whole nanosecond in piece `i` up to which it holds at most `rest` (< the piece's own)."""
@@ -165,7 +165,7 @@ class PiecewiseLinear:
         """Return `_reach(i, rest + j·step)` for j = 0 … m − 1, where all lie in that piece; shape (m,)."""
         each, begin, rise, length = step * self._unit, self._begins[i], self._rises[i], self._lengths[i]
         if rise == 0:
-            return _floors(rest, each, 2 * begin, m)
+            return _floor_divide(rest, each, 2 * begin, m)
         # From x0 on, with y = x − x0, slope 2·b and curvature c, in units of whole areas: c·y² + 2·b·y = area. Python
         # divides integers of any size to the nearest float, so only these few operations round.
         x0, scale = self._reach(i, rest), length * self._unit
@@ -176,21 +176,21 @@ class PiecewiseLinear:
             below = b * b + c * area
             y = area / (b + np.sqrt(below))
             floor = np.floor(y)
-            doubt = (y + 1) * _TRUST
-            sure = (below > b * b / 16) & (y - floor > doubt) & (floor + 1 - y > doubt) & (y < 2.0**53)
+            margin = (y + 1) * _ROUNDING_MARGIN
+            is_certain = (below > b * b / 16) & (y - floor > margin) & (floor + 1 - y > margin) & (y < 2.0**53)
         result = np.zeros(m, dtype=np.int64)
-        result[sure] = floor[sure].astype(np.int64) + x0
-        for j in np.flatnonzero(~sure).tolist():
+        result[is_certain] = floor[is_certain].astype(np.int64) + x0
+        for j in np.flatnonzero(~is_certain).tolist():
             result[j] = self._reach(i, rest + j * each)
         return result
 
 
-def constant(level: Fraction) -> PiecewiseLinear:
+def constant_function(level: Fraction) -> PiecewiseLinear:
     """Return the function that is `level` for ever."""
-    return PiecewiseLinear([], [Piece(FOR_EVER_NS, level, level)])
+    return PiecewiseLinear([], [Piece(ENDLESS_NS, level, level)])
 
 
-def _floors(rest: int, each: int, by: int, n: int) -> NDArray[np.int64]:
+def _floor_divide(rest: int, each: int, by: int, n: int) -> NDArray[np.int64]:
     """Return (rest + j·each) // by for j = 0 … n − 1; shape (n,)."""
     common = math.gcd(each, by)
     rest, each, by = rest // common, each // common, by // common
@@ -216,7 +216,7 @@ class Curve:
         return dict(self.settings)
 
     @property
-    def moves(self) -> bool:
+    def is_varying(self) -> bool:
         """Whether the value ever leaves the base."""
         return bool(self.settings["kind"] != "constant")
 
@@ -252,18 +252,18 @@ def parse_curve(mapping: Mapping[str, Any], *, base: float, low: float, high: fl
         if mapping.get(key) is None:
             raise InputError(f"{key}: missing; a {kind} curve needs {', '.join(KINDS[kind])}")
     given = {key: mapping[key] for key in known if mapping.get(key) is not None}
-    settings, first, cycle = _COMPILERS[kind](_Given(given, Fraction(str(base)), low, high))
+    settings, first, cycle = _COMPILERS[kind](_CurveReader(given, Fraction(str(base)), low, high))
     if all(piece.begin == piece.end == Fraction(str(base)) for piece in (*first, *cycle)):
         kind, settings = "constant", {}
     return Curve({"kind": kind, **settings}, base, PiecewiseLinear(first, cycle))
 
 
 _WRITABLE = 1e300
-_Compiled = tuple[dict[str, Any], list[Piece], list[Piece]]
+_CompiledCurve = tuple[dict[str, Any], list[Piece], list[Piece]]
 
 
 @dataclass(frozen=True)
-class _Given:
+class _CurveReader:
     """What was written down, read key by key."""
 
     values: Mapping[str, Any]
@@ -281,11 +281,11 @@ class _Given:
 
     def time(self, key: str) -> int | float:
         """An instant."""
-        return self.number(key, 0, LONGEST_S)
+        return self.number(key, 0, MAX_TIME_S)
 
     def length(self, key: str) -> int | float:
         """A stretch of time that is not empty."""
-        return self.number(key, SHORTEST_S, LONGEST_S)
+        return self.number(key, MIN_LENGTH_S, MAX_TIME_S)
 
 
 def _number(key: str, value: Any, low: float, high: float) -> int | float:
@@ -297,31 +297,31 @@ def _number(key: str, value: Any, low: float, high: float) -> int | float:
     return int(value) if value == int(value) else value
 
 
-def _flat(length_ns: int, value: float | Fraction) -> list[Piece]:
+def _flat_piece(length_ns: int, value: float | Fraction) -> list[Piece]:
     """One constant piece, or none when it would be empty."""
     level = value if isinstance(value, Fraction) else Fraction(str(value))
     return [Piece(length_ns, level, level)] if length_ns else []
 
 
-def _constant(given: _Given) -> _Compiled:
-    return {}, [], _flat(FOR_EVER_NS, given.base)
+def _constant(given: _CurveReader) -> _CompiledCurve:
+    return {}, [], _flat_piece(ENDLESS_NS, given.base)
 
 
-def _step(given: _Given) -> _Compiled:
+def _step(given: _CurveReader) -> _CompiledCurve:
     at, to = given.time("at_s"), given.level()
-    return {"at_s": at, "to": to}, _flat(to_ns(at), given.base), _flat(FOR_EVER_NS, to)
+    return {"at_s": at, "to": to}, _flat_piece(to_ns(at), given.base), _flat_piece(ENDLESS_NS, to)
 
 
-def _ramp(given: _Given) -> _Compiled:
+def _ramp(given: _CurveReader) -> _CompiledCurve:
     begin, end, to = given.time("from_s"), given.time("until_s"), given.level()
     length = to_ns(end) - to_ns(begin)
     if length <= 0:
         raise InputError(f"until_s: {end:g} is not after from_s ({begin:g}); choose a later time, or the kind step")
-    first = [*_flat(to_ns(begin), given.base), Piece(length, given.base, Fraction(str(to)))]
-    return {"from_s": begin, "until_s": end, "to": to}, first, _flat(FOR_EVER_NS, to)
+    first = [*_flat_piece(to_ns(begin), given.base), Piece(length, given.base, Fraction(str(to)))]
+    return {"from_s": begin, "until_s": end, "to": to}, first, _flat_piece(ENDLESS_NS, to)
 
 
-def _sine(given: _Given) -> _Compiled:
+def _sine(given: _CurveReader) -> _CompiledCurve:
     period, amplitude = given.length("period_s"), given.number("amplitude", 0, given.high)
     swing = Fraction(str(amplitude))
     room = min(given.base - Fraction(str(given.low)), Fraction(str(given.high)) - given.base)
@@ -335,22 +335,22 @@ def _sine(given: _Given) -> _Compiled:
     times = [to_ns(period) * j // knots for j in range(knots + 1)]
     angles = [2 * math.pi * (j % knots) / knots for j in range(knots + 1)]
     values = [given.base + swing * Fraction(round(math.sin(angle) * _SINE_DIGITS), _SINE_DIGITS) for angle in angles]
-    return {"period_s": period, "amplitude": amplitude}, [], _joined(times, values)
+    return {"period_s": period, "amplitude": amplitude}, [], _join_points(times, values)
 
 
-def _burst(given: _Given) -> _Compiled:
+def _burst(given: _CurveReader) -> _CompiledCurve:
     at, length, to = given.time("at_s"), given.length("length_s"), given.level()
     settings: dict[str, Any] = {"at_s": at, "length_s": length, "to": to}
-    before, burst = _flat(to_ns(at), given.base), _flat(to_ns(length), to)
+    before, burst = _flat_piece(to_ns(at), given.base), _flat_piece(to_ns(length), to)
     if "every_s" not in given.values:
-        return settings, before + burst, _flat(FOR_EVER_NS, given.base)
+        return settings, before + burst, _flat_piece(ENDLESS_NS, given.base)
     every = given.length("every_s")
     if to_ns(every) <= to_ns(length):
         raise InputError(f"every_s: {every:g} is not more than length_s ({length:g}); let bursts end before the next")
-    return {**settings, "every_s": every}, before, burst + _flat(to_ns(every) - to_ns(length), given.base)
+    return {**settings, "every_s": every}, before, burst + _flat_piece(to_ns(every) - to_ns(length), given.base)
 
 
-def _recorded(given: _Given) -> _Compiled:
+def _recorded(given: _CurveReader) -> _CompiledCurve:
     points = given.values["points"]
     if not isinstance(points, list | tuple) or not 1 <= len(points) <= MAX_POINTS:
         raise InputError(f"points: not a list of 1 to {MAX_POINTS} points; give pairs [t_s, value], the first at 0 s")
@@ -358,7 +358,7 @@ def _recorded(given: _Given) -> _Compiled:
     for number, point in enumerate(points):
         if not isinstance(point, list | tuple) or len(point) != 2:
             raise InputError(f"points.{number}: {point!r} is not a pair; give [t_s, value]")
-        t_s = _number(f"points.{number}", point[0], 0, LONGEST_S)
+        t_s = _number(f"points.{number}", point[0], 0, MAX_TIME_S)
         if number == 0 and t_s != 0:
             raise InputError(f"points.0: the first point is at {t_s:g} s; say with a point at 0 s how the run begins")
         if number > 0 and to_ns(t_s) <= to_ns(settings[-1][0]):
@@ -366,10 +366,10 @@ def _recorded(given: _Given) -> _Compiled:
         settings.append([t_s, _number(f"points.{number}", point[1], given.low, given.high)])
     times = [to_ns(t_s) for t_s, _ in settings]
     values = [Fraction(str(value)) for _, value in settings]
-    return {"points": settings}, _joined(times, values), _flat(FOR_EVER_NS, values[-1])
+    return {"points": settings}, _join_points(times, values), _flat_piece(ENDLESS_NS, values[-1])
 
 
-def _joined(times_ns: list[int], values: list[Fraction]) -> list[Piece]:
+def _join_points(times_ns: list[int], values: list[Fraction]) -> list[Piece]:
     """Straight lines from point to point."""
     return [
         Piece(after - before, begin, end)
@@ -377,7 +377,7 @@ def _joined(times_ns: list[int], values: list[Fraction]) -> list[Piece]:
     ]
 
 
-_COMPILERS: dict[str, Callable[[_Given], _Compiled]] = {
+_COMPILERS: dict[str, Callable[[_CurveReader], _CompiledCurve]] = {
     "constant": _constant,
     "step": _step,
     "ramp": _ramp,

@@ -19,7 +19,18 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from generators.data_rows import NS_PER_MS, CsvRow, DataRow, JsonRow, NoTimeError, Span, Unit, moved, read_time, text_of
+from generators.data_rows import (
+    NS_PER_MS,
+    CsvRow,
+    DataRow,
+    InvalidTimeError,
+    JsonRow,
+    Span,
+    Unit,
+    read_time,
+    shift_time,
+    text_of,
+)
 from generators.send_progress import InputError
 
 TEXT, LINES, CSV, PARQUET = ".txt", ".jsonl", ".csv", ".parquet"
@@ -27,11 +38,11 @@ SUFFIXES = (LINES, CSV, PARQUET, TEXT)
 # The columns of a topic that was recorded.
 RECORDED = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
 # Of the memory that is free, what data may take, in all processes that hold it.
-SHARE_OF_MEMORY = 0.5
+MEMORY_SHARE = 0.5
 # Rows between two looks at how much it takes.
-ROWS_A_LOOK = 250
+ROWS_PER_CHECK = 250
 # From one round to the next where all records have one time.
-ALONE_MS = 1000
+SINGLE_ROUND_MS = 1000
 
 Headers = list[tuple[str, bytes | None]]
 T = TypeVar("T")
@@ -62,7 +73,7 @@ class Data:
         if not self.times_ms:
             return 0
         span = max(self.times_ms) - min(self.times_ms)
-        length = span + span // max(1, len(self.times_ms) - 1) if span else ALONE_MS
+        length = span + span // max(1, len(self.times_ms) - 1) if span else SINGLE_ROUND_MS
         return -(-length // self.resolution_ms) * self.resolution_ms
 
     def value(self, place: int, round_: int) -> bytes | None:
@@ -71,7 +82,7 @@ class Data:
         if not round_ or not self.spans or value is None:
             return value
         for start, end in reversed(self.spans[place]):
-            later = moved(value[start:end], round_ * self.round_ms * NS_PER_MS, self.unit)
+            later = shift_time(value[start:end], round_ * self.round_ms * NS_PER_MS, self.unit)
             value = value[:start] + later + value[end:]
         return value
 
@@ -94,43 +105,43 @@ def data_files(path: str) -> list[Path]:
     return files
 
 
-class Room:
+class MemoryBudget:
     """The memory that data has."""
 
     def __init__(self, path: str, copies: int) -> None:
         """`copies`: how many processes hold the data."""
         import psutil  # like pyarrow below: a generator without data does not load it
 
-        self._path, self._before = path, taken()
-        self._most = int(psutil.virtual_memory().available * SHARE_OF_MEMORY / copies)
+        self._path, self._before = path, used_memory()
+        self._limit = int(psutil.virtual_memory().available * MEMORY_SHARE / copies)
 
     def require(self, files: Sequence[Path]) -> None:
         """Raises InputError for files that are larger than what there is."""
-        size = sum(map(_size, files))
-        if size > self._most:
-            raise self._refusal(f"has {size / 1e6:,.0f} MB")
+        size = sum(map(_size_of, files))
+        if size > self._limit:
+            raise self._error(f"has {size / 1e6:,.0f} MB")
 
-    def look(self, where: str) -> None:
+    def check(self, where: str) -> None:
         """Raises InputError when what was read up to `where` takes more than there is."""
-        size = taken() - self._before
-        if size > self._most:
-            raise self._refusal(f"takes {size / 1e6:,.0f} MB of memory up to {where}")
+        size = used_memory() - self._before
+        if size > self._limit:
+            raise self._error(f"takes {size / 1e6:,.0f} MB of memory up to {where}")
 
-    def watched(self, rows: Iterator[T], where: Callable[[T], str]) -> Iterator[T]:
+    def check_rows(self, rows: Iterator[T], where: Callable[[T], str]) -> Iterator[T]:
         """The same rows, with a look now and then."""
         for number, row in enumerate(rows, start=1):
-            if number % ROWS_A_LOOK == 0:
-                self.look(where(row))
+            if number % ROWS_PER_CHECK == 0:
+                self.check(where(row))
             yield row
 
-    def _refusal(self, what: str) -> InputError:
+    def _error(self, what: str) -> InputError:
         return InputError(
-            f"data: {self._path} {what}, and {self._most / 1e6:,.0f} MB are left for it in this machine's memory; give "
-            "a part of it, which is replayed over and over"
+            f"data: {self._path}: {what}; expected at most {self._limit / 1e6:,.0f} MB, its share of free memory; "
+            "fix: use a part of the data, which is replayed in a loop"
         )
 
 
-def taken() -> int:
+def used_memory() -> int:
     """Bytes of memory that this process has."""
     import psutil
 
@@ -160,39 +171,40 @@ def _read(
     unit: Unit | None,
     copies: int,
 ) -> Data:
-    suffix, room = files[0].suffix, Room(path, copies)
-    room.require(files)
+    suffix, budget = files[0].suffix, MemoryBudget(path, copies)
+    budget.require(files)
     named = (("data_key", key), ("data_time", time), ("data_time_unit", unit))
     given = [name for name, value in named if value]
     if suffix == PARQUET and _is_recorded(files[0]):
         for name in given:
             raise InputError(f"{name}: {path} is a topic that was recorded, with keys and times; leave it empty")
-        return _recorded(files, room)
+        return _read_recorded(files, budget)
     if suffix == TEXT:
         for name in given:
             raise InputError(f"{name}: lines of text have no columns; leave it empty")
     if unit is not None and time is None:
         raise InputError("data_time_unit: is of data_time, which is empty; name the column there")
-    data = _with_columns(room.watched(_rows(files, suffix), lambda row: row.where), key, time, unit)
+    data = _read_columns(budget.check_rows(_rows(files, suffix), lambda row: row.where), key, time, unit)
     if not len(data):
         raise InputError(f"data: {path} holds no record; fill it")
     return data
 
 
-def require_forward(data: Data, path: str) -> None:
+def require_ordered(data: Data, path: str) -> None:
     """Raises InputError naming the first record whose time lies before the one before it."""
     if not data.times_ms:
         raise InputError(f"data_time: {path} has no times to replay; name the column that holds them")
     for number, (before, after) in enumerate(zip(data.times_ms, data.times_ms[1:], strict=False), start=2):
         if after < before:
             raise InputError(
-                f"data: {path}, record {number}: its time {_iso(after)} lies before that of the record before it "
-                f"({_iso(before)}); sort it, or replay it at a rate (data_pace=rate)"
+                f"data: {path}, record {number}: got time {_format_time(after)}; "
+                f"expected at least {_format_time(before)}, the time of the previous record; "
+                "fix: sort the data or use data_pace=rate"
             )
 
 
-def _with_columns(rows: Iterator[DataRow], key: str | None, time: str | None, unit: Unit | None) -> Data:
-    data, stated = Data(unit=unit), unit
+def _read_columns(rows: Iterator[DataRow], key: str | None, time: str | None, unit: Unit | None) -> Data:
+    data, given_unit = Data(unit=unit), unit
     for row in rows:
         data.values.append(row.value)
         if key is None and time is None:
@@ -204,17 +216,17 @@ def _with_columns(rows: Iterator[DataRow], key: str | None, time: str | None, un
         if key is not None:
             data.keys.append(row.text(spans[key][-1]))
         if time is not None:
-            _take_time(data, row, spans[time], f"data_time: {row.where}: {time}", stated)
+            _add_time(data, row, spans[time], f"data_time: {row.where}: {time}", given_unit)
     return data
 
 
-def _take_time(data: Data, row: DataRow, spans: Sequence[Span], what: str, stated: Unit | None) -> None:
+def _add_time(data: Data, row: DataRow, spans: Sequence[Span], what: str, given_unit: Unit | None) -> None:
     """Adds the time of a record. A column that is repeated is moved wherever it stands, so all of it is read."""
     for span in spans:
         written = row.value[slice(*span)]
         try:
-            time = read_time(written, stated)
-        except (NoTimeError, ArithmeticError) as error:
+            time = read_time(written, given_unit)
+        except (InvalidTimeError, ArithmeticError) as error:
             raise InputError(f"{what} is {text_of(written)!r}, which is {error}") from None
         if not data.times_ms and span is spans[0]:
             data.unit = time.unit
@@ -236,13 +248,13 @@ def _rows(files: Sequence[Path], suffix: str) -> Iterator[DataRow]:
 
 def _text_rows(file: Path) -> Iterator[DataRow]:
     for number, line in _lines(file):
-        if content := _without_end(line):
+        if content := _strip_newline(line):
             yield DataRow(f"{file}, line {number}", content)
 
 
 def _json_rows(file: Path) -> Iterator[DataRow]:
     for number, line in _lines(file):
-        where, content = f"{file}, line {number}", _without_end(line)
+        where, content = f"{file}, line {number}", _strip_newline(line)
         if not content.strip():
             continue
         try:
@@ -256,16 +268,16 @@ def _json_rows(file: Path) -> Iterator[DataRow]:
 
 def _csv_rows(file: Path) -> Iterator[DataRow]:
     """A record for each row, without the first one, which names the columns. A quoted field may hold line breaks."""
-    taken: list[bytes] = []
+    used_memory: list[bytes] = []
 
     def lines() -> Iterator[str]:
         for _, line in _lines(file):
-            taken.append(line)
+            used_memory.append(line)
             yield line.decode()
 
     reader, names = csv.reader(lines(), strict=True), list[str]()
     while True:
-        taken.clear()
+        used_memory.clear()
         number = reader.line_num + 1
         try:
             fields = next(reader, None)
@@ -282,7 +294,7 @@ def _csv_rows(file: Path) -> Iterator[DataRow]:
                 f"data: {file}, line {number}: {len(fields)} columns, and the first line names {len(names)}; correct it"
             )
         else:
-            yield CsvRow(f"{file}, line {number}", _without_end(b"".join(taken)), names)
+            yield CsvRow(f"{file}, line {number}", _strip_newline(b"".join(used_memory)), names)
 
 
 def _parquet_rows(file: Path) -> Iterator[DataRow]:
@@ -291,7 +303,7 @@ def _parquet_rows(file: Path) -> Iterator[DataRow]:
 
     number = 0
     try:
-        for batch in pq.ParquetFile(file).iter_batches(ROWS_A_LOOK):
+        for batch in pq.ParquetFile(file).iter_batches(ROWS_PER_CHECK):
             for columns in batch.to_pylist():
                 number += 1
                 yield JsonRow(f"{file}, row {number}", _as_json(columns))
@@ -299,15 +311,15 @@ def _parquet_rows(file: Path) -> Iterator[DataRow]:
         raise InputError(f"data: {file}, after row {number}: cannot be read: {error}") from None
 
 
-def _recorded(files: Sequence[Path], room: Room) -> Data:
+def _read_recorded(files: Sequence[Path], budget: MemoryBudget) -> Data:
     import pyarrow.parquet as pq
 
     data, rows = Data(), list[dict[str, Any]]()
     for file in files:
         try:
-            for batch in pq.ParquetFile(file).iter_batches(ROWS_A_LOOK, columns=list(RECORDED)):
+            for batch in pq.ParquetFile(file).iter_batches(ROWS_PER_CHECK, columns=list(RECORDED)):
                 rows += batch.to_pylist()
-                room.look(f"{file}, row {len(rows)}")
+                budget.check(f"{file}, row {len(rows)}")
         except OSError as error:
             raise InputError(f"data: {file}: cannot be read: {error}") from None
     for row in sorted(rows, key=lambda row: (row["timestamp_ms"], row["partition"], row["offset"])):
@@ -346,7 +358,7 @@ def _is_recorded(file: Path) -> bool:
     return True
 
 
-def _size(file: Path) -> int:
+def _size_of(file: Path) -> int:
     """Bytes that the file has, unpacked."""
     if file.suffix != PARQUET:
         return file.stat().st_size
@@ -377,15 +389,15 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
         raise InputError(f"data: {file}: cannot be read: {error.strerror}") from None
 
 
-def _without_end(line: bytes) -> bytes:
+def _strip_newline(line: bytes) -> bytes:
     return line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
 
 
 def _as_json(columns: dict[str, Any]) -> bytes:
-    return json.dumps(columns, default=_plain, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(columns, default=_json_default, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _plain(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -394,5 +406,5 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _iso(time_ms: int) -> str:
+def _format_time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -100,7 +100,7 @@ _ISO = re.compile(
 )
 
 
-class NoTimeError(ValueError):
+class InvalidTimeError(ValueError):
     """A value that is no time; the message says what was expected."""
 
 
@@ -132,10 +132,10 @@ def text_of(field: bytes) -> str:
 def read_time(field: bytes, unit: Unit | None = None) -> Time:
     """The time of a field as it stands in its record, quotes included. Raises NoTimeError."""
     text = text_of(field)
-    if unit is None and (iso := _Iso.of(text)) is not None:
+    if unit is None and (iso := _Iso.parse(text)) is not None:
         return Time(iso.ns, iso.resolution_ns)
     if _NUMBER.fullmatch(text) is None:
-        raise NoTimeError(
+        raise InvalidTimeError(
             "no time; expected a number since 1970, or a text as 2026-11-25T12:00:00Z"
             if unit is None
             else f"no number of {unit}; correct or leave out data_time_unit"
@@ -143,21 +143,21 @@ def read_time(field: bytes, unit: Unit | None = None) -> Time:
     number = Decimal(text)
     unit = unit or unit_of(number)
     if abs(number) * UNITS[unit] > _LATEST_NS:
-        raise NoTimeError("beyond the year 9999; check data_time_unit")
+        raise InvalidTimeError("beyond the year 9999; check data_time_unit")
     # A fraction takes as many digits as it needs; whole numbers stay whole.
     return Time(round(number * UNITS[unit]), UNITS[unit] if text.lstrip("+-").isdigit() else 1, unit)
 
 
-def moved(field: bytes, by_ns: int, unit: Unit | None = None) -> bytes:
+def shift_time(field: bytes, by_ns: int, unit: Unit | None = None) -> bytes:
     """The field with its time later by `by_ns`, a multiple of its resolution. `unit`: of a number, as `Time` says."""
     text = text_of(field)
-    iso = _Iso.of(text) if unit is None else None
-    later = _moved_number(text, by_ns, unit or "s") if iso is None else iso.moved(by_ns)
+    iso = _Iso.parse(text) if unit is None else None
+    later = _shift_number(text, by_ns, unit or "s") if iso is None else iso.shift(by_ns)
     # Escapes in a text of JSON are gone with it; white space around it stays.
     return field.replace(text.encode(), later.encode(), 1) if text.encode() in field else json.dumps(later).encode()
 
 
-def _moved_number(text: str, by_ns: int, unit: Unit) -> str:
+def _shift_number(text: str, by_ns: int, unit: Unit) -> str:
     found = _NUMBER.fullmatch(text)
     assert found is not None
     later, digits = Decimal(text) + Decimal(by_ns) / UNITS[unit], len(found[1] or ".") - 1
@@ -177,7 +177,7 @@ class _Iso:
     fraction_ns: int
 
     @classmethod
-    def of(cls, text: str) -> _Iso | None:
+    def parse(cls, text: str) -> _Iso | None:
         found = _ISO.fullmatch(text)
         if found is None:
             return None
@@ -206,7 +206,7 @@ class _Iso:
             return int(10 ** (9 - len(fraction)))
         return 10**9 * (1 if second else 60 if minute else 3600 if hour else 86_400)
 
-    def moved(self, by_ns: int) -> str:
+    def shift(self, by_ns: int) -> str:
         """The same form, later. Raises OverflowError beyond the year 9999."""
         seconds, rest = divmod(self.fraction_ns + by_ns, 10**9)
         later = self.local + timedelta(seconds=seconds)

@@ -1,4 +1,4 @@
-"""What a process of a generator does: send alone, send a stripe as a member of a crew, or lead the crew."""
+"""What a process of a generator does: send alone, send a shard as a member of a group, or lead the group."""
 
 from __future__ import annotations
 
@@ -21,55 +21,55 @@ from generators.schedule_lag import ScheduleLag, new_histogram, percentiles_ms, 
 from generators.send_progress import EventOutput, GeneratorError, Progress, SendProgress
 from generators.source import Source
 from generators.spec import GeneratorSpec
-from generators.start_barrier import LoadEnd, StartInstant, StopSwitch, await_barrier
+from generators.start_barrier import LoadEnd, StartInstant, StopRequest, await_barrier
 from generators.state_preload import StateKeys
 from generators.stream import Replay, Stream, make_nexmark, make_source, make_state_keys
 from generators.worker_group import WorkerGroup, Workers
 
 # Waits for T0; raises Stopped when it is not to come any more.
-Gate = Callable[[], StartInstant]
+AwaitStart = Callable[[], StartInstant]
 
 
-def send_alone(spec: GeneratorSpec, gate: Path, histogram: Path, journal: EventOutput, stop: StopSwitch) -> None:
+def send_alone(spec: GeneratorSpec, barrier: Path, histogram: Path, journal: EventOutput, stop: StopRequest) -> None:
     """The life of a generator that is one process."""
 
-    def primed_gate() -> StartInstant:
-        _prime(spec, journal, broker, stop)
+    def preload_and_wait() -> StartInstant:
+        _preload(spec, journal, broker, stop)
         # A detached process loses its first parent early, on purpose; the present one stays.
-        stop.watch_present_parent()
-        return await_barrier(gate, stop)
+        stop.watch_current_parent()
+        return await_barrier(barrier, stop)
 
     broker = BrokerClient(spec.bootstrap)
-    start, outcome = _send(spec, Shard(), broker, journal, stop, primed_gate, LoadEnd(gate))
-    _write_histogram(histogram, outcome.lateness, start)
+    start, result = _send(spec, Shard(), broker, journal, stop, preload_and_wait, LoadEnd(barrier))
+    _write_histogram(histogram, result.schedule_lag, start)
     _close(spec)
-    journal.event("done", **_account(outcome), end_offsets=broker.end_offsets(spec.topic, spec.partitions))
+    journal.event("done", **_result_fields(result), end_offsets=broker.end_offsets(spec.topic, spec.partitions))
 
 
 def send_shard(
-    spec: GeneratorSpec, index: int, gate: Gate, journal: EventOutput, stop: StopSwitch, load_end: LoadEnd
+    spec: GeneratorSpec, index: int, await_start: AwaitStart, journal: EventOutput, stop: StopRequest, load_end: LoadEnd
 ) -> None:
-    """The life of member `index` of a crew. Its `done` carries its lateness as an encoded HdrHistogram."""
-    stripe = Shard(index, spec.processes)
-    _, outcome = _send(spec, stripe, BrokerClient(spec.bootstrap), journal, stop, gate, load_end)
-    journal.event("done", **_account(outcome), lateness=outcome.lateness.encode().decode())
+    """The life of member `index` of a group. Its `done` carries its lateness as an encoded HdrHistogram."""
+    shard = Shard(index, spec.processes)
+    _, result = _send(spec, shard, BrokerClient(spec.bootstrap), journal, stop, await_start, load_end)
+    journal.event("done", **_result_fields(result), lateness=result.schedule_lag.encode().decode())
 
 
-def lead(
-    spec: GeneratorSpec, members: Workers, gate: Path, histogram: Path, journal: EventOutput, stop: StopSwitch
+def run_lead(
+    spec: GeneratorSpec, workers: Workers, barrier: Path, histogram: Path, journal: EventOutput, stop: StopRequest
 ) -> None:
-    """The life of the first of several processes: it primes, follows the members and adds them up."""
+    """The life of the first of several processes: it primes, follows the workers and adds them up."""
     broker = BrokerClient(spec.bootstrap)
     broker.check_topic(spec.topic, spec.partitions)
-    with WorkerGroup(members, spec.processes, stop) as crew:
-        crew.await_all("prepared")
+    with WorkerGroup(workers, spec.processes, stop) as group:
+        group.await_all("prepared")
         journal.event("prepared")
-        _prime(spec, journal, broker, stop)
-        stop.watch_present_parent()
-        start = await_barrier(gate, stop)
-        crew.open_gate(start)
+        _preload(spec, journal, broker, stop)
+        stop.watch_current_parent()
+        start = await_barrier(barrier, stop)
+        group.send_start(start)
         journal.event("gate", t0_wall_ns=start.wall_ns)
-        done = crew.follow(lambda standing: journal.event("progress", **asdict(standing)))
+        done = group.follow(lambda current: journal.event("progress", **asdict(current)))
     _close(spec)
     merged = new_histogram()
     for event in done:
@@ -84,53 +84,53 @@ def lead(
 
 def _send(
     spec: GeneratorSpec,
-    stripe: Shard,
+    shard: Shard,
     broker: BrokerClient,
     journal: EventOutput,
-    stop: StopSwitch,
-    gate: Gate,
+    stop: StopRequest,
+    await_start: AwaitStart,
     load_end: LoadEnd,
 ) -> tuple[StartInstant, SendResult]:
-    stream = Stream(make_source(spec), make_state_keys(spec), spec, stripe)
+    stream = Stream(make_source(spec), make_state_keys(spec), spec, shard)
     while stream.prepare():
         stop.check()
     broker.check_topic(spec.topic, spec.partitions)
     producer = make_producer(spec.bootstrap)
     journal.event("prepared")
-    start = gate()
+    start = await_start()
     journal.event("gate", t0_wall_ns=start.wall_ns)
     sender = RecordSender(producer, spec.topic, stop.check)
-    outcome = run_schedule(
+    result = run_schedule(
         spec,
-        stripe,
+        shard,
         stream,
         sender,
         start,
         stop,
-        lambda standing: journal.event("progress", **asdict(standing)),
+        lambda current: journal.event("progress", **asdict(current)),
         load_end=load_end,
     )
-    return start, outcome
+    return start, result
 
 
-def _account(outcome: SendResult) -> dict[str, Any]:
-    fields = done_fields(outcome.records, outcome.acked, outcome.unknown, percentiles_ms(outcome.lateness))
-    return {**fields, "elapsed_s": outcome.elapsed_s, "cpu_s": outcome.cpu_s}
+def _result_fields(result: SendResult) -> dict[str, Any]:
+    fields = done_fields(result.records, result.acked, result.unknown, percentiles_ms(result.schedule_lag))
+    return {**fields, "elapsed_s": result.elapsed_s, "cpu_s": result.cpu_s}
 
 
-def _prime(spec: GeneratorSpec, journal: EventOutput, broker: BrokerClient, stop: StopSwitch) -> None:
+def _preload(spec: GeneratorSpec, journal: EventOutput, broker: BrokerClient, stop: StopRequest) -> None:
     sender = RecordSender(make_producer(spec.bootstrap), spec.topic, stop.check)
-    records = prime(spec, make_source(spec), make_state_keys(spec), sender)
+    records = send_preload(spec, make_source(spec), make_state_keys(spec), sender)
     ends = broker.end_offsets(spec.topic, spec.partitions)
-    journal.event("primed", records=records, end_offsets=ends, **replayed(spec))
+    journal.event("primed", records=records, end_offsets=ends, **replay_fields(spec))
 
 
-def replayed(spec: GeneratorSpec) -> dict[str, Any]:
+def replay_fields(spec: GeneratorSpec) -> dict[str, Any]:
     """Of data that is replayed, how many records it has, how often it is gone through, and by how many ms times move
     from one cycle to the next."""
     if spec.source != "data":
         return {}
-    data = spec.replayed()
+    data = spec.load_data()
     return {"data": {"records": len(data), "cycles": spec.total / len(data), "cycle_ms": data.round_ms or None}}
 
 
@@ -138,17 +138,19 @@ def _close(spec: GeneratorSpec) -> None:
     if spec.closing:
         producer: Producer = make_producer(spec.bootstrap)
         if spec.closing_ahead_s is None:
-            close(spec, make_nexmark(spec).closing(spec.total), RecordSender(producer, spec.topic))
+            send_closing(spec, make_nexmark(spec).closing(spec.total), RecordSender(producer, spec.topic))
         else:
             source = make_source(spec)
-            own = source if isinstance(source, Replay) else None
+            replay = source if isinstance(source, Replay) else None
             payloads = source.primer(spec.partitions)
-            close(spec, payloads, RecordSender(producer, spec.topic), ahead_s=spec.closing_ahead_s, own=own)
+            send_closing(
+                spec, payloads, RecordSender(producer, spec.topic), ahead_s=spec.closing_ahead_s, replay=replay
+            )
 
 
-def _write_histogram(path: Path, lateness: HdrHistogram, start: StartInstant) -> None:
+def _write_histogram(path: Path, histogram: HdrHistogram, start: StartInstant) -> None:
     try:
-        write_log(path, lateness, start.wall_ns // 1_000_000, time.time_ns() // 1_000_000)
+        write_log(path, histogram, start.wall_ns // 1_000_000, time.time_ns() // 1_000_000)
     except OSError as error:
         raise GeneratorError(f"histogram {path}: cannot be written: {error.strerror}") from None
 
@@ -156,10 +158,10 @@ def _write_histogram(path: Path, lateness: HdrHistogram, start: StartInstant) ->
 # The life of a generator process: prepare, prime, wait at the gate, keep the schedule, account for it.
 
 
-_FILLERS_AT_ONCE = 256
+_STATE_KEYS_PER_CHUNK = 256
 # Work ahead of time only when at least this much of the schedule is free.
 _SPARE_NS = 1_000_000
-_FLOOD_BURST = 4096
+_UNPACED_BURST = 4096
 
 
 class RealClock:
@@ -174,7 +176,7 @@ class RealClock:
         time.sleep(duration_ns / NANOSECONDS)
 
 
-class Ticker:
+class ProgressTicker:
     """Calls back about once a second, from within a loop that must not be held up."""
 
     def __init__(self, clock: Clock, report: Callable[[], None]) -> None:
@@ -197,7 +199,7 @@ class SendResult:
     unknown: int
     elapsed_s: float  # from T0 until the last acknowledgement
     cpu_s: float  # user and system time of this process in that span
-    lateness: HdrHistogram
+    schedule_lag: HdrHistogram
 
     @property
     def acked(self) -> int:
@@ -205,7 +207,7 @@ class SendResult:
         return self.records - self.unknown
 
 
-def prime(spec: GeneratorSpec, source: Source, fillers: StateKeys, sender: RecordSender) -> int:
+def send_preload(spec: GeneratorSpec, source: Source, state_keys: StateKeys, sender: RecordSender) -> int:
     """Sends the primer, all acknowledged, and returns how many records it had.
 
     One record to each partition, every filler word, and `primer_lines` primer records of the source, with
@@ -213,44 +215,44 @@ def prime(spec: GeneratorSpec, source: Source, fillers: StateKeys, sender: Recor
 
     Raises GeneratorError when one was not acknowledged: the state would not be what was asked for.
     """
-    own = source if isinstance(source, Replay) else None
-    opener = PRIMER_KEY.encode() if own is None else next(own.primer(1))
+    replay = source if isinstance(source, Replay) else None
+    opener = PRIMER_KEY.encode() if replay is None else next(replay.primer(1))
     for partition in range(spec.partitions):
-        sender.send_primer(opener, partition, partition, **_keyed(own, 0))
+        sender.send_primer(opener, partition, partition, **_key_arguments(replay, 0))
     number = spec.partitions
-    for first in range(0, fillers.count, _FILLERS_AT_ONCE):
-        last = min(fillers.count, first + _FILLERS_AT_ONCE)
-        for word in fillers.words(np.arange(first, last, dtype=np.uint64)):
+    for first in range(0, state_keys.count, _STATE_KEYS_PER_CHUNK):
+        last = min(state_keys.count, first + _STATE_KEYS_PER_CHUNK)
+        for word in state_keys.words(np.arange(first, last, dtype=np.uint64)):
             sender.send_primer(word, number, number % spec.partitions)
             number += 1
     for line in source.primer(spec.primer_lines):
-        sender.send_primer(line, number, number % spec.partitions, **_keyed(own, number - spec.partitions))
+        sender.send_primer(line, number, number % spec.partitions, **_key_arguments(replay, number - spec.partitions))
         number += 1
     _flush(sender, spec, "primer")
     return number
 
 
-def _keyed(own: Replay | None, number: int) -> dict[str, Any]:
+def _key_arguments(replay: Replay | None, number: int) -> dict[str, Any]:
     """How a record beside the schedule is keyed: whoever reads a user's data finds nothing else among it."""
-    return {} if own is None else {"key": own.primer_key(number), "keyed": False}
+    return {} if replay is None else {"key": replay.primer_key(number), "keyed": False}
 
 
-def close(
+def send_closing(
     spec: GeneratorSpec,
     payloads: Iterable[bytes | None],
     sender: RecordSender,
     *,
     ahead_s: float = 0.0,
-    own: Replay | None = None,
+    replay: Replay | None = None,
 ) -> None:
-    """Sends what closes windows after the schedule, `ahead_s` later by its timestamp. `own`: the data of the user's
+    """Sends what closes windows after the schedule, `ahead_s` later by its timestamp. `replay`: the data of the user's
     that it is of.
 
     Raises GeneratorError when one record was not acknowledged.
     """
     for number, payload in enumerate(payloads):
         place = number % spec.partitions
-        sender.send_primer(payload, number, place, CLOSING, ahead_s=ahead_s, **_keyed(own, number))
+        sender.send_primer(payload, number, place, CLOSING, ahead_s=ahead_s, **_key_arguments(replay, number))
     _flush(sender, spec, "closing")
 
 
@@ -261,34 +263,34 @@ def _flush(sender: RecordSender, spec: GeneratorSpec, kind: str) -> None:
 
 def run_schedule(
     spec: GeneratorSpec,
-    stripe: Shard,
+    shard: Shard,
     stream: Stream,
     sender: RecordSender,
     start: StartInstant,
-    stop: StopSwitch,
+    stop: StopRequest,
     progress: Progress,
     clock: Clock | None = None,
     load_end: LoadEnd | None = None,
 ) -> SendResult:
-    """Sends this stripe's records from T0 on, flushes, and accounts for them.
+    """Sends this shard's records from T0 on, flushes, and accounts for them.
 
     `sender` is fresh (nothing sent). `progress` is called about once a second.
     Raises Stopped when asked to stop.
     """
     clock = RealClock() if clock is None else clock
-    lateness = ScheduleLag()
+    lag = ScheduleLag()
     schedule = spec.schedule
     load_end = LoadEnd(None) if load_end is None else load_end
 
     def due_now() -> int:
         if schedule is None:
             return stream.total
-        return stripe.share(schedule.due_count(clock.now_ns() - start.mono_ns))
+        return shard.share(schedule.due_count(clock.now_ns() - start.mono_ns))
 
-    def standing() -> SendProgress:
-        return SendProgress(sender.sent, due_now(), lateness.number_late(), lateness.take_largest_ms())
+    def progress_now() -> SendProgress:
+        return SendProgress(sender.sent, due_now(), lag.count_late(), lag.take_largest_ms())
 
-    ticker = Ticker(clock, lambda: progress(standing()))
+    ticker = ProgressTicker(clock, lambda: progress(progress_now()))
     # The objects of the preparation are not looked at again: no pause of the collector in the loop.
     gc.collect()
     gc.freeze()
@@ -299,41 +301,41 @@ def run_schedule(
             chunk = stream.take(last - first)
             stamps = ((chunk.due_ns + start.wall_ns) // 1_000_000).tolist()
             sender.send(chunk.payloads, chunk.partitions, stamps, chunk.headers, chunk.keys)
-            lateness.record(clock.now_ns(), chunk.due_ns + start.mono_ns)
+            lag.record(clock.now_ns(), chunk.due_ns + start.mono_ns)
             first += len(chunk.payloads)
         ticker.tick()
 
     def idle(spare_ns: int) -> None:
         if spare_ns > _SPARE_NS:
             stream.prepare()
-        sender.release()
+        sender.send_waiting()
         ticker.tick()
 
     if schedule is not None:
-        pace(schedule, stripe, start.mono_ns, clock, send, idle, stop.pulled, load_end.at_ns)
+        pace(schedule, shard, start.mono_ns, clock, send, idle, stop.is_set, load_end.at_ns)
     else:
-        _flood(stream, sender, start, stop, ticker, clock)
+        _send_unpaced(stream, sender, start, stop, ticker, clock)
     stop.check()
-    still_queued_or_failed = sender.flush()
+    unacknowledged = sender.flush()
     end_ns = clock.now_ns()
     return SendResult(
         records=sender.sent,
-        unknown=still_queued_or_failed,
+        unknown=unacknowledged,
         elapsed_s=(end_ns - start.mono_ns) / NANOSECONDS,
         cpu_s=_cpu_s() - cpu_before,
-        lateness=lateness.histogram(),
+        schedule_lag=lag.histogram(),
     )
 
 
-def _flood(
-    stream: Stream, sender: RecordSender, start: StartInstant, stop: StopSwitch, ticker: Ticker, clock: Clock
+def _send_unpaced(
+    stream: Stream, sender: RecordSender, start: StartInstant, stop: StopRequest, ticker: ProgressTicker, clock: Clock
 ) -> None:
     """Sends everything as fast as the producer takes it; the timestamp is the time of the hand-over."""
     wait_ns = start.mono_ns - clock.now_ns()
     if wait_ns > 0:
         clock.sleep_ns(wait_ns)
-    while sender.sent < stream.total and not stop.pulled():
-        chunk = stream.take(_FLOOD_BURST)
+    while sender.sent < stream.total and not stop.is_set():
+        chunk = stream.take(_UNPACED_BURST)
         stamp = (start.wall_ns + clock.now_ns() - start.mono_ns) // 1_000_000
         sender.send(chunk.payloads, chunk.partitions, [stamp] * len(chunk.payloads), chunk.headers, chunk.keys)
         ticker.tick()

@@ -1,4 +1,4 @@
-"""How a generator logs in at the broker: by a file that the environment names, so that no secret stands in either."""
+"""Kafka credentials of a generator, read from a file that the environment names."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import json
 import os
 from pathlib import Path
 
-# Names a JSON object of librdkafka's settings; without it, the broker asks nobody who he is.
-LOGIN = "FAULTLINE_KAFKA_LOGIN"
+# Variable with the path of a JSON object of librdkafka settings; unset if the broker needs no login.
+CREDENTIALS_ENV = "FAULTLINE_KAFKA_LOGIN"
 
 
-def login() -> dict[str, str]:
-    """librdkafka's settings of this process's user. Raises OSError or ValueError for a file that cannot be read."""
-    named = os.environ.get(LOGIN)
-    return read_login(Path(named)) if named else {}
+def load_credentials() -> dict[str, str]:
+    """Return librdkafka's settings for this process's user; empty without credentials.
+
+    Raises OSError or ValueError if the file cannot be read.
+    """
+    named = os.environ.get(CREDENTIALS_ENV)
+    return read_credentials(Path(named)) if named else {}
 
 
-def read_login(file: Path) -> dict[str, str]:
-    """The settings in such a file: none where the broker asks nobody. Raises OSError or ValueError as `login`."""
+def read_credentials(file: Path) -> dict[str, str]:
+    """Return the settings in a credentials file. Raises OSError or ValueError as `load_credentials`."""
     return dict(json.loads(file.read_text()))

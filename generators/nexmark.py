@@ -1,7 +1,7 @@
 """The events of Nexmark as JSON records: persons, auctions and bids, each made from its number.
 
 The same events as `spark_jobs/nexmark/events.py` makes inside Spark, by the same rules and the same draws (bits of
-Spark's `xxhash64` of number, seed and salt); a test holds both against each other. The first events are the primer's,
+Spark's `spark_hash` of number, seed and salt); a test holds both against each other. The first events are the primer's,
 and record k of the schedule is the event after them, so its event time goes on where theirs ended.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.counter_rng import Words, blocks, hash_int, hash_long, seeds
+from generators.counter_rng import Words, blocks, hash_int, hash_long, initial_hashes
 from generators.pacing import SendSchedule
 
 Ints = NDArray[np.int64]
@@ -134,17 +134,17 @@ class NexmarkEvents:
         turn = (numbers % np.uint64(self._rules.total)).astype(np.int64)
         kinds = np.searchsorted(np.cumsum(self._rules.proportions), turn, side="right")
         made: Texts = [b""] * len(numbers)
-        makers: tuple[Callable[[_Drawn], Iterator[bytes]], ...] = (_persons, _auctions, _bids)
+        makers: tuple[Callable[[_EventDraws], Iterator[bytes]], ...] = (_persons, _auctions, _bids)
         for kind, make in enumerate(makers):
             places = np.nonzero(kinds == kind)[0]
             if len(places):
-                drawn = _Drawn(numbers[places], at_ms[places], self._rules)
+                drawn = _EventDraws(numbers[places], at_ms[places], self._rules)
                 for place, line in zip(places.tolist(), make(drawn), strict=True):
                     made[place] = line
         return made
 
 
-class _Drawn:
+class _EventDraws:
     """Draws for events of one kind."""
 
     def __init__(self, numbers: Words, at_ms: Ints, rules: NexmarkRules) -> None:
@@ -157,7 +157,7 @@ class _Drawn:
         self.at_ms = at_ms
 
     def hash(self, salt: int) -> Words:
-        return xxhash64(self.numbers, self.rules.seed * 64 + salt)
+        return spark_hash(self.numbers, self.rules.seed * 64 + salt)
 
     def last(self, kind: int) -> Ints:
         """The newest id (from 0) of persons (0) or auctions (1)."""
@@ -175,16 +175,16 @@ class _Drawn:
         return chosen
 
 
-def _persons(drawn: _Drawn) -> Iterator[bytes]:
+def _persons(drawn: _EventDraws) -> Iterator[bytes]:
     a, b, c = (drawn.hash(salt) for salt in (1, 2, 3))
     names = [
         b"%b %b" % pair
-        for pair in zip(_one_of(FIRST_NAMES, bits(a, 0, 16)), _one_of(LAST_NAMES, bits(a, 16, 16)), strict=True)
+        for pair in zip(_pick(FIRST_NAMES, bits(a, 0, 16)), _pick(LAST_NAMES, bits(a, 16, 16)), strict=True)
     ]
     emails = [b"%b@%b.com" % pair for pair in zip(_text(b, 7), _text(c, 5), strict=True)]
     groups = [(bits(word, at, 16) % 10_000).tolist() for word, at in ((c, 16), (c, 28), (c, 40), (b, 40))]
     cards = [b"%04d %04d %04d %04d" % four for four in zip(*groups, strict=True)]
-    cities, states = _one_of(CITIES, bits(a, 32, 16)), _one_of(STATES, bits(a, 48, 15))
+    cities, states = _pick(CITIES, bits(a, 32, 16)), _pick(STATES, bits(a, 48, 15))
     sizes = [sum(map(len, texts)) for texts in zip(names, emails, cards, cities, states, strict=True)]
     extra = _extra(drawn.hash(4), drawn.rules.sizes[0] - PERSON_FIXED - np.array(sizes, dtype=np.int64))
     form = (b'{"n":%d,"person":{"id":%d,"name":"%b","emailAddress":"%b","creditCard":"%b","city":"%b","state":"%b",'
@@ -194,7 +194,7 @@ def _persons(drawn: _Drawn) -> Iterator[bytes]:
     return map(form.__mod__, zip(*columns, strict=True))
 
 
-def _auctions(drawn: _Drawn) -> Iterator[bytes]:
+def _auctions(drawn: _EventDraws) -> Iterator[bytes]:
     rules = drawn.rules
     a, b, c = (drawn.hash(salt) for salt in (5, 6, 7))
     last = drawn.last(0)
@@ -218,7 +218,7 @@ def _auctions(drawn: _Drawn) -> Iterator[bytes]:
     return map(form.__mod__, zip(*columns, strict=True))
 
 
-def _bids(drawn: _Drawn) -> Iterator[bytes]:
+def _bids(drawn: _EventDraws) -> Iterator[bytes]:
     rules = drawn.rules
     a, b = drawn.hash(11), drawn.hash(12)
     last = drawn.last(1)
@@ -250,22 +250,22 @@ def _url(number: int) -> bytes:
     return parts + b"&channel_id=%d" % (number * ID_FACTOR % ID_MODULUS) if number % 10 else parts
 
 
-def _one_of(values: tuple[bytes, ...], draw: Ints) -> Texts:
+def _pick(values: tuple[bytes, ...], draw: Ints) -> Texts:
     return [values[place] for place in (draw % len(values)).tolist()]
 
 
 def _text(word: Words, longest: int) -> Texts:
     """From 3 up to `longest` - 1 characters."""
     lengths = bits(word, 0, 16) % (longest - 3) + 3
-    return _cut(_WORDS, bits(word, 16, 12) % (POOL_BYTES - longest), lengths)
+    return _slice_pool(_WORDS, bits(word, 16, 12) % (POOL_BYTES - longest), lengths)
 
 
 def _extra(word: Words, rest: Ints) -> Texts:
     lengths = np.maximum((rest * (0.8 + bits(word, 48, 16) * (0.4 / 65536))).astype(np.int64), 0)
-    return _cut(_LETTERS, bits(word, 32, 16) % (POOL_BYTES - 1024), lengths)
+    return _slice_pool(_LETTERS, bits(word, 32, 16) % (POOL_BYTES - 1024), lengths)
 
 
-def _cut(pool: bytes, starts: Ints, lengths: Ints) -> Texts:
+def _slice_pool(pool: bytes, starts: Ints, lengths: Ints) -> Texts:
     return [pool[start:end] for start, end in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
 
 
@@ -287,9 +287,9 @@ def bits(word: Words, at: int, width: int) -> Ints:
     return found
 
 
-def xxhash64(numbers: Words, salt: int) -> Words:
-    """What Spark's `xxhash64(number, salt)` gives for a long and an int, as 64 unsigned bits; shape (n,)."""
-    hashed = hash_long(numbers, seeds(len(numbers)))
+def spark_hash(numbers: Words, salt: int) -> Words:
+    """What Spark's `spark_hash(number, salt)` gives for a long and an int, as 64 unsigned bits; shape (n,)."""
+    hashed = hash_long(numbers, initial_hashes(len(numbers)))
     return hash_int(np.full(len(numbers), salt & 0xFFFFFFFF, dtype=np.uint64), hashed)
 
 

@@ -19,16 +19,16 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.curve import NANOSECONDS, Curve, PiecewiseLinear, constant
+from generators.curve import NANOSECONDS, Curve, PiecewiseLinear, constant_function
 
 # Records of one burst at most. The clock is read once after each burst, so this bounds how much the lateness of its
 # first records is overestimated: 64 records take about 0.1 ms to hand over, and 5 ms with all that may have waited.
 BURST = 64
 # What comes due within this time is sent together: waking up costs some 0.3 ms of processor time, whatever is sent,
 # and the broker as much again, which the workload beside it would lack. It is also all that the records are late.
-SHORTEST_SLEEP_NS = 4_000_000
+MIN_SLEEP_NS = 4_000_000
 # Sleeping longer than this would make a request to stop wait.
-LONGEST_SLEEP_NS = 50_000_000
+MAX_SLEEP_NS = 50_000_000
 
 
 class Clock(Protocol):
@@ -70,7 +70,7 @@ class SendSchedule:
     shape: PiecewiseLinear | None = None
 
     @classmethod
-    def over(cls, rate: float, seconds: float, curve: Curve | None = None) -> SendSchedule:
+    def for_duration(cls, rate: float, seconds: float, curve: Curve | None = None) -> SendSchedule:
         """The records due in [0, seconds): exactly P·T of them, rounded up when P·T is not whole.
 
         With a curve, its integral takes the place of P·T. The decimal form of a float is what its writer meant, so
@@ -82,13 +82,13 @@ class SendSchedule:
             raise ValueError(f"rate {rate!r} and seconds {seconds!r} must be finite numbers") from None
         if exact_rate <= 0 or exact_seconds <= 0:
             raise ValueError(f"rate {rate!r} and seconds {seconds!r} must be positive")
-        if curve is not None and curve.moves:
+        if curve is not None and curve.is_varying:
             return cls(exact_rate, curve.shape.area_up(round(exact_seconds * NANOSECONDS)), curve.shape)
         return cls(exact_rate, -(-(exact_rate * exact_seconds) // 1))
 
     @cached_property
     def _records(self) -> PiecewiseLinear:
-        return constant(self.rate) if self.shape is None else self.shape
+        return constant_function(self.rate) if self.shape is None else self.shape
 
     def due_ns(self, k: int) -> int:
         """Return the nanoseconds after the start at which record `k` is due, rounded down.
@@ -106,7 +106,7 @@ class SendSchedule:
         return self._records.reach_array(first, step, n)
 
     def due_of(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """`due_ns` of any records; shape (n,), nanoseconds. Fast when evenly spaced, as in a stripe."""
+        """`due_ns` of any records; shape (n,), nanoseconds. Fast when evenly spaced, as in a shard."""
         n = len(records)
         if n > 1 and records[1] > records[0]:
             first, step = int(records[0]), int(records[1] - records[0])
@@ -120,63 +120,63 @@ class Shard:
     """The share of process `index` of `of`: the records k ≡ index (mod of), numbered 0, 1, … locally."""
 
     index: int = 0
-    of: int = 1
+    count: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.index < self.of:
-            raise ValueError(f"stripe {self.index} of {self.of}: the index must lie in 0 … {self.of - 1}")
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"shard {self.index} of {self.count}: the index must lie in 0 … {self.count - 1}")
 
     def record(self, local: int) -> int:
         """The record's number in the whole schedule."""
-        return self.index + local * self.of
+        return self.index + local * self.count
 
     def share(self, count: int) -> int:
-        """How many of the first `count` records of the schedule belong to this stripe."""
-        return -(-(count - self.index) // self.of)
+        """How many of the first `count` records of the schedule belong to this shard."""
+        return -(-(count - self.index) // self.count)
 
     def records(self, first: int, n: int) -> NDArray[np.uint64]:
         """Numbers in the whole schedule of the local records first … first + n − 1; shape (n,)."""
-        return np.arange(n, dtype=np.uint64) * np.uint64(self.of) + np.uint64(self.record(first))
+        return np.arange(n, dtype=np.uint64) * np.uint64(self.count) + np.uint64(self.record(first))
 
 
 def pace(
     schedule: DueTimes,
-    stripe: Shard,
+    shard: Shard,
     start_ns: int,
     clock: Clock,
     send: Callable[[int, int], None],
     idle: Callable[[int], None] = lambda spare_ns: None,
-    stopped: Callable[[], bool] = lambda: False,
-    ends: Callable[[int], int | None] = lambda now_ns: None,
+    is_stopped: Callable[[], bool] = lambda: False,
+    load_end: Callable[[int], int | None] = lambda now_ns: None,
 ) -> int:
     """Keeps the schedule until its end or until `stopped`; returns the number of records sent.
 
     `ends`: given the time, the instant after which nothing is due any more, or None while the schedule says it.
 
-    `send(first, last)` sends the local records first … last − 1 of the stripe, at most BURST of
+    `send(first, last)` sends the local records first … last − 1 of the shard, at most BURST of
     them, all due. `idle(spare_ns)` is called before a sleep with the time left until the next
     record is due, for work that may be done ahead; its own duration is taken off the sleep.
     """
-    total = stripe.share(schedule.count)
+    total = shard.share(schedule.count)
     sent = 0
-    while sent < total and not stopped():
+    while sent < total and not is_stopped():
         now_ns = clock.now_ns()
-        end_ns = ends(now_ns)
+        end_ns = load_end(now_ns)
         if end_ns is not None:
-            total = max(sent, stripe.share(schedule.due_count(end_ns - start_ns)))
+            total = max(sent, shard.share(schedule.due_count(end_ns - start_ns)))
             if sent == total:
                 break
-        due = min(total, stripe.share(schedule.due_count(now_ns - start_ns)))
+        due = min(total, shard.share(schedule.due_count(now_ns - start_ns)))
         if due > sent:
             last = min(due, sent + BURST)
             send(sent, last)
             sent = last
             continue
-        next_ns = start_ns + schedule.due_ns(stripe.record(sent))
+        next_ns = start_ns + schedule.due_ns(shard.record(sent))
         idle(next_ns - clock.now_ns())
         spare_ns = next_ns - clock.now_ns()
         if spare_ns > 0:
-            clock.sleep_ns(min(max(spare_ns, SHORTEST_SLEEP_NS), LONGEST_SLEEP_NS))
+            clock.sleep_ns(min(max(spare_ns, MIN_SLEEP_NS), MAX_SLEEP_NS))
     return sent
 
 
@@ -189,32 +189,32 @@ MS = 1_000_000
 class RecordedSchedule:
     """Due times of records 0 … `count` − 1; see `generators.pacing.SendSchedule`, whose place it takes."""
 
-    def __init__(self, times_ns: NDArray[np.int64], round_ns: int, count: int) -> None:
-        """`times_ns`: of one round, from 0, never falling. `round_ns`: from one beginning to the next."""
-        self._times, self._round_ns, self.count = times_ns, round_ns, count
+    def __init__(self, times_ns: NDArray[np.int64], cycle_ns: int, count: int) -> None:
+        """`times_ns`: of one round, from 0, never falling. `cycle_ns`: from one beginning to the next."""
+        self._times, self._cycle_ns, self.count = times_ns, cycle_ns, count
         self._list = times_ns.tolist()
 
     @classmethod
-    def over(cls, times_ms: Sequence[int], round_ms: int, speed: float, seconds: float) -> Self:
-        """The records due in [0, seconds). `round_ms`: from the beginning of one round to that of the next."""
+    def for_duration(cls, times_ms: Sequence[int], cycle_ms: int, speed: float, seconds: float) -> Self:
+        """The records due in [0, seconds). `cycle_ms`: from the beginning of one round to that of the next."""
         times = np.asarray(times_ms, dtype=np.int64)
         times_ns = np.rint((times - times[0]) * (MS / speed)).astype(np.int64)
-        made = cls(times_ns, max(1 + int(times_ns[-1]), round(round_ms * MS / speed)), 0)
-        made.count = made._before(round(seconds * NANOSECONDS))
+        made = cls(times_ns, max(1 + int(times_ns[-1]), round(cycle_ms * MS / speed)), 0)
+        made.count = made._count_before(round(seconds * NANOSECONDS))
         return made
 
     def due_ns(self, k: int) -> int:
         """Nanoseconds after the start at which record `k` is due."""
-        round_, place = divmod(k, len(self._list))
-        return int(round_ * self._round_ns + self._list[place])
+        cycle, place = divmod(k, len(self._list))
+        return int(cycle * self._cycle_ns + self._list[place])
 
     def due_count(self, elapsed_ns: int) -> int:
         """Records due at or before `elapsed_ns` after the start."""
-        return 0 if elapsed_ns < 0 else min(self.count, self._before(elapsed_ns + 1))
+        return 0 if elapsed_ns < 0 else min(self.count, self._count_before(elapsed_ns + 1))
 
-    def _before(self, at_ns: int) -> int:
-        round_, rest = divmod(at_ns, self._round_ns)
-        return round_ * len(self._list) + bisect.bisect_left(self._list, rest)
+    def _count_before(self, at_ns: int) -> int:
+        cycle, rest = divmod(at_ns, self._cycle_ns)
+        return cycle * len(self._list) + bisect.bisect_left(self._list, rest)
 
     def due_array(self, first: int, step: int, n: int) -> NDArray[np.int64]:
         """`due_ns` of the records first, first + step, …; shape (n,), nanoseconds."""
@@ -223,6 +223,6 @@ class RecordedSchedule:
     def due_of(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
         """`due_ns` of any records; shape (n,), nanoseconds."""
         numbers = records.astype(np.int64)
-        round_, place = np.divmod(numbers, len(self._list))
-        due: NDArray[np.int64] = round_ * self._round_ns + self._times[place]
+        cycle, place = np.divmod(numbers, len(self._list))
+        due: NDArray[np.int64] = cycle * self._cycle_ns + self._times[place]
         return due

@@ -25,7 +25,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from generators.kafka_credentials import login
+from generators.kafka_credentials import load_credentials
 from generators.send_progress import GeneratorError
 
 PRIMER_KEY = "__faultline_primer__"
@@ -40,9 +40,9 @@ QUEUE_RECORDS = 100_000
 LINGER_MS = 5
 BATCH_BYTES = 131_072
 # From here on what is on its way is waited for, in all partitions together; the client's own limit is for each.
-FEW_ON_THEIR_WAY = 5
+FEW_IN_FLIGHT = 5
 # More than this does not wait: batches are then full, and the client's own pipeline is faster.
-MOST_WAITING = 2_000
+MAX_WAITING = 2_000
 # Longer than a broker needs to come back on its data; what is not delivered by then is unknown.
 DELIVERY_TIMEOUT_MS = 120_000
 FLUSH_TIMEOUT_S = 60.0
@@ -54,7 +54,7 @@ def make_producer(bootstrap: str) -> Producer:
     return Producer(
         {
             "bootstrap.servers": bootstrap,
-            **login(),
+            **load_credentials(),
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": LINGER_MS,
@@ -81,7 +81,7 @@ class RecordSender:
         self._topic = topic
         self._check = check
         self._waiting: deque[Records] = deque()
-        self._number_waiting = 0
+        self._waiting_count = 0
         self.sent = 0
         self.failed = 0
         self.last_error = ""
@@ -110,23 +110,23 @@ class RecordSender:
         Raises GeneratorError when a record can never be sent (too large, no such partition).
         """
         self._waiting.append((payloads, partitions, timestamps_ms, headers, keys))
-        self._number_waiting += len(payloads)
+        self._waiting_count += len(payloads)
         self.sent += len(payloads)
-        self.release()
+        self.send_waiting()
 
-    def release(self) -> None:
+    def send_waiting(self) -> None:
         """Hands over what waits, unless too much is on its way. Whoever paces calls this now and then."""
         self._producer.poll(0)
-        if self._number_waiting and (self._number_waiting > MOST_WAITING or len(self._producer) < FEW_ON_THEIR_WAY):
-            self._release_all()
+        if self._waiting_count and (self._waiting_count > MAX_WAITING or len(self._producer) < FEW_IN_FLIGHT):
+            self._produce_all()
 
-    def _release_all(self) -> None:
+    def _produce_all(self) -> None:
         while self._waiting:
             records = self._waiting.popleft()
-            self._number_waiting -= len(records[0])
-            self._hand_over(*records)
+            self._waiting_count -= len(records[0])
+            self._produce(*records)
 
-    def _hand_over(
+    def _produce(
         self,
         payloads: Sequence[bytes | None],
         partitions: Sequence[int],
@@ -158,9 +158,9 @@ class RecordSender:
             done = len(payloads) - operator.length_hint(rest) - 1
             self._producer.poll(0.01)
             self._check()
-            left = None if headers is None else headers[done:]
-            those = None if keys is None else keys[done:]
-            self._hand_over(payloads[done:], partitions[done:], timestamps_ms[done:], left, those)
+            left_headers = None if headers is None else headers[done:]
+            left_keys = None if keys is None else keys[done:]
+            self._produce(payloads[done:], partitions[done:], timestamps_ms[done:], left_headers, left_keys)
         except KafkaException as error:
             raise GeneratorError(f"topic {self._topic}: a record was refused: {error.args[0]}") from None
 
@@ -177,7 +177,7 @@ class RecordSender:
     ) -> None:
         """Queues one record beside the schedule: header PHASE, `ahead_s` after the present, a reserved key unless it
         is one of a user's data (`keyed` false), which keeps its `key`."""
-        self._release_all()
+        self._produce_all()
         self._await_room(1)
         try:
             self._producer.produce(
@@ -195,7 +195,7 @@ class RecordSender:
 
     def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> int:
         """Waits until all is acknowledged; returns how many are not after `timeout_s` (still queued or failed)."""
-        self._release_all()
+        self._produce_all()
         deadline = time.monotonic() + timeout_s
         while len(self._producer) and time.monotonic() < deadline:
             self._check()
@@ -208,7 +208,7 @@ class BrokerClient:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, **login(), "log_level": 3})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, **load_credentials(), "log_level": 3})
 
     def check_topic(self, topic: str, partitions: int) -> None:
         """Raises GeneratorError unless `topic` exists with just that many partitions."""

@@ -43,13 +43,13 @@ class ScheduleLag:
         if n > len(self._block):
             raise ValueError(f"a burst of {n} records exceeds the block of {len(self._block)}")
         if self._filled + n > len(self._block):
-            self._count()
+            self._count_block()
         if n:  # what is due first is the latest of a burst
             self._largest_ns = max(self._largest_ns, sent_ns - int(due_ns[0]))
         np.subtract(sent_ns, due_ns, out=self._block[self._filled : self._filled + n])
         self._filled += n
 
-    def _count(self) -> None:
+    def _count_block(self) -> None:
         us = np.clip(self._block[: self._filled] // 1000, 0, HIGHEST_US)
         # frexp gives the bit length of every value that a float64 holds exactly (up to 2^53).
         shift = np.maximum(np.frexp(us.astype(np.float64))[1].astype(np.int64) - _EXACT_BITS, 0)
@@ -57,9 +57,9 @@ class ScheduleLag:
         np.add.at(self._counts, slots, 1)
         self._filled = 0
 
-    def number_late(self) -> int:
+    def count_late(self) -> int:
         """How many of the records so far were more than LATE_MS late, to the histogram's three digits."""
-        self._count()
+        self._count_block()
         late_us = int(LATE_MS * 1000)
         shift = max(late_us.bit_length() - _EXACT_BITS, 0)
         return int(self._counts[shift * _SLOTS + (late_us >> shift) + 1 :].sum())
@@ -71,7 +71,7 @@ class ScheduleLag:
 
     def histogram(self) -> HdrHistogram:
         """All that was recorded so far, in microseconds."""
-        self._count()
+        self._count_block()
         histogram = new_histogram()
         for slot in np.nonzero(self._counts)[0].tolist():
             shift, value = divmod(slot, _SLOTS)

@@ -38,7 +38,7 @@ class SendProgress:
     latest_ms: float
 
     @classmethod
-    def together(cls, members: Iterable[SendProgress]) -> SendProgress:
+    def combine(cls, members: Iterable[SendProgress]) -> SendProgress:
         """That of a crew, of at least one member."""
         sent, due, late, latest_ms = zip(*map(astuple, members), strict=True)
         return cls(sum(sent), sum(due), sum(late), max(latest_ms))

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from generators.curve import Curve, parse_curve
-from generators.data_files import Data, read_data, require_forward
+from generators.data_files import Data, read_data, require_ordered
 from generators.data_rows import Unit
 from generators.pacing import DueTimes, RecordedSchedule, SendSchedule
 from generators.send_progress import InputError
@@ -84,7 +84,7 @@ class GeneratorSpec(BaseModel):
     run: str = Field("", description="The run's token, for the logs.")
 
     @model_validator(mode="after")
-    def _one_length(self) -> Self:
+    def _check_length(self) -> Self:
         if self.rate is None:
             if self.records is None or self.seconds is not None:
                 raise ValueError("records: without a rate, give `records` and leave `seconds` empty")
@@ -94,14 +94,14 @@ class GeneratorSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _stocks_are_uniform(cls, data: Any) -> Any:
+    def _default_stock_skew(cls, data: Any) -> Any:
         """Stocks are all traded alike unless someone asks for skew."""
         if isinstance(data, Mapping) and data.get("source") == "stock":
             return {"skew": 0.0, **data}
         return data
 
     @model_validator(mode="after")
-    def _source_fits(self) -> Self:
+    def _check_source(self) -> Self:
         if (self.source == "data") != (self.data is not None):
             raise ValueError("data: the source data needs a file, and no other has one")
         if self.data_pace == "recorded" and (self.source != "data" or self.seconds is None or self.rate_curve):
@@ -122,7 +122,7 @@ class GeneratorSpec(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _curves_fit(self) -> Self:
+    def _check_curves(self) -> Self:
         if self.rate_curve is not None and self.rate is None:
             raise ValueError("rate_curve: it moves around a rate; give `rate` and `seconds`")
         if self.skew_curve is not None and (self.rate is None or self.source not in ("zipf", "stock")):
@@ -130,40 +130,42 @@ class GeneratorSpec(BaseModel):
         schedule = self.schedule  # parses the curve of the rate
         if schedule is not None and schedule.count == 0:
             raise ValueError(f"rate_curve: no record is due in {self.seconds:g} s; raise the curve or `seconds`")
-        _ = self.exponents
+        _ = self.skew_exponents
         return self
 
     @property
-    def exponents(self) -> Curve | None:
+    def skew_exponents(self) -> Curve | None:
         """How the exponent moves, or None when it stays."""
         return _curve("skew_curve", self.skew_curve, self.skew, MAX_SKEW)
 
-    def replayed(self) -> Data:
+    def load_data(self) -> Data:
         """The data that is replayed. Raises InputError naming file and line of what is broken in it."""
         data = read_data(self.data or "", self.data_key, self.data_time, self.data_time_unit, copies=self.processes)
         if self.data_pace == "recorded":
-            require_forward(data, self.data or "")
+            require_ordered(data, self.data or "")
         return data
 
     @cached_property
-    def _recorded(self) -> RecordedSchedule | None:
+    def _recorded_schedule(self) -> RecordedSchedule | None:
         """When records of data are due that come as they were recorded; made once, since it is asked for again."""
         if self.data_pace != "recorded" or self.seconds is None:
             return None
-        data = self.replayed()
-        return RecordedSchedule.over(data.times_ms, data.round_ms, self.data_speed, self.seconds)
+        data = self.load_data()
+        return RecordedSchedule.for_duration(data.times_ms, data.round_ms, self.data_speed, self.seconds)
 
     @property
     def schedule(self) -> DueTimes | None:
         """The schedule, or None when records go out as fast as possible."""
-        return self._recorded or self.at_rate
+        return self._recorded_schedule or self.rate_schedule
 
     @property
-    def at_rate(self) -> SendSchedule | None:
+    def rate_schedule(self) -> SendSchedule | None:
         """The schedule that follows from the rate and its curve."""
         if self.rate is None or self.seconds is None:
             return None
-        return SendSchedule.over(self.rate, self.seconds, _curve("rate_curve", self.rate_curve, self.rate, MAX_RATE))
+        return SendSchedule.for_duration(
+            self.rate, self.seconds, _curve("rate_curve", self.rate_curve, self.rate, MAX_RATE)
+        )
 
     @property
     def total(self) -> int:

@@ -14,14 +14,14 @@ from generators.send_progress import GeneratorError
 POLL_S = 0.005
 # The file beside the gate that ends the load before its schedule does, and how often it is looked for.
 LOAD_END = "load_end.json"
-LOOK_NS = 100_000_000
+LOAD_END_POLL_NS = 100_000_000
 
 
 class Stopped(GeneratorError):
     """The generator was asked to end, or lost its parent."""
 
 
-class StopSwitch:
+class StopRequest:
     """Remembers a request to stop, and notices the death of the parent process."""
 
     def __init__(self) -> None:
@@ -40,27 +40,27 @@ class StopSwitch:
         """
         self._parent = os.getppid() if pid is None else pid
 
-    def watch_present_parent(self) -> None:
+    def watch_current_parent(self) -> None:
         """The same of the present parent, unless one is watched already."""
         if not self._parent:
             self.watch_parent()
 
-    def pull(self, reason: str) -> None:
+    def set(self, reason: str) -> None:
         """Asks to stop."""
         self._reason = self._reason or reason
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        self.pull(f"stopped by {signal.Signals(number).name}")
+        self.set(f"stopped by {signal.Signals(number).name}")
 
-    def pulled(self) -> bool:
+    def is_set(self) -> bool:
         """Whether to stop."""
         if self._parent and os.getppid() != self._parent:
-            self.pull(f"the parent process {self._parent} died")
+            self.set(f"the parent process {self._parent} died")
         return bool(self._reason)
 
     def check(self) -> None:
         """Raises Stopped with the reason when it is time to stop."""
-        if self.pulled():
+        if self.is_set():
             raise Stopped(self._reason)
 
 
@@ -75,16 +75,16 @@ class StartInstant:
 class LoadEnd:
     """The end of the load, as a file beside the gate gives it: `{"end_mono_ns"}`, put there by a rename."""
 
-    def __init__(self, gate: Path | None) -> None:
+    def __init__(self, barrier: Path | None) -> None:
         """`gate`: its path; None for a process that cannot see it, whose load ends with the schedule."""
-        self._path = None if gate is None else gate.with_name(LOAD_END)
+        self._path = None if barrier is None else barrier.with_name(LOAD_END)
         self._end_ns: int | None = None
         self._next_ns = 0
 
     def at_ns(self, now_ns: int) -> int | None:
         """The monotonic instant after which no record is due any more; None while there is none."""
         if self._end_ns is None and self._path is not None and now_ns >= self._next_ns:
-            self._next_ns = now_ns + LOOK_NS
+            self._next_ns = now_ns + LOAD_END_POLL_NS
             try:
                 self._end_ns = int(json.loads(self._path.read_text(encoding="utf-8"))["end_mono_ns"])
             except FileNotFoundError:
@@ -94,7 +94,7 @@ class LoadEnd:
         return self._end_ns
 
 
-def await_barrier(path: Path, stop: StopSwitch) -> StartInstant:
+def await_barrier(path: Path, stop: StopRequest) -> StartInstant:
     """Waits until the gate file appears (it is put there by a rename, so it is complete).
 
     Raises Stopped when asked to, and GeneratorError when the file is not a gate.

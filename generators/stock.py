@@ -35,7 +35,7 @@ PRIMER_MS = 60_000
 SPREAD = 0.001
 ROUND_MS = 30_000
 LOT = 100
-MOST_LOTS = 50
+MAX_LOTS = 50
 
 Ints = NDArray[np.int64]
 
@@ -50,14 +50,14 @@ class Shifts:
     key: int
     amount_key: int
 
-    def of(self, records: NDArray[np.uint64]) -> Ints:
+    def shift_ms(self, records: NDArray[np.uint64]) -> Ints:
         """Milliseconds by which each record is earlier, mostly 0; shape (n,)."""
         # One draw decides both, so a record is late or out of order, never both, and each share is what was asked for.
-        lot = draw_uniform(self.key, records)
+        draw = draw_uniform(self.key, records)
         most = self.watermark_ms // 2
         some = (draw_uniform(self.amount_key, records) * most).astype(np.int64) + (1 if most else 0)
-        shifted = np.where(lot < self.late + self.disorder, some, 0)
-        return np.where(lot < self.late, LATE_MS, shifted)
+        shifted = np.where(draw < self.late + self.disorder, some, 0)
+        return np.where(draw < self.late, LATE_MS, shifted)
 
 
 class StockStreams:
@@ -80,7 +80,7 @@ class StockStreams:
     ) -> None:
         """`streams`: one or more of STREAMS, each once; `moving` takes the place of `skew`; disorder + late ≤ 1."""
         self._market, self._schedule, self._moving = market, schedule, moving
-        self._streams, self._bounds = tuple(streams), _bounds(streams)
+        self._streams, self._bounds = tuple(streams), _stream_bounds(streams)
         self._users = users
         self._tables = RankTables(len(market.szcodes))
         self._table = cumulative(skew, len(market.szcodes) if moving is None else 1)
@@ -98,7 +98,7 @@ class StockStreams:
         """The records of the given numbers in the schedule (shape (n,))."""
         due_ms = self._schedule.due_of(records) // 1_000_000
         hundredths = None if self._moving is None else self._moving.hundredths(records)
-        return self._lines(records, due_ms - self._shifts.of(records), hundredths)
+        return self._lines(records, due_ms - self._shifts.shift_ms(records), hundredths)
 
     def primer(self, n: int) -> Iterator[bytes]:
         """n records in order from PRIMER_MS before the opening on, at the schedule's first rate or faster.
@@ -136,28 +136,28 @@ class StockStreams:
         """The records of one stream."""
         codes, times = self._szcodes[listings].tolist(), _times(event_ms)
         if name == STOCK:
-            dollars, cents = _parts(self._market.cents(listings, event_ms))
+            dollars, cents = _split_cents(self._market.cents(listings, event_ms))
             form = b'{"stream":"STOCK","szcode":"%b","eventTime":"%bZ","lastPrice":%d.%02d}'
             return list(map(form.__mod__, zip(codes, times, dollars, cents, strict=True)))
         if name == TRANSACTION:
-            dollars, cents = _parts(self._traded(records, self._market.cents(listings, event_ms)))
+            dollars, cents = _split_cents(self._trade_prices(records, self._market.cents(listings, event_ms)))
             shares = _lots(draw_uniform(self._size_key, records))
             form = b'{"stream":"TRANSACTION","szcode":"%b","userID":%d,"eventTime":"%bZ","Turnover":%d,"Price":%d.%02d}'
             values = zip(codes, users.tolist(), times, shares, dollars, cents, strict=True)
             return list(map(form.__mod__, values))
-        traded_ms, shares = self._held(listings, users, event_ms)
-        dollars, cents = _parts(self._market.cents(listings, traded_ms))
+        traded_ms, shares = self._holdings(listings, users, event_ms)
+        dollars, cents = _split_cents(self._market.cents(listings, traded_ms))
         form = (
             b'{"stream":"POSITION","userID":%d,"szcode":"%b","eventTime":"%bZ","lastPrice":%d.%02d,"openInterest":%d}'
         )
         return list(map(form.__mod__, zip(users.tolist(), codes, times, dollars, cents, shares, strict=True)))
 
-    def _traded(self, records: NDArray[np.uint64], cents: Ints) -> Ints:
+    def _trade_prices(self, records: NDArray[np.uint64], cents: Ints) -> Ints:
         """Prices of trades: at most SPREAD from the market's, and at least a cent."""
-        aside = (2 * draw_uniform(self._spread_key, records) - 1) * SPREAD
-        return np.maximum(1, cents + np.rint(cents * aside).astype(np.int64))
+        deviation = (2 * draw_uniform(self._spread_key, records) - 1) * SPREAD
+        return np.maximum(1, cents + np.rint(cents * deviation).astype(np.int64))
 
-    def _held(self, listings: Ints, users: Ints, event_ms: Ints) -> tuple[Ints, list[int]]:
+    def _holdings(self, listings: Ints, users: Ints, event_ms: Ints) -> tuple[Ints, list[int]]:
         """When each user last traded the stock (never after the event), and how many shares it has held since then."""
         pairs = (users * len(self._szcodes) + listings).astype(np.uint64)
         phase = (draw_bits(self._instant_key, pairs) % np.uint64(ROUND_MS)).astype(np.int64)
@@ -166,7 +166,7 @@ class StockStreams:
         return rounds * ROUND_MS + phase, _lots(draw_uniform(self._holding_key, turn))
 
 
-def _bounds(streams: Sequence[str]) -> NDArray[np.float64]:
+def _stream_bounds(streams: Sequence[str]) -> NDArray[np.float64]:
     """Where the unit interval is cut so that each stream gets its share; shape (streams − 1,)."""
     others = len(streams) - (STOCK in streams)
     if others == 0 or others == len(streams):
@@ -178,7 +178,7 @@ def _bounds(streams: Sequence[str]) -> NDArray[np.float64]:
 
 def _lots(draws: NDArray[np.float64]) -> list[int]:
     """Shares in whole lots, 1 to MOST_LOTS of them."""
-    lots: list[int] = (((draws * MOST_LOTS).astype(np.int64) + 1) * LOT).tolist()
+    lots: list[int] = (((draws * MAX_LOTS).astype(np.int64) + 1) * LOT).tolist()
     return lots
 
 
@@ -190,7 +190,7 @@ def _times(event_ms: Ints) -> list[bytes]:
     return texts
 
 
-def _parts(cents: Ints) -> tuple[list[int], list[int]]:
+def _split_cents(cents: Ints) -> tuple[list[int], list[int]]:
     """Whole dollars, and the cents beyond."""
     return (cents // 100).tolist(), (cents % 100).tolist()
 
@@ -212,7 +212,7 @@ _SYMBOL = re.compile(r"[A-Z][A-Z0-9.]{0,9}")
 # The real closes have up to four decimals; whole numbers keep every price exact until it is rounded to cents.
 _UNITS = 10_000
 _UNITS_PER_CENT = 100
-_HIGHEST = 1_000_000  # dollars
+_MAX_PRICE = 1_000_000  # dollars
 
 
 def read_closes(path: Path = DAILY) -> dict[str, NDArray[np.int64]]:
@@ -245,8 +245,8 @@ def read_closes(path: Path = DAILY) -> dict[str, NDArray[np.int64]]:
     return {symbol: np.array(days, dtype=np.int64) for symbol, days in closes.items()}
 
 
-def _require(holds: bool, path: Path, line: int, problem: str) -> None:
-    if not holds:
+def _require(is_valid: bool, path: Path, line: int, problem: str) -> None:
+    if not is_valid:
         raise InputError(f"prices: {path}, line {line}: {problem}; restore the file, or sort and complete it")
 
 
@@ -265,7 +265,7 @@ def _row(path: Path, number: int, line: str) -> tuple[str, str, int]:
         price = Decimal(close)
     except InvalidOperation:
         price = Decimal("NaN")
-    _require(price.is_finite() and 0 < price <= _HIGHEST, path, number, f"{close!r} is not a price")
+    _require(price.is_finite() and 0 < price <= _MAX_PRICE, path, number, f"{close!r} is not a price")
     units = price * _UNITS
     _require(units == int(units), path, number, f"{close!r} has more than four decimals")
     _require(units >= _UNITS_PER_CENT, path, number, f"{close!r} is less than a cent")

@@ -31,7 +31,7 @@ _SMALLEST_CHUNK = 64
 def make_source(spec: GeneratorSpec) -> Source:
     """The source that `spec` names. Raises InputError when its corpus or price file is not usable."""
     if spec.source == "zipf":
-        moving = _moving(spec)
+        moving = _moving_exponent(spec)
         return ZipfLines(spec.skew, spec.vocabulary, spec.words_per_line, spec.seed, spec.repetition, moving)
     if spec.source == "constant":
         return ConstantLines(b"x" * spec.payload_bytes)
@@ -42,20 +42,20 @@ def make_source(spec: GeneratorSpec) -> Source:
     if spec.source == "nexmark":
         return make_nexmark(spec)
     if spec.source == "data":
-        return Replay(spec.replayed(), spec.seed, spec.repetition)
+        return Replay(spec.load_data(), spec.seed, spec.repetition)
     return TextLines.load(spec.corpus, spec.words_per_line, spec.seed, spec.repetition)
 
 
 def make_nexmark(spec: GeneratorSpec) -> NexmarkEvents:
     """The source `nexmark`. Raises InputError for rules that it does not know, or lacks."""
     try:
-        return NexmarkEvents(rules_of(spec.rules or {}), spec.at_rate, spec.primer_lines)
+        return NexmarkEvents(rules_of(spec.rules or {}), spec.rate_schedule, spec.primer_lines)
     except TypeError as error:
         raise InputError(f"rules: {error}") from None
 
 
 def _make_stock(spec: GeneratorSpec) -> StockStreams:
-    schedule = spec.at_rate
+    schedule = spec.rate_schedule
     if schedule is None:
         raise InputError("rate: the source stock takes its event times from the schedule; give a rate")
     return StockStreams(
@@ -64,7 +64,7 @@ def _make_stock(spec: GeneratorSpec) -> StockStreams:
         streams=spec.streams,
         users=spec.users,
         skew=spec.skew,
-        moving=_moving(spec),
+        moving=_moving_exponent(spec),
         watermark_s=spec.watermark_s,
         disorder=spec.disorder,
         late=spec.late,
@@ -73,9 +73,9 @@ def _make_stock(spec: GeneratorSpec) -> StockStreams:
     )
 
 
-def _moving(spec: GeneratorSpec) -> MovingExponent | None:
-    curve, schedule = spec.exponents, spec.at_rate
-    return MovingExponent(curve, schedule) if curve is not None and schedule is not None and curve.moves else None
+def _moving_exponent(spec: GeneratorSpec) -> MovingExponent | None:
+    curve, schedule = spec.skew_exponents, spec.rate_schedule
+    return MovingExponent(curve, schedule) if curve is not None and schedule is not None and curve.is_varying else None
 
 
 def make_state_keys(spec: GeneratorSpec) -> StateKeys:
@@ -93,7 +93,7 @@ class RecordChunk:
     headers: list[Headers] | None = None  # None: none of them has any
     keys: list[bytes | None] | None = None  # likewise
 
-    def part(self, first: int, last: int) -> RecordChunk:
+    def slice(self, first: int, last: int) -> RecordChunk:
         """The records `first` … `last` − 1, counted within this chunk."""
         if first == 0 and last >= len(self.payloads):
             return self
@@ -105,23 +105,23 @@ class RecordChunk:
 
 
 class Stream:
-    """The local records 0, 1, … of one stripe, in order, prepared in chunks.
+    """The local records 0, 1, … of one shard, in order, prepared in chunks.
 
     At most CHUNKS_AHEAD chunks are held, whatever the length of the schedule. There is no thread:
     `prepare` is called when there is time to spare, and a thread would compete for Python's lock
     with the loop that must be punctual.
     """
 
-    def __init__(self, source: Source, fillers: StateKeys, spec: GeneratorSpec, stripe: Shard) -> None:
+    def __init__(self, source: Source, state_keys: StateKeys, spec: GeneratorSpec, shard: Shard) -> None:
         self._source = source
-        self._fillers = fillers
+        self._state_keys = state_keys
         self._schedule: DueTimes | None = spec.schedule
-        self._stripe = stripe
+        self._shard = shard
         self._partitions = np.uint64(spec.partitions)
         self._numbered = spec.numbered
-        self.total = stripe.share(spec.total)
+        self.total = shard.share(spec.total)
         # Preparing a chunk delays the record behind it: small chunks for slow schedules.
-        per_second = spec.total / spec.seconds / stripe.of if spec.seconds else float("inf")
+        per_second = spec.total / spec.seconds / shard.count if spec.seconds else float("inf")
         self._size = int(min(_LARGEST_CHUNK, max(_SMALLEST_CHUNK, per_second / 20)))
         self._chunks: deque[RecordChunk] = deque()
         self._next = 0  # first local record that is not prepared
@@ -132,13 +132,13 @@ class Stream:
         if len(self._chunks) >= CHUNKS_AHEAD or self._next >= self.total:
             return False
         n = min(self._size, self.total - self._next)
-        records = self._stripe.records(self._next, n)
+        records = self._shard.records(self._next, n)
         payloads = self._source.payloads(records)
-        self._fillers.append_to(payloads, records)
+        self._state_keys.append_to(payloads, records)
         if self._schedule is None:
             due = np.zeros(n, dtype=np.int64)
         else:
-            due = self._schedule.due_array(self._stripe.record(self._next), self._stripe.of, n)
+            due = self._schedule.due_array(self._shard.record(self._next), self._shard.count, n)
         headers: list[Headers] | None = (
             [[(NUMBER, b"%d" % number)] for number in records.tolist()] if self._numbered else None
         )
@@ -146,14 +146,14 @@ class Stream:
         if isinstance(self._source, Replay):
             keys, own = self._source.keys(records), self._source.headers(records)
             if keys is not None:
-                partitions = self._where(keys, partitions)
+                partitions = self._partitions_of(keys, partitions)
             if own is not None:
                 headers = own if headers is None else [a + b for a, b in zip(own, headers, strict=True)]
         self._chunks.append(RecordChunk(payloads, partitions, due, headers, keys))
         self._next += n
         return True
 
-    def _where(self, keys: list[bytes | None], without: list[int]) -> list[int]:
+    def _partitions_of(self, keys: list[bytes | None], without: list[int]) -> list[int]:
         """Partitions of records with these keys; those `without` a key stay where they were to be."""
         assert isinstance(self._source, Replay)
         place, number = self._source.partition, int(self._partitions)
@@ -165,7 +165,7 @@ class Stream:
             raise IndexError("the schedule has no further record")
         chunk = self._chunks[0]
         last = min(len(chunk.payloads), self._used + n)
-        part = chunk.part(self._used, last)
+        part = chunk.slice(self._used, last)
         self._used = last
         if last == len(chunk.payloads):
             self._chunks.popleft()

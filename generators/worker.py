@@ -1,4 +1,4 @@
-"""A member of a crew: connects to the lead, learns T0, sends its share of the schedule and reports."""
+"""A worker of a group: connects to the lead, learns T0, sends its share of the schedule and reports."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from typing import TextIO, cast
 from generators.generator_process import send_shard
 from generators.send_progress import EventOutput, GeneratorError
 from generators.spec import GeneratorSpec
-from generators.start_barrier import LoadEnd, StartInstant, StopSwitch, await_barrier
-from generators.worker_group import ANSWER_S, PROBES, Address, say
+from generators.start_barrier import LoadEnd, StartInstant, StopRequest, await_barrier
+from generators.worker_group import PROBES, REPLY_TIMEOUT_S, Address, send_line
 
-_GATE_POLL_S = 0.2
+_START_POLL_S = 0.2
 
 
 def serve(
-    spec: GeneratorSpec, member: int, address: Address, gate: Path | None = None, stop: StopSwitch | None = None
+    spec: GeneratorSpec, worker: int, address: Address, barrier: Path | None = None, stop: StopRequest | None = None
 ) -> None:
     """Send one share of the schedule; return when it is sent.
 
-    `gate`: its path, for a member that sees the file; it then has T0 on the same clock as the lead, and the end of the
+    `gate`: its path, for a worker that sees the file; it then has T0 on the same clock as the lead, and the end of the
     load. Raises GeneratorError when it failed or was stopped.
     """
-    stop = StopSwitch() if stop is None else stop
-    with _connected(address) as connection, connection.makefile("r") as lines:
+    stop = StopRequest() if stop is None else stop
+    with _connect(address) as connection, connection.makefile("r") as lines:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        say(connection, secret=address.secret, member=member)
+        send_line(connection, secret=address.secret, worker=worker)
         for _ in range(PROBES):
             if not (line := lines.readline()):
-                raise GeneratorError("the lead of the generator hung up; it is over, or has this member already")
-            say(connection, probe=json.loads(line)["probe"], wall_ns=time.time_ns())
+                raise GeneratorError("the lead of the generator hung up; it is over, or has this worker already")
+            send_line(connection, probe=json.loads(line)["probe"], wall_ns=time.time_ns())
         connection.settimeout(None)
-        told, journal = _Told(), EventOutput(cast(TextIO, _Output(connection)))
-        threading.Thread(target=told.listen, args=(lines, stop), daemon=True).start()
+        message, journal = _StartMessage(), EventOutput(cast(TextIO, _ConnectionOutput(connection)))
+        threading.Thread(target=message.listen, args=(lines, stop), daemon=True).start()
 
-        def opened() -> StartInstant:
-            return told.start(stop) if gate is None else await_barrier(gate, stop)
+        def await_start() -> StartInstant:
+            return message.await_start(stop) if barrier is None else await_barrier(barrier, stop)
 
         try:
-            send_shard(spec, member, opened, journal, stop, LoadEnd(gate))
+            send_shard(spec, worker, await_start, journal, stop, LoadEnd(barrier))
         except Exception as error:
             name = "" if isinstance(error, GeneratorError) else f"unexpected {type(error).__name__}: "
             journal.event("failed", message=f"{name}{error}")
@@ -54,15 +54,15 @@ def serve(
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def _connected(address: Address) -> socket.socket:
+def _connect(address: Address) -> socket.socket:
     try:
-        return socket.create_connection((address.host, address.port), ANSWER_S)
+        return socket.create_connection((address.host, address.port), REPLY_TIMEOUT_S)
     except OSError as error:
         raise GeneratorError(f"the lead of the generator cannot be reached: {error}") from None
 
 
-class _Output(io.TextIOBase):
-    """What a member says, on its connection. The thread that listens notices a lead that is gone."""
+class _ConnectionOutput(io.TextIOBase):
+    """What a worker says, on its connection. The thread that listens notices a lead that is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -73,24 +73,24 @@ class _Output(io.TextIOBase):
         return len(text)
 
 
-class _Told:
+class _StartMessage:
     """T0 as the lead tells it."""
 
     def __init__(self) -> None:
-        self._opened = threading.Event()
+        self._is_set = threading.Event()
         self._t0_wall_ns = 0
 
-    def listen(self, lines: TextIO, stop: StopSwitch) -> None:
-        """Hear the lead until the connection ends, which ends this member."""
+    def listen(self, lines: TextIO, stop: StopRequest) -> None:
+        """Hear the lead until the connection ends, which ends this worker."""
         with contextlib.suppress(OSError, ValueError):
             for line in lines:
                 self._t0_wall_ns = int(json.loads(line)["t0_wall_ns"])
-                self._opened.set()
-        stop.pull("the lead of the generator is gone")
+                self._is_set.set()
+        stop.set("the lead of the generator is gone")
 
-    def start(self, stop: StopSwitch) -> StartInstant:
+    def await_start(self, stop: StopRequest) -> StartInstant:
         """Wait for T0 and return it on this machine's clocks. Raises Stopped."""
-        while not self._opened.wait(_GATE_POLL_S):
+        while not self._is_set.wait(_START_POLL_S):
             stop.check()
         ahead_ns = self._t0_wall_ns - time.time_ns()
         return StartInstant(self._t0_wall_ns, time.monotonic_ns() + ahead_ns)

@@ -1,13 +1,13 @@
 """Several processes that share one schedule: process i sends the records k ≡ i (mod n).
 
-The members are processes of this machine or tasks of others. They skip the primer, wait for the same T0, and report to
-the lead, which adds their reports up. Each has one TCP connection, JSON lines both ways. Whoever starts the members
+The workers are processes of this machine or tasks of others. They skip the primer, wait for the same T0, and report to
+the lead, which adds their reports up. Each has one TCP connection, JSON lines both ways. Whoever starts the workers
 gives them the lead's address and a secret, which is the first thing that they send; a connection without it is closed.
-The end of the connection ends either side: a member without a lead stops, and a lead without a member fails.
+The end of the connection ends either side: a worker without a lead stops, and a lead without a worker fails.
 
-    member -> {"secret", "member"}
-    lead   -> {"probe"}, PROBES times       member -> {"probe", "wall_ns"}: how far its clock is off
-    lead   -> {"t0_wall_ns"}                member -> events, as a generator says them
+    worker -> {"secret", "worker"}
+    lead   -> {"probe"}, PROBES times       worker -> {"probe", "wall_ns"}: how far its clock is off
+    lead   -> {"t0_wall_ns"}                worker -> events, as a generator says them
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TextIO
 
 from generators.send_progress import GeneratorError, Progress, SendProgress
-from generators.start_barrier import StartInstant, StopSwitch
+from generators.start_barrier import StartInstant, StopRequest
 
 LOOPBACK = "127.0.0.1"
-# T0 is an instant of each member's wall clock; what one is off, its records are late or early.
-MOST_OFF_NS = 5_000_000
+# T0 is an instant of each worker's wall clock; what one is off, its records are late or early.
+MAX_CLOCK_OFFSET_NS = 5_000_000
 PROBES = 8
-# A member that has connected answers at once, if it is one.
-ANSWER_S = 10.0
+# A worker that has connected answers at once, if it is one.
+REPLY_TIMEOUT_S = 10.0
 HELLO_BYTES = 1000
-# For a process to end, and for the reason that a member has given to arrive.
+# For a process to end, and for the reason that a worker has given to arrive.
 _END_S, _REASON_S = 5.0, 1.0
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a lead listens, and what a member says first."""
+    """Where a lead listens, and what a worker says first."""
 
     host: str
     port: int
@@ -50,22 +50,22 @@ class Address:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """One line of one member; `event` is None when nothing more comes from it."""
+    """One line of one worker; `event` is None when nothing more comes from it."""
 
-    member: int
+    worker: int
     event: dict[str, Any] | None
 
 
-Tell = Callable[[WorkerReport], None]
+ReportHandler = Callable[[WorkerReport], None]
 
 
 class Workers(Protocol):
-    """What starts the members somewhere, each of which calls `member.serve`."""
+    """What starts the workers somewhere, each of which calls `worker.serve`."""
 
     host: str  # an address of this machine that they reach
 
-    def start(self, address: Address, tell: Tell) -> None:
-        """Start them all and return at once. `tell`: for those that end before they connect; from any thread."""
+    def start(self, address: Address, report: ReportHandler) -> None:
+        """Start them all and return at once. `report`: for those that end before they connect; from any thread."""
 
     def end(self) -> None:
         """End those that do not end with their connection."""
@@ -77,18 +77,18 @@ class LocalWorkers:
     host = LOOPBACK
 
     def __init__(self, commands: Sequence[Sequence[str]]) -> None:
-        """`commands`: one per member."""
+        """`commands`: one per worker."""
         self._commands = commands
         self._processes: list[subprocess.Popen[str]] = []
 
-    def start(self, address: Address, tell: Tell) -> None:
+    def start(self, address: Address, report: ReportHandler) -> None:
         for number, command in enumerate(self._commands):
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
             self._processes.append(process)
-            threading.Thread(target=_watch, args=(number, process, tell), daemon=True).start()
+            threading.Thread(target=_report_failure, args=(number, process, report), daemon=True).start()
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError), process.stdin as told:
-                told.write(json.dumps(asdict(address)))
+            with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+                pipe.write(json.dumps(asdict(address)))
 
     def end(self) -> None:
         for process in self._processes:
@@ -102,19 +102,19 @@ class LocalWorkers:
                 process.wait()
 
 
-def _watch(number: int, process: subprocess.Popen[str], tell: Tell) -> None:
+def _report_failure(number: int, process: subprocess.Popen[str], report: ReportHandler) -> None:
     """Report a process that failed. The reason of one that could connect comes from its connection, and earlier."""
     if process.wait():
         time.sleep(_REASON_S)
-        tell(WorkerReport(number, None))
+        report(WorkerReport(number, None))
 
 
 class WorkerGroup:
-    """The members of a shared schedule. Use it as a context: leaving it ends every member."""
+    """The workers of a shared schedule. Use it as a context: leaving it ends every worker."""
 
-    def __init__(self, members: Workers, count: int, stop: StopSwitch) -> None:
-        """`count`: the number of members, which are numbered from 0."""
-        self._members, self._count, self._stop = members, count, stop
+    def __init__(self, workers: Workers, count: int, stop: StopRequest) -> None:
+        """`count`: the number of workers, which are numbered from 0."""
+        self._workers, self._count, self._stop = workers, count, stop
         self._reports: queue.Queue[WorkerReport] = queue.Queue()
         self._done: set[int] = set()
         self._connections: dict[int, socket.socket] = {}
@@ -122,11 +122,11 @@ class WorkerGroup:
         self._lock = threading.Lock()
 
     def __enter__(self) -> WorkerGroup:
-        self._listener = socket.create_server((self._members.host, 0), backlog=self._count)
-        address = Address(self._members.host, self._listener.getsockname()[1], secrets.token_hex(16))
+        self._listener = socket.create_server((self._workers.host, 0), backlog=self._count)
+        address = Address(self._workers.host, self._listener.getsockname()[1], secrets.token_hex(16))
         threading.Thread(target=self._accept, args=(self._listener, address.secret), daemon=True).start()
         try:
-            self._members.start(address, self._reports.put)
+            self._workers.start(address, self._reports.put)
         except BaseException:
             self.__exit__()
             raise
@@ -140,19 +140,19 @@ class WorkerGroup:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
-        self._members.end()
+        self._workers.end()
 
-    def open_gate(self, start: StartInstant) -> None:
-        """Tell the members when the schedule begins."""
+    def send_start(self, start: StartInstant) -> None:
+        """Tell the workers when the schedule begins."""
         for connection in self._connections.values():
             # The thread that listens to a connection reports its end.
             with contextlib.suppress(OSError):
-                say(connection, t0_wall_ns=start.wall_ns)
+                send_line(connection, t0_wall_ns=start.wall_ns)
 
     def next_report(self, timeout_s: float = 0.05) -> WorkerReport | None:
-        """Return the next event of a member, or None when there was none in time.
+        """Return the next event of a worker, or None when there was none in time.
 
-        Raises GeneratorError when a member failed or ended without a `done`, Stopped when asked to stop.
+        Raises GeneratorError when a worker failed or ended without a `done`, Stopped when asked to stop.
         """
         self._stop.check()
         try:
@@ -160,28 +160,28 @@ class WorkerGroup:
         except queue.Empty:
             return None
         if report.event is None:
-            if report.member in self._done:
+            if report.worker in self._done:
                 return None
-            raise GeneratorError(f"process {report.member} of the generator died; see its standard error")
+            raise GeneratorError(f"process {report.worker} of the generator died; see its standard error")
         if report.event["event"] == "failed":
-            raise GeneratorError(f"process {report.member} of the generator: {report.event['message']}")
+            raise GeneratorError(f"process {report.worker} of the generator: {report.event['message']}")
         if report.event["event"] == "done":
-            self._done.add(report.member)
+            self._done.add(report.worker)
         return report
 
     def await_all(self, name: str) -> list[dict[str, Any]]:
-        """Wait until each member has said `name`; return those events by member."""
-        said: dict[int, dict[str, Any]] = {}
-        while len(said) < self._count:
+        """Wait until each worker has events `name`; return those events by worker."""
+        events: dict[int, dict[str, Any]] = {}
+        while len(events) < self._count:
             report = self.next_report()
             if report is not None and report.event is not None and report.event["event"] == name:
-                said[report.member] = report.event
-        return [said[number] for number in range(self._count)]
+                events[report.worker] = report.event
+        return [events[number] for number in range(self._count)]
 
     def follow(self, progress: Progress) -> list[dict[str, Any]]:
-        """Add up the members' progress until each is done; return the `done` events by member.
+        """Add up the workers' progress until each is done; return the `done` events by worker.
 
-        `progress` is called whenever the first member reports, so about once a second.
+        `progress` is called whenever the first worker reports, so about once a second.
         """
         latest: dict[int, SendProgress] = {}
         done: dict[int, dict[str, Any]] = {}
@@ -190,15 +190,15 @@ class WorkerGroup:
             if report is None or report.event is None:
                 continue
             if report.event["event"] == "done":
-                done[report.member] = report.event
+                done[report.worker] = report.event
             elif report.event["event"] == "progress":
-                said = SendProgress(**{name: report.event[name] for name in SendProgress.__dataclass_fields__})
-                before = latest[report.member].latest_ms if report.member in latest else 0.0
-                latest[report.member] = replace(said, latest_ms=max(before, said.latest_ms))
-                if report.member == min(set(range(self._count)) - self._done):
-                    progress(SendProgress.together(latest.values()))
+                events = SendProgress(**{name: report.event[name] for name in SendProgress.__dataclass_fields__})
+                before = latest[report.worker].latest_ms if report.worker in latest else 0.0
+                latest[report.worker] = replace(events, latest_ms=max(before, events.latest_ms))
+                if report.worker == min(set(range(self._count)) - self._done):
+                    progress(SendProgress.combine(latest.values()))
                     # Reported: later lateness is counted from 0.
-                    latest = {member: replace(one, latest_ms=0.0) for member, one in latest.items()}
+                    latest = {worker: replace(one, latest_ms=0.0) for worker, one in latest.items()}
         return [done[number] for number in range(self._count)]
 
     def _accept(self, listener: socket.socket, secret: str) -> None:
@@ -206,25 +206,25 @@ class WorkerGroup:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                return  # closed: the crew is at its end
-            threading.Thread(target=self._hear, args=(connection, secret), daemon=True).start()
+                return  # closed: the group is at its end
+            threading.Thread(target=self._receive, args=(connection, secret), daemon=True).start()
 
-    def _hear(self, connection: socket.socket, secret: str) -> None:
+    def _receive(self, connection: socket.socket, secret: str) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(ANSWER_S)
+        connection.settimeout(REPLY_TIMEOUT_S)
         with (
             connection,
             contextlib.suppress(OSError, ValueError, KeyError, TypeError),
             connection.makefile("r") as lines,
         ):
             hello = json.loads(lines.readline(HELLO_BYTES))
-            number = int(hello["member"])
-            if not hmac.compare_digest(str(hello["secret"]), secret) or not self._take(number, connection):
+            number = int(hello["worker"])
+            if not hmac.compare_digest(str(hello["secret"]), secret) or not self._register(number, connection):
                 return
             try:
                 off_ns, within_ns = clock_offset(connection, lines)
-                if abs(off_ns) - within_ns > MOST_OFF_NS:
-                    message = _off(connection.getpeername()[0], off_ns)
+                if abs(off_ns) - within_ns > MAX_CLOCK_OFFSET_NS:
+                    message = _clock_message(connection.getpeername()[0], off_ns)
                     self._reports.put(WorkerReport(number, {"event": "failed", "message": message}))
                 connection.settimeout(None)
                 for line in lines:
@@ -232,7 +232,7 @@ class WorkerGroup:
             finally:
                 self._reports.put(WorkerReport(number, None))
 
-    def _take(self, number: int, connection: socket.socket) -> bool:
+    def _register(self, number: int, connection: socket.socket) -> bool:
         with self._lock:
             if self._listener is None or number in self._connections or not 0 <= number < self._count:
                 return False
@@ -240,7 +240,7 @@ class WorkerGroup:
             return True
 
 
-def _off(host: str, off_ns: int) -> str:
+def _clock_message(host: str, off_ns: int) -> str:
     return f"the clock of its host {host} is {off_ns / 1e6:+.1f} ms off this one's; let both follow one time server"
 
 
@@ -249,7 +249,7 @@ def clock_offset(connection: socket.socket, lines: TextIO) -> tuple[int, int]:
     trips = []
     for number in range(PROBES):
         sent_ns = time.time_ns()
-        say(connection, probe=number)
+        send_line(connection, probe=number)
         theirs_ns = int(json.loads(lines.readline())["wall_ns"])
         took_ns = time.time_ns() - sent_ns
         trips.append((took_ns, theirs_ns - sent_ns - took_ns // 2))
@@ -257,6 +257,6 @@ def clock_offset(connection: socket.socket, lines: TextIO) -> tuple[int, int]:
     return off_ns, took_ns // 2
 
 
-def say(connection: socket.socket, **line: Any) -> None:
+def send_line(connection: socket.socket, **line: Any) -> None:
     """Send one line."""
     connection.sendall((json.dumps(line) + "\n").encode())

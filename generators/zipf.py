@@ -180,7 +180,7 @@ class InverseCdf:
 
 
 # Half a megabyte of float64, which takes a millisecond or two to fill: no burst waits longer for a new exponent.
-HEAD = 65_536
+TABLE_RANKS = 65_536
 TABLES_KEPT = 64
 HUNDREDTHS = 100
 
@@ -218,15 +218,15 @@ class RankTable:
     def __init__(self, exponent: float, size: int) -> None:
         """`exponent` ≥ 0, `size` ≥ 1."""
         self._exponent, self._size = exponent, size
-        self._long = size > HEAD
+        self._long = size > TABLE_RANKS
         if not self._long:
             self._table = cumulative(exponent, size)
             return
-        weights = np.arange(1, HEAD + 1, dtype=np.float64) ** -exponent
+        weights = np.arange(1, TABLE_RANKS + 1, dtype=np.float64) ** -exponent
         sums = np.cumsum(weights[::-1])[::-1]
-        tail = self._tail(np.array([float(HEAD)]))[0]
+        tail = self._tail(np.array([float(TABLE_RANKS)]))[0]
         self._total = sums[0] + tail
-        self._table = np.empty(HEAD)
+        self._table = np.empty(TABLE_RANKS)
         self._table[:-1] = 1.0 - (sums[1:] + tail) / self._total
         self._table[-1] = 1.0 - tail / self._total
 
@@ -234,7 +234,7 @@ class RankTable:
         """The ranks, from 0, of uniform draws in [0, 1): the number of ranks whose cumulative share is ≤ the draw."""
         ranks: NDArray[np.int64] = self._table.searchsorted(draws, side="right")
         if self._long:
-            behind = ranks == HEAD
+            behind = ranks == TABLE_RANKS
             if behind.any():
                 ranks[behind] = self._far(draws[behind])
         return ranks
@@ -243,10 +243,10 @@ class RankTable:
         """Ranks beyond the table: the inverse of the tail's leading term, then steps to where the full formula is."""
         left = (1.0 - draws) * self._total
         guess = self._begin_of(left) - 0.5
-        count = np.clip(np.floor(guess), HEAD, self._size - 1)  # ranks whose cumulative share is ≤ the draw
+        count = np.clip(np.floor(guess), TABLE_RANKS, self._size - 1)  # ranks whose cumulative share is ≤ the draw
         while True:
             # Ranks 1 … count are passed as long as what lies behind them is still at least what is left.
-            too_far = (self._tail(count) < left) & (count > HEAD)
+            too_far = (self._tail(count) < left) & (count > TABLE_RANKS)
             too_near = (self._tail(count + 1) >= left) & (count < self._size - 1)
             if not (too_far | too_near).any():
                 return count.astype(np.int64)

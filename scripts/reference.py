@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from benchmarks.catalogue import BENCHMARKS
 from fault.fault_spec import FaultSpec
-from fault.identity import VICTIM_WORDS, VICTIMS
+from fault.identity import VICTIM_PHRASES, VICTIMS
 from fault.registry import ACTIONS
 from faultline.cli.main import app
 from faultline.experiment.axes import axis_text
@@ -113,7 +113,7 @@ def workload_table() -> str:
 def victim_table() -> str:
     """Victims and the actions that apply to each."""
     rows = []
-    for name, text in VICTIM_WORDS.items():
+    for name, text in VICTIM_PHRASES.items():
         actions = ", ".join(f"`{key}`" for key, action in ACTIONS.items() if name in action.targets)
         rows.append((f"`{name}`", text, actions))
     return table("victim | process | actions", rows)
@@ -125,7 +125,7 @@ def action_table() -> str:
     for name, action in ACTIONS.items():
         targets = "all" if action.targets == VICTIMS else ", ".join(f"`{target}`" for target in action.targets)
         taken = ", ".join(
-            f"`{one.name}`{'' if one.short is None else f' ({one.short:g})' if not isinstance(one.short, str) else ''}"
+            f"`{one.name}`{'' if one.default is None or isinstance(one.default, str) else f' ({one.default:g})'}"
             f"{'' if one.required else ' (optional)'}"
             for one in action.parameters
         )

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from generators.__main__ import main as generate
 from generators.send_progress import EventOutput
 from generators.spec import GeneratorSpec
-from generators.worker_group import Address, Tell, WorkerReport, Workers
+from generators.worker_group import Address, ReportHandler, WorkerReport, Workers
 
 # From the end of the last member to the end of Spark's job.
 END_S = 30.0
@@ -54,11 +54,11 @@ class Executors:
         self.host = str(context.getConf().get("spark.driver.host"))
         self._job = threading.Thread(target=lambda: None)
 
-    def start(self, address: Address, tell: Tell) -> None:
-        self._job = threading.Thread(target=self._run, args=(address, tell), daemon=True)
+    def start(self, address: Address, report: ReportHandler) -> None:
+        self._job = threading.Thread(target=self._run, args=(address, report), daemon=True)
         self._job.start()
 
-    def _run(self, address: Address, tell: Tell) -> None:
+    def _run(self, address: Address, report: ReportHandler) -> None:
         task = partial(send, self._spec.model_dump_json(), address.host, address.port, address.secret)
         # No barrier stage: the crew waits for all of its members anyway, and Spark for a quarter of a minute between
         # two looks whether there is room for one.
@@ -67,7 +67,7 @@ class Executors:
             stage.mapPartitionsWithIndex(task).collect()
         except Exception as error:
             # Of a member that has connected the crew knows already, and of one that never could, only by this.
-            tell(WorkerReport(0, {"event": "failed", "message": " ".join(str(error).split())[:500]}))
+            report(WorkerReport(0, {"event": "failed", "message": " ".join(str(error).split())[:500]}))
 
     def end(self) -> None:
         """The tasks end with their connections."""

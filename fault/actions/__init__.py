@@ -1,1 +1,1 @@
-"""The actions, each an `Action` of some file here; `fault.registry` finds it."""
+"""The fault actions: each module here declares one or more, which `fault.registry` finds."""

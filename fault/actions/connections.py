@@ -1,4 +1,4 @@
-"""Actions on the workload's connections to Kafka: the proxy between the two is told to disturb them."""
+"""Actions on the workload's connections to Kafka, performed by the proxy."""
 
 from __future__ import annotations
 
@@ -12,82 +12,85 @@ from fault.identity import Delivery
 from fault.injector import FaultOutcome, Settlement
 from fault.proxy_control import ProxyControl, ProxyUnreachable
 
-# What they hit, in words.
+# The affected resource, for reports.
 CONNECTIONS = "the workload's connections to Kafka"
-# The role of the journal's lines on them.
+# Role in the journal.
 ROLE = "kafka_connection"
-# How to reach the proxy of an attempt, in its folder.
+# Control file of the proxy in the attempt's folder.
 CONTROL = "proxy.json"
-# The proxy's word for connections that nothing disturbs.
-_PLAIN = "plain"
+# Proxy mode without disturbance.
+_MODE_PLAIN = "plain"
 
 
 @dataclass(frozen=True)
 class ConnectionDriver(FaultDriver):
-    """Tells the proxy. `tell` gives the number of connections that it hit; None when the proxy is to be asked."""
+    """Driver that sends a command to the proxy.
 
-    tell: Callable[[ProxyControl, FaultSpec], int | None]
+    `command` returns the number of affected connections, or None if the proxy's status has it.
+    """
+
+    command: Callable[[ProxyControl, FaultSpec], int | None]
 
     def prepare(self, site: DaemonContext) -> tuple[Daemon, ...]:
-        """The proxy, on the detour."""
+        """Return the proxy daemon, which listens on the detour."""
         control = site.folder / CONTROL
         ends = ("--listen", site.detour, "--upstream", site.kafka)
         return (Daemon("proxy", "fault.proxy", (*ends, "--control", str(control)), control),)
 
-    def act(self, planned: Occurrence, context: Context) -> Injection:
-        return ConnectionAction(self, planned, context)
+    def create_injection(self, planned: Occurrence, context: Context) -> Injection:
+        return ConnectionInjection(self, planned, context)
 
-    def holds(self, undo: UndoSpec, context: Context) -> bool:
-        """Whether the proxy disturbs still; one that is gone does not any more."""
+    def is_active(self, undo: UndoSpec, context: Context) -> bool:
+        """Return whether the proxy still disturbs connections; False if it is gone."""
         try:
-            return bool(_proxy(context).status()["mode"] != _PLAIN)
+            return bool(_proxy(context).status()["mode"] != _MODE_PLAIN)
         except ProxyUnreachable:
             return False
 
     def undo(self, undo: UndoSpec, context: Context) -> None:
-        _proxy(context).heal()
+        _proxy(context).restore()
 
 
 @dataclass
-class ConnectionAction(Injection):
-    """One act on connections."""
+class ConnectionInjection(Injection):
+    """One injection on connections."""
 
-    hands: ConnectionDriver
+    driver: ConnectionDriver
     planned: Occurrence
     context: Context
-    _hit: int | None = None
+    _connections: int | None = None
 
-    def find(self) -> bool:
-        """Asks the proxy whether it is there. Raises FaultError when it is not."""
+    def find_victims(self) -> bool:
+        """Check that the proxy runs. Raises FaultError if not."""
         _proxy(self.context).status()
         return False
 
     def describe(self) -> list[str]:
-        """One line: which connections there will be is not known before."""
-        return [f"would {self.planned.what()}"]
+        """Return one line; the connections are not known in advance."""
+        return [f"would {self.planned.describe()}"]
 
     def victims(self) -> list[dict[str, Any]]:
-        nobody = dict.fromkeys(("pid", "create_time", "command", "node", "executors"))
-        return [{"fault": self.planned.index, **nobody, "role": ROLE, "host": ""}]
+        empty = dict.fromkeys(("pid", "create_time", "command", "node", "executors"))
+        return [{"fault": self.planned.index, **empty, "role": ROLE, "host": ""}]
 
-    def undo(self) -> list[UndoSpec]:
-        """One for an act that lasts; what was reset stays so."""
+    def plan_undo(self) -> list[UndoSpec]:
+        """Return one step for a fault with a duration; a reset is not undone."""
         if self.planned.fault.duration_s is None:
             return []
-        return [UndoSpec(self.planned.fault.action, "heal the proxy")]
+        return [UndoSpec(self.planned.fault.action, "restore the proxy")]
 
     def perform(self) -> list[DeliveryRecord]:
-        self._hit = self.hands.tell(_proxy(self.context), self.planned.fault)
+        self._connections = self.driver.command(_proxy(self.context), self.planned.fault)
         return [DeliveryRecord(None, ROLE, self.context.now(), Delivery.SENT)]
 
-    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
-        """Effective when there were connections to be hit."""
-        action, hit = self.planned.fault.action, self._hit
-        if hit is None:
-            hit = int(_proxy(self.context).status()["connections"])
-        if not hit:
+    def settle(self, deliveries: Sequence[DeliveryRecord]) -> Settlement:
+        """Return effective if at least one connection was affected."""
+        action, connections = self.planned.fault.action, self._connections
+        if connections is None:
+            connections = int(_proxy(self.context).status()["connections"])
+        if not connections:
             return Settlement(FaultOutcome.NO_EFFECT, f"{action}: no connection went through the proxy")
-        return Settlement(FaultOutcome.EFFECTIVE, f"{action}: {hit} connections")
+        return Settlement(FaultOutcome.EFFECTIVE, f"{action}: {connections} connections")
 
 
 def _proxy(context: Context) -> ProxyControl:
@@ -98,7 +101,7 @@ def _cut(proxy: ProxyControl, fault: FaultSpec) -> None:
     proxy.cut()
 
 
-# Nothing passes, like a pulled cable.
+# Like an unplugged cable.
 CUT = Action(
     name="cut",
     order=60,
@@ -106,11 +109,11 @@ CUT = Action(
     does="blocks all traffic between the workload and Kafka; connections stay open",
     past="cut the connections to Kafka",
     when="with the connections to Kafka cut for {duration_s:g} s",
-    parameters=(Parameter(DURATION, short=10.0),),
-    hits=CONNECTIONS,
-    detours=True,
-    by_hand="end the proxy by hand",
-    hands=ConnectionDriver(_cut),
+    parameters=(Parameter(DURATION, default=10.0),),
+    resource=CONNECTIONS,
+    uses_proxy=True,
+    manual_undo="end the proxy by hand",
+    driver=ConnectionDriver(_cut),
 )
 
 
@@ -125,7 +128,7 @@ RESET = Action(
     does="resets each connection of the workload to Kafka once (TCP RST)",
     past="reset the connections to Kafka",
     when="after the connections to Kafka were reset",
-    hits=CONNECTIONS,
-    detours=True,
-    hands=ConnectionDriver(_reset),
+    resource=CONNECTIONS,
+    uses_proxy=True,
+    driver=ConnectionDriver(_reset),
 )

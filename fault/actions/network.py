@@ -1,5 +1,7 @@
-"""Actions on what passes through a network: on the workload's connections to Kafka by the relay between the two; on all
-that passes between a victim's host and others by that host's kernel, or by the relay where its kernel cannot."""
+"""Network actions on the workload's Kafka connections or on a whole host.
+
+The relay injects on connections. On a host its kernel injects, or the relay if the kernel cannot.
+"""
 
 from __future__ import annotations
 
@@ -18,116 +20,124 @@ from fault.action import (
     Moment,
     UndoSpec,
 )
-from fault.actions.connections import CONNECTIONS, ConnectionAction, ConnectionDriver
-from fault.actions.hosts import HostDriver, HostsAction, others
+from fault.actions.connections import CONNECTIONS, ConnectionDriver, ConnectionInjection
+from fault.actions.hosts import HostDriver, HostInjection, peer_addresses
 from fault.errors import KernelUnsupported
 from fault.fault_spec import DURATION, FaultSpec, Occurrence, Parameter
 from fault.injector import Settlement
 from fault.proxy_control import ProxyControl
 
-# Tells the relay; with addresses, of clients there alone.
-Tell = Callable[[ProxyControl, FaultSpec, Sequence[str] | None], int]
+# Sends a command to the relay; with addresses, only clients there are affected.
+RelayCommand = Callable[[ProxyControl, FaultSpec, Sequence[str] | None], int]
 
 
 @dataclass(frozen=True)
 class NetworkDriver(FaultDriver):
-    """`on_hosts` does it to hosts, `tell` has the relay do it. `falls_back`: of a host whose kernel cannot, its
-    connections to Kafka are taken; else it is refused there."""
+    """Driver for a network fault on hosts (`host_driver`) or on connections (`command`).
 
-    on_hosts: HostDriver
-    tell: Tell
-    falls_back: bool
+    `relay_fallback`: if a host's kernel does not support the fault, inject on the host's Kafka connections; else
+    refuse.
+    """
+
+    host_driver: HostDriver
+    command: RelayCommand
+    relay_fallback: bool
 
     def prepare(self, site: DaemonContext) -> tuple[Daemon, ...]:
-        """The relay, on the detour."""
-        return self._relayed(None).prepare(site)
+        """Return the proxy daemon."""
+        return self._relay_driver(None).prepare(site)
 
-    def act(self, planned: Occurrence, context: Context) -> Injection:
-        if planned.fault.most_processes == 0:
-            return self._relayed(None).act(planned, context)
-        act = self.on_hosts.act(planned, context)
-        return NetworkAction(self, planned, context, act, act)
+    def create_injection(self, planned: Occurrence, context: Context) -> Injection:
+        if planned.fault.max_processes == 0:
+            return self._relay_driver(None).create_injection(planned, context)
+        injection = self.host_driver.create_injection(planned, context)
+        return NetworkInjection(self, planned, context, injection, injection)
 
-    def holds(self, undo: UndoSpec, context: Context) -> bool:
-        return self._of(undo).holds(undo, context)
+    def is_active(self, undo: UndoSpec, context: Context) -> bool:
+        return self._driver_of(undo).is_active(undo, context)
 
     def undo(self, undo: UndoSpec, context: Context) -> None:
-        self._of(undo).undo(undo, context)
+        self._driver_of(undo).undo(undo, context)
 
-    def _of(self, undo: UndoSpec) -> HostDriver | ConnectionDriver:
-        return self.on_hosts if "host" in undo.fields else self._relayed(None)
+    def _driver_of(self, undo: UndoSpec) -> HostDriver | ConnectionDriver:
+        return self.host_driver if "host" in undo.fields else self._relay_driver(None)
 
-    def _relayed(self, only: Sequence[str] | None) -> ConnectionDriver:
-        return ConnectionDriver(lambda proxy, fault: self.tell(proxy, fault, only))
+    def _relay_driver(self, clients: Sequence[str] | None) -> ConnectionDriver:
+        return ConnectionDriver(lambda proxy, fault: self.command(proxy, fault, clients))
 
-    def relayed(self, planned: Occurrence, context: Context, hosts: Sequence[str]) -> ConnectionAction:
-        """An act on the connections of these hosts to Kafka."""
-        return ConnectionAction(self._relayed([context.addresses[one] for one in hosts]), planned, context)
+    def create_relay_injection(
+        self, planned: Occurrence, context: Context, hosts: Sequence[str]
+    ) -> ConnectionInjection:
+        """Create an injection on the Kafka connections of these hosts."""
+        return ConnectionInjection(self._relay_driver([context.addresses[one] for one in hosts]), planned, context)
 
 
 @dataclass
-class NetworkAction(Injection):
-    """One act on hosts, or on their connections where their kernels cannot."""
+class NetworkInjection(Injection):
+    """One injection on hosts, or on their connections if a kernel does not support it."""
 
-    hands: NetworkDriver
+    driver: NetworkDriver
     planned: Occurrence
     context: Context
-    on_hosts: HostsAction
-    act: HostsAction | ConnectionAction
-    _lack: str | None = None
+    host_injection: HostInjection
+    injection: HostInjection | ConnectionInjection
+    _problem: str | None = None
 
-    def find(self) -> bool:
-        """As on hosts, whose connections are taken where a kernel cannot. Raises FaultError."""
+    def find_victims(self) -> bool:
+        """Choose hosts, and switch to their connections if a kernel cannot. Raises FaultError."""
         before = self.victims()
-        self.act, self._lack = self.on_hosts, None
+        self.injection, self._problem = self.host_injection, None
         try:
-            self.on_hosts.find()
+            self.host_injection.find_victims()
         except KernelUnsupported as refused:
-            if not self.hands.falls_back:
+            if not self.driver.relay_fallback:
                 raise
-            self.act, self._lack = self.hands.relayed(self.planned, self.context, self.on_hosts.hosts), str(refused)
-            self.act.find()
+            self.injection, self._problem = (
+                self.driver.create_relay_injection(self.planned, self.context, self.host_injection.hosts),
+                str(refused),
+            )
+            self.injection.find_victims()
         return self.victims() != before
 
     def describe(self) -> list[str]:
-        return [f"{line}, {self._by}" for line in self.act.describe()]
+        return [f"{line}, {self._means}" for line in self.injection.describe()]
 
     def victims(self) -> list[dict[str, Any]]:
-        """Those of the act: processes on hosts, or the connections of those hosts."""
-        if self.act is self.on_hosts:
-            return self.on_hosts.victims()
-        return [{**one, "host": host} for host in self.on_hosts.hosts for one in self.act.victims()]
+        """Return the processes on hosts, or the connections of those hosts."""
+        if self.injection is self.host_injection:
+            return self.host_injection.victims()
+        return [{**one, "host": host} for host in self.host_injection.hosts for one in self.injection.victims()]
 
-    def undo(self) -> list[UndoSpec]:
-        return self.act.undo()
+    def plan_undo(self) -> list[UndoSpec]:
+        return self.injection.undo()
 
     def arm(self, planned: Moment) -> None:
-        self.act.arm(planned)
+        self.injection.arm(planned)
 
     def perform(self) -> list[DeliveryRecord]:
-        return self.act.perform()
+        return self.injection.perform()
 
-    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
-        found = self.act.settle(sent)
-        return Settlement(found.outcome, f"{found.detail}, {self._by}")
+    def settle(self, deliveries: Sequence[DeliveryRecord]) -> Settlement:
+        found = self.injection.settle(deliveries)
+        return Settlement(found.outcome, f"{found.detail}, {self._means}")
 
     @property
-    def _by(self) -> str:
-        if self._lack is None:
+    def _means(self) -> str:
+        if self._problem is None:
             return "by the host's kernel"
-        return f"by the relay, on its connections to Kafka alone: {self._lack}"
+        return f"by the relay, on its connections to Kafka alone: {self._problem}"
 
 
-def _delay(proxy: ProxyControl, fault: FaultSpec, only: Sequence[str] | None) -> int:
+def _delay(proxy: ProxyControl, fault: FaultSpec, clients: Sequence[str] | None) -> int:
     assert fault.delay_ms is not None  # the plan requires it
-    return proxy.delay(fault.delay_ms, fault.jitter_ms, only)
+    return proxy.delay(fault.delay_ms, fault.jitter_ms, clients)
 
 
-def _asks_of_delay(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
+def _delay_parameters(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
     assert fault.delay_ms is not None
-    # A kernel holds what goes out alone: there and back takes as much longer as by the relay, which holds both.
+    # A kernel delays outgoing packets only, the relay both directions: doubling gives the same round trip.
     held = {"delay_ms": 2 * fault.delay_ms, "jitter_ms": 2 * (fault.jitter_ms or 0.0)}
-    return {"peers": others("all", host, context), **held}
+    return {"peers": peer_addresses("all", host, context), **held}
 
 
 DELAY = Action(
@@ -138,28 +148,28 @@ DELAY = Action(
     "victim's host",
     past="delayed the connections to Kafka",
     when="with the connections to Kafka delayed by {delay_ms:g} ms for {duration_s:g} s",
-    past_of_host="delayed the network of the host of",
-    when_of_host="with the network of the host of {victim} delayed by {delay_ms:g} ms for {duration_s:g} s",
+    past_on_host="delayed the network of the host of",
+    when_on_host="with the network of the host of {victim} delayed by {delay_ms:g} ms for {duration_s:g} s",
     parameters=(
-        Parameter(DURATION, short=10.0),
-        Parameter("delay_ms", short=200.0),
+        Parameter(DURATION, default=10.0),
+        Parameter("delay_ms", default=200.0),
         Parameter("jitter_ms", required=False),
     ),
-    hits=CONNECTIONS,
-    detours=True,
-    on_hosts=True,
-    by_hand="end the proxy by hand, or remove the queueing discipline prio there with tc",
-    hands=NetworkDriver(HostDriver("delay", _asks_of_delay), _delay, falls_back=True),
+    resource=CONNECTIONS,
+    uses_proxy=True,
+    targets_hosts=True,
+    manual_undo="end the proxy by hand, or remove the queueing discipline prio there with tc",
+    driver=NetworkDriver(HostDriver("delay", _delay_parameters), _delay, relay_fallback=True),
 )
 
 
-def _lose(proxy: ProxyControl, fault: FaultSpec, only: Sequence[str] | None) -> int:
+def _lose(proxy: ProxyControl, fault: FaultSpec, clients: Sequence[str] | None) -> int:
     assert fault.loss_percent is not None  # the plan requires it
-    return proxy.loss(fault.loss_percent, only)
+    return proxy.loss(fault.loss_percent, clients)
 
 
-def _asks_of_loss(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
-    return {"peers": others("all", host, context), "percent": fault.loss_percent, "way": "both"}
+def _loss_parameters(fault: FaultSpec, host: str, context: Context) -> dict[str, Any]:
+    return {"peers": peer_addresses("all", host, context), "percent": fault.loss_percent, "way": "both"}
 
 
 LOSS = Action(
@@ -170,12 +180,12 @@ LOSS = Action(
     "victim's host",
     past="lost packets of the connections to Kafka",
     when="with {loss_percent:g} % of the packets of the connections to Kafka lost for {duration_s:g} s",
-    past_of_host="lost packets of the host of",
-    when_of_host="with {loss_percent:g} % of the packets of the host of {victim} lost for {duration_s:g} s",
-    parameters=(Parameter(DURATION, short=10.0), Parameter("loss_percent", short=5.0)),
-    hits=CONNECTIONS,
-    detours=True,
-    on_hosts=True,
-    by_hand="end the proxy by hand, or delete the table faultline_… there with nft",
-    hands=NetworkDriver(HostDriver("loss", _asks_of_loss), _lose, falls_back=False),
+    past_on_host="lost packets of the host of",
+    when_on_host="with {loss_percent:g} % of the packets of the host of {victim} lost for {duration_s:g} s",
+    parameters=(Parameter(DURATION, default=10.0), Parameter("loss_percent", default=5.0)),
+    resource=CONNECTIONS,
+    uses_proxy=True,
+    targets_hosts=True,
+    manual_undo="end the proxy by hand, or delete the table faultline_… there with nft",
+    driver=NetworkDriver(HostDriver("loss", _loss_parameters), _lose, relay_fallback=False),
 )

@@ -1,4 +1,4 @@
-"""Actions that signal processes: victims by seed, checked by the guard, hit by the injector."""
+"""Actions that send a signal: victims chosen by seed, checked by the guard, signalled by the injector."""
 
 from __future__ import annotations
 
@@ -14,62 +14,63 @@ from fault.cpu_busy import await_busy
 from fault.errors import FaultError, IdentityMismatch
 from fault.fault_spec import DURATION, Occurrence, Parameter
 from fault.identity import ANY, VICTIMS, Delivery, Presence, ProcessIdentity
-from fault.injector import SETTLE_WITHIN_S, FaultOutcome, Settlement, executors_on, resume, settle
-from fault.victims import choose
+from fault.injector import SETTLE_TIMEOUT_S, FaultOutcome, Settlement, executors_on, resume, settle
+from fault.victims import choose_victims
 
-# So much longer than a pause, and than the wait for a victim at work, its watchdog waits: it is started up to a second
-# before, and the conductor tries for some seconds to end the pause.
-LATE_S = 10.0
-# Services that supervisord restarts, unless a hold keeps them down; a worker's goes by its node.
-HELD = ("kafka", "worker")
+# The watchdog acts this much later than the end of the pause: it starts up to 1 s earlier, and the fault scheduler
+# retries its undo for some seconds.
+WATCHDOG_MARGIN_S = 10.0
+# Services that supervisord restarts unless delayed; a Spark worker is named by its node.
+RESTARTED_SERVICES = ("kafka", "worker")
 
 
 @dataclass(frozen=True)
 class SignalDriver(FaultDriver):
-    """Sends `signum`. `shows`: what becomes of the victim, GONE or STOPPED, within `within_s` seconds.
+    """Driver that sends `signum`.
 
-    Who was stopped is continued.
+    `expected`: state of the victim afterwards, GONE or STOPPED, within `within_s` seconds. A stopped victim is
+    continued by the undo.
     """
 
     signum: signal.Signals
-    shows: Presence = Presence.GONE
-    within_s: float = SETTLE_WITHIN_S
+    expected: Presence = Presence.GONE
+    within_s: float = SETTLE_TIMEOUT_S
 
-    def act(self, planned: Occurrence, context: Context) -> Injection:
-        return SignalAction(self, planned, context)
+    def create_injection(self, planned: Occurrence, context: Context) -> Injection:
+        return SignalInjection(self, planned, context)
 
-    def holds(self, undo: UndoSpec, context: Context) -> bool:
+    def is_active(self, undo: UndoSpec, context: Context) -> bool:
         return context.injector.probe(_victim(undo, context)) is Presence.STOPPED
 
     def undo(self, undo: UndoSpec, context: Context) -> None:
-        """Continues the victim, after checking who it is."""
+        """Continue the victim after an identity check."""
         victim = _victim(undo, context)
         resume(context.injector, victim)
         context.injector.end_watchdog(victim)
 
 
 @dataclass
-class SignalAction(Injection):
-    """One act on processes."""
+class SignalInjection(Injection):
+    """One injection on processes."""
 
-    hands: SignalDriver
+    driver: SignalDriver
     planned: Occurrence
     context: Context
     _chosen: tuple[ProcessIdentity, ...] = ()
-    _named: tuple[dict[str, Any], ...] = ()
-    _secured: list[ProcessIdentity] = field(default_factory=list)
+    _descriptions: tuple[dict[str, Any], ...] = ()
+    _watched: list[ProcessIdentity] = field(default_factory=list)
 
-    def find(self) -> bool:
-        """Victims by seed among the live candidates; those chosen before stay while all of them live.
+    def find_victims(self) -> bool:
+        """Choose victims by seed among live candidates; earlier victims stay while all of them live.
 
-        What a worker hosts is looked at anew all the same: an earlier fault may have replaced an executor there.
+        The executors of a worker are read again: an earlier fault may have replaced one.
         """
         fault, context = self.planned.fault, self.context
         candidates = context.injector.find(fault.victim, context.tokens)
         living = {_key(candidate) for candidate in candidates}
-        before, victims = self._named, self._chosen
+        before, victims = self._descriptions, self._chosen
         if not victims or any(_key(victim) not in living for victim in victims):
-            victims = choose(
+            victims = choose_victims(
                 candidates,
                 fault.count,
                 seed=context.seed,
@@ -77,16 +78,16 @@ class SignalAction(Injection):
                 fault=self.planned.index,
                 by_node=fault.victim == ANY,
             )
-        self._take(victims)
-        return self._named != before
+        self._set_victims(victims)
+        return self._descriptions != before
 
-    def _take(self, victims: tuple[ProcessIdentity, ...]) -> None:
+    def _set_victims(self, victims: tuple[ProcessIdentity, ...]) -> None:
         self.context.guard.check(self.planned.fault, victims)
         self._chosen = victims
-        # Found here and kept: a look at all processes has no place in the last milliseconds before an act.
-        self._named = tuple(self._name(victim) for victim in victims)
+        # Found now: a scan of all processes takes too long right before a signal.
+        self._descriptions = tuple(self._describe(victim) for victim in victims)
 
-    def _name(self, victim: ProcessIdentity) -> dict[str, Any]:
+    def _describe(self, victim: ProcessIdentity) -> dict[str, Any]:
         executors = None
         if victim.role.name == "worker":
             hosted = executors_on(self.context.injector, victim.node, self.context.tokens)
@@ -97,107 +98,113 @@ class SignalAction(Injection):
         return self.context.guard.describe(self.planned, self._chosen)
 
     def victims(self) -> list[dict[str, Any]]:
-        return list(self._named)
+        return list(self._descriptions)
 
-    def undo(self) -> list[UndoSpec]:
-        """A SIGCONT for each one that will be stopped."""
-        if self.hands.shows is not Presence.STOPPED:
+    def plan_undo(self) -> list[UndoSpec]:
+        """Return a SIGCONT step for each victim that will be stopped."""
+        if self.driver.expected is not Presence.STOPPED:
             return []
         action = self.planned.fault.action
         return [UndoSpec(action, f"{signal.SIGCONT.name} to {one}", one.as_json()) for one in self._chosen]
 
     def await_ready(self, until_mono_ns: int) -> bool:
-        """A Python worker must be at work: one that idles can be killed, and nothing happens."""
+        """Wait until a Python worker is busy; killing an idle one has no effect."""
         fault = self.planned.fault
-        if not fault.waits:
+        if not fault.needs_busy_victim:
             return True
         busy = await_busy(
             self._candidates(),
             fault.count,
             until_mono_ns,
             refresh=self._candidates,
-            elsewhere=self.context.injector.busy,
+            find_remote=self.context.injector.busy,
         )
         if len(busy) < fault.count:
             return False
-        self._take(busy)
+        self._set_victims(busy)
         return True
 
     def _candidates(self) -> Sequence[ProcessIdentity]:
         return self.context.injector.find(self.planned.fault.victim, self.context.tokens)
 
     def arm(self, planned: Moment) -> None:
-        """Arms the injector, and keeps killed services down for the restart delay; a hold ends by its own clock."""
-        if self.planned.fault.waits:
-            self._secure_candidates(planned.mono_ns)
+        """Arm the injector and write the restart delay of killed services."""
+        if self.planned.fault.needs_busy_victim:
+            self._watch_candidates(planned.mono_ns)
             return
         for victim in self._chosen:
-            with contextlib.suppress(FaultError):  # the signal will say it, at its instant
+            with contextlib.suppress(FaultError):  # the signal reports the error
                 self.context.injector.arm(victim)
-                self._secure(victim)
-        if self.hands.shows is not Presence.GONE:
+                self._start_watchdog(victim)
+        if self.driver.expected is not Presence.GONE:
             return
         until = planned.mono_ns + round(self.context.restart_delay_s * 1e9)
         for victim in self._chosen:
-            if victim.role.name in HELD:
-                self.context.hold(victim.node or victim.role.name, until)
+            if victim.role.name in RESTARTED_SERVICES:
+                self.context.delay_restart(victim.node or victim.role.name, until)
 
-    def _secure(self, victim: ProcessIdentity) -> None:
-        """Sees to it that one who is going to be stopped is continued, also if nobody of ours lives to do it."""
-        if self.hands.shows is Presence.STOPPED:
-            self.context.injector.start_watchdog(victim, self.planned.end_s - self.planned.latest_s + LATE_S)
+    def _start_watchdog(self, victim: ProcessIdentity) -> None:
+        """Ensure that a victim to be stopped is continued even if this process dies."""
+        if self.driver.expected is Presence.STOPPED:
+            self.context.injector.start_watchdog(victim, self.planned.end_s - self.planned.latest_s + WATCHDOG_MARGIN_S)
 
-    def _secure_candidates(self, until_mono_ns: int) -> None:
-        """Secures all who may be at work at the instant: who is at work then may idle once a watchdog has started.
+    def _watch_candidates(self, until_mono_ns: int) -> None:
+        """Start watchdogs for all candidates that may be busy at the planned time.
 
-        As far as the time goes; the rest is secured before the signal."""
-        if self.hands.shows is not Presence.STOPPED:
+        A busy one may be idle again once a watchdog has started. Candidates left at the deadline get theirs before the
+        signal.
+        """
+        if self.driver.expected is not Presence.STOPPED:
             return
         with contextlib.suppress(FaultError):
             for candidate in self._candidates():
                 if time.monotonic_ns() >= until_mono_ns:
                     break
-                self._secured.append(candidate)
+                self._watched.append(candidate)
                 with contextlib.suppress(FaultError):
-                    self._secure(candidate)
+                    self._start_watchdog(candidate)
 
     def disarm(self) -> None:
-        """Ends the watchdogs of those that were not chosen; the undo ends the others."""
+        """End the watchdogs of candidates that were not chosen; the undo ends the others."""
         chosen = {_key(victim) for victim in self._chosen}
-        for candidate in self._secured:
+        for candidate in self._watched:
             if _key(candidate) not in chosen:
                 self.context.injector.end_watchdog(candidate)
-        self._secured.clear()
+        self._watched.clear()
 
     def perform(self) -> list[DeliveryRecord]:
-        """Sends the signal to each victim, once. What goes wrong with one is raised after all were tried."""
-        sent: list[DeliveryRecord] = []
-        trouble: Exception | None = None
+        """Send the signal to each victim, once; the first error is raised after all were tried."""
+        deliveries: list[DeliveryRecord] = []
+        failure: Exception | None = None
         for victim in self._chosen:
             settlement = None
             try:
-                self._secure(victim)
-                delivery = self.context.injector.signal(victim, self.hands.signum)
+                self._start_watchdog(victim)
+                delivery = self.context.injector.signal(victim, self.driver.signum)
             except IdentityMismatch as mismatch:
                 delivery = Delivery.GONE
                 settlement = Settlement(FaultOutcome.NO_EFFECT, f"{victim} was already gone: {mismatch}")
             except Exception as error:
-                trouble = trouble or error
+                failure = failure or error
                 continue
-            sent.append(DeliveryRecord(victim.pid, victim.role.name, self.context.now(), delivery, victim, settlement))
-        if trouble is not None:
-            raise PartialInjection(trouble, sent)
-        return sent
+            deliveries.append(
+                DeliveryRecord(victim.pid, victim.role.name, self.context.now(), delivery, victim, settlement)
+            )
+        if failure is not None:
+            raise PartialInjection(failure, deliveries)
+        return deliveries
 
-    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
-        """By probes; effective only when it was on each of the victims."""
-        return _worst([one.settlement or self._settle(one) for one in sent])
+    def settle(self, deliveries: Sequence[DeliveryRecord]) -> Settlement:
+        """Probe the victims; the outcome is effective only if all were affected."""
+        return _worst([one.settlement or self._settle(one) for one in deliveries])
 
-    def _settle(self, sent: DeliveryRecord) -> Settlement:
-        assert sent.identity is not None
-        # A victim that is continued after its duration shows nothing later.
-        within_s = min(self.hands.within_s, self.planned.fault.duration_s or self.hands.within_s)
-        return settle(self.context.injector, sent.identity, self.hands.shows, sent.delivery, within_s=within_s)
+    def _settle(self, delivery: DeliveryRecord) -> Settlement:
+        assert delivery.identity is not None
+        # A victim that was continued after its duration shows no effect.
+        within_s = min(self.driver.within_s, self.planned.fault.duration_s or self.driver.within_s)
+        return settle(
+            self.context.injector, delivery.identity, self.driver.expected, delivery.delivery, within_s=within_s
+        )
 
 
 def _victim(undo: UndoSpec, context: Context) -> ProcessIdentity:
@@ -214,7 +221,6 @@ def _worst(settlements: Sequence[Settlement]) -> Settlement:
     return Settlement(outcome, "; ".join(item.detail for item in settlements))
 
 
-# The victim is gone at once.
 KILL = Action(
     name="kill",
     order=10,
@@ -222,13 +228,13 @@ KILL = Action(
     does="sends SIGKILL",
     past="killed",
     when="after {victim} was killed",
-    ends=True,
-    hands=SignalDriver(signal.SIGKILL),
+    ends_victim=True,
+    driver=SignalDriver(signal.SIGKILL),
 )
 
 
-# A JVM that is told to end runs its shutdown hooks first.
-WITHIN_S = 15.0
+# On SIGTERM a JVM runs its shutdown hooks first.
+TERM_TIMEOUT_S = 15.0
 
 TERM = Action(
     name="term",
@@ -237,12 +243,11 @@ TERM = Action(
     does="sends SIGTERM",
     past="terminated",
     when="after {victim} was terminated",
-    ends=True,
-    hands=SignalDriver(signal.SIGTERM, within_s=WITHIN_S),
+    ends_victim=True,
+    driver=SignalDriver(signal.SIGTERM, within_s=TERM_TIMEOUT_S),
 )
 
 
-# The victim stands still and keeps what it has.
 PAUSE = Action(
     name="pause",
     order=30,
@@ -250,7 +255,7 @@ PAUSE = Action(
     does="sends SIGSTOP, then SIGCONT after `duration_s`",
     past="paused",
     when="with {victim} paused for {duration_s:g} s",
-    parameters=(Parameter(DURATION, short=10.0),),
-    by_hand="continue it by hand with kill -CONT",
-    hands=SignalDriver(signal.SIGSTOP, shows=Presence.STOPPED),
+    parameters=(Parameter(DURATION, default=10.0),),
+    manual_undo="continue it by hand with kill -CONT",
+    driver=SignalDriver(signal.SIGSTOP, expected=Presence.STOPPED),
 )

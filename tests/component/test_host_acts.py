@@ -78,15 +78,15 @@ def test_a_partition_lets_nothing_pass_but_what_ends_it(machines: Machines) -> N
     assert reaches(machines, "worker-2", "kafka") and reaches(machines, "kafka", "worker-2")
     asked = {"peers": everybody, "way": "both"}
     act(machines, "worker-2", "check", "partition", **asked)
-    assert act(machines, "worker-2", "holds", "partition", **asked) is False
+    assert act(machines, "worker-2", "is_active", "partition", **asked) is False
     for _ in range(2):
         act(machines, "worker-2", "do", "partition", **asked)
-    assert act(machines, "worker-2", "holds", "partition", **asked) is True
+    assert act(machines, "worker-2", "is_active", "partition", **asked) is True
     assert not reaches(machines, "worker-2", "kafka") and not reaches(machines, "kafka", "worker-2")
     assert reaches(machines, "worker-1", "kafka"), "others go on"
     for _ in range(2):
         act(machines, "worker-2", "undo", "partition", **asked)
-    assert act(machines, "worker-2", "holds", "partition", **asked) is False
+    assert act(machines, "worker-2", "is_active", "partition", **asked) is False
     assert reaches(machines, "worker-2", "kafka") and reaches(machines, "kafka", "worker-2")
 
 
@@ -124,9 +124,9 @@ def test_a_delay_holds_until_it_is_undone_or_the_kernel_says_that_it_has_no_nete
         assert "netem: not in this host's kernel" in str(lack)
         return
     act(machines, "worker-1", "do", "delay", **asked)
-    assert act(machines, "worker-1", "holds", "delay", **asked) is True
+    assert act(machines, "worker-1", "is_active", "delay", **asked) is True
     act(machines, "worker-1", "undo", "delay", **asked)
-    assert act(machines, "worker-1", "holds", "delay", **asked) is False
+    assert act(machines, "worker-1", "is_active", "delay", **asked) is False
 
 
 @pytest.mark.usefixtures("listening")
@@ -138,7 +138,10 @@ def test_a_partition_that_nobody_ends_is_ended_by_the_watchdog_started_before_it
     act(machines, "worker-1", "do", "partition", **asked)
     assert not reaches(machines, "worker-1", "kafka")
     wait_until(
-        lambda: not act(machines, "worker-1", "holds", "partition", **asked), timeout_s=120, every_s=0.2, what="its end"
+        lambda: not act(machines, "worker-1", "is_active", "partition", **asked),
+        timeout_s=120,
+        every_s=0.2,
+        what="its end",
     )
     assert time.monotonic() - began > 3.5 and reaches(machines, "worker-1", "kafka")
 
@@ -149,7 +152,7 @@ def test_a_full_disk_has_not_a_byte_until_it_is_emptied(machines: Machines) -> N
         act(machines, host.name, "do", "disk_full", folder=str(disk))
         with pytest.raises(OSError, match="No space left"):
             (disk / "one").write_bytes(b"1" * 4096)
-        assert act(machines, host.name, "holds", "disk_full", folder=str(disk)) is True
+        assert act(machines, host.name, "is_active", "disk_full", folder=str(disk)) is True
         act(machines, host.name, "undo", "disk_full", folder=str(disk))
         (disk / "one").write_bytes(b"1" * 4096)
         (disk / "one").unlink()
@@ -278,11 +281,11 @@ def test_whatever_is_killed_at_any_instant_each_act_is_undone(machines: Machines
                 killed[doomed] += 1
                 wait_until(
                     lambda kind=kind, host=host, name=name, asked=asked: not act(
-                        machines, host, "holds", kind, name=name, **asked
+                        machines, host, "is_active", kind, name=name, **asked
                     ),
                     timeout_s=120, every_s=0.3, what=f"the end of {kind} on {host}, its {doomed} killed",
                 )  # fmt: skip
             finally:
                 conductor.kill()
     assert set(killed) == set(DOOMED)
-    assert not [one for one in done if act(machines, one[0], "holds", one[1], name=one[2], **one[3])], "nor later"
+    assert not [one for one in done if act(machines, one[0], "is_active", one[1], name=one[2], **one[3])], "nor later"

@@ -20,18 +20,21 @@ def test_a_disk_is_full_until_it_is_emptied_and_also_when_nobody_does(tmp_path: 
     with small_disk(tmp_path, 16) as disk:
         asked, here = {"folder": str(disk.folder)}, Injector()
         act = {"kind": "disk_full", "name": NAME, "asked": asked}
-        here.act("", "check", **act)
+        here.run_host_step("", "check", **act)
         for left_alone in (False, True):
-            here.undo_later("", 1.0 if left_alone else 10.0, **act)
-            here.act("", "do", **act)
-            assert here.act("", "holds", **act) is True
+            here.start_host_watchdog("", 1.0 if left_alone else 10.0, **act)
+            here.run_host_step("", "do", **act)
+            assert here.run_host_step("", "is_active", **act) is True
             with pytest.raises(OSError, match="No space left"):
                 (disk.folder / "more").write_bytes(bytes(2**20))
             (disk.folder / "more").unlink(missing_ok=True)
             if not left_alone:
-                here.act("", "undo", **act)
+                here.run_host_step("", "undo", **act)
             wait_until(
-                lambda: not here.act("", "holds", **act), timeout_s=120, every_s=0.1, what="that the disk is emptied"
+                lambda: not here.run_host_step("", "is_active", **act),
+                timeout_s=120,
+                every_s=0.1,
+                what="that the disk is emptied",
             )
             assert shutil.disk_usage(disk.folder).free > 2**20
         assert not list(disk.folder.glob(f"{BALLAST}*"))
@@ -39,4 +42,4 @@ def test_a_disk_is_full_until_it_is_emptied_and_also_when_nobody_does(tmp_path: 
 
 def test_what_is_no_disk_of_its_own_is_refused() -> None:
     with pytest.raises(ActionRefused, match="lies on the disk of the whole host"):
-        Injector().act("", "do", kind="disk_full", name=NAME, asked={"folder": "/etc"})
+        Injector().run_host_step("", "do", kind="disk_full", name=NAME, asked={"folder": "/etc"})

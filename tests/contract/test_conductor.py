@@ -92,7 +92,7 @@ def await_event(attempt: Attempt, event: str) -> dict[str, Any]:
 
 def is_stopped(process: subprocess.Popen[bytes]) -> bool:
     live = read_process(process.pid)
-    return live is not None and live.stopped
+    return live is not None and live.is_stopped
 
 
 def test_a_kill_hits_one_executor_of_the_attempt_at_its_instant(

@@ -33,7 +33,7 @@ from fault.identity import (
 from fault.injector import FaultOutcome, Injector, settle
 from fault.plan import Fault
 from fault.procfs import read_process
-from fault.victims import VictimGuard, choose
+from fault.victims import VictimGuard, choose_victims
 
 ROUNDS = 1000
 WORDS = ("executor", "worker", "driver", "kafka", "python_worker", ANY)
@@ -172,7 +172,7 @@ def test_rounds_of_faults_beside_decoys(cast: Cast, share: int) -> None:
         word = WORDS[number % len(WORDS)]
         fault = Fault(word, "kill", at_s=1.0)
         candidates = found_again(injector, word, tokens)
-        (victim,) = choose(candidates, 1, seed=1, repetition=1, fault=number, by_node=word == ANY)
+        (victim,) = choose_victims(candidates, 1, seed=1, repetition=1, fault=number, by_node=word == ANY)
         guard.check(fault, [victim])
         assert victim.pid not in cast.decoys
         family = cast.family(victim.pid)

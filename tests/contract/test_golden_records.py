@@ -82,7 +82,9 @@ def test_the_set_has_every_workload_victim_action_and_commit_mode() -> None:
     workloads, actions = {one["workload"] for one in found}, {one["fault_action"] for one in broken}
     assert workloads == set(WORKLOADS) - PENDING
     # What is done to whole hosts takes some that share no disk with whoever reads this.
-    assert actions >= {name for name, one in ACTIONS.items() if not one.on_hosts} - PENDING and not actions & PENDING
+    assert (
+        actions >= {name for name, one in ACTIONS.items() if not one.targets_hosts} - PENDING and not actions & PENDING
+    )
     assert {one["fault"] for one in broken} == {"executor", "worker", "driver", "python_worker", "kafka"}
     modes = Common.model_json_schema()["properties"]["commit_mode"]["enum"]
     assert {one["commit_mode"] for one in found} == set(modes)

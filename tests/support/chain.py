@@ -26,7 +26,7 @@ from faultline.system.kafka import kafka_options
 from faultline.system.secrets import HARNESS, jaas_file, login_file
 from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until
-from generators.kafka_credentials import LOGIN
+from generators.kafka_credentials import CREDENTIALS_ENV
 from tests.support.installation import Installation
 from tests.support.processes import words_of
 from tests.support.spark_session import local_settings
@@ -99,7 +99,7 @@ class ChainRun:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYTHONPATH": str(ROOT / "spark_jobs"),
             "PYSPARK_PYTHON": sys.executable,
-            LOGIN: str(login_file(secrets, HARNESS)),
+            CREDENTIALS_ENV: str(login_file(secrets, HARNESS)),
         }
         with (self.folder / "program.log").open("ab") as log:
             self.process = subprocess.Popen(

@@ -125,7 +125,7 @@ class MadeUpHost:
             self.acts.add(name)
         if step == "undo":
             self.acts.discard(name)
-        return name in self.acts if step == "holds" else None
+        return name in self.acts if step == "is_active" else None
 
     def _state(self, victim: ProcessIdentity) -> Presence:
         return self.states[replace(victim, host="")]

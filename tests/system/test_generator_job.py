@@ -32,7 +32,7 @@ from faultline.system.process_tags import RUN_MARK, load_token
 from faultline.system.secrets import HARNESS, login_file
 from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
-from generators.kafka_credentials import LOGIN
+from generators.kafka_credentials import CREDENTIALS_ENV
 from generators.producer import QUEUE_RECORDS
 from generators.spec import GeneratorSpec
 from tests.support.attempts import prepared
@@ -64,7 +64,7 @@ class Sent:
         arguments = ["--config", str(config), "--gate", str(self.attempt.gate)]
         arguments += ["--histogram", str(folder / "lag.hlog")]
         self.command = [sys.executable, "-m", "generators", *arguments]
-        self.environment = {"PYTHONPATH": str(ROOT), LOGIN: str(login_file(settings.secrets, HARNESS))}
+        self.environment = {"PYTHONPATH": str(ROOT), CREDENTIALS_ENV: str(login_file(settings.secrets, HARNESS))}
         if on_executors:
             prepared(folder, {"generator_processes": processes}, endpoints=settings.endpoints)
             runtime = Runtime(find_java(settings.home / "java.json").home)

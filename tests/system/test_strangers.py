@@ -40,7 +40,7 @@ from faultline.system.locks import HOLDS, MachineLock, false_lock_holders
 from faultline.system.secrets import FILE, HARNESS, USERS, jaas_file, login_file, read_secrets
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
-from generators.kafka_credentials import read_login
+from generators.kafka_credentials import read_credentials
 from tests.support.decoys import only_root
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.java import compile_for_spark
@@ -412,7 +412,7 @@ def test_kafka(site: Site, name: str, login: dict[str, str]) -> None:
 
 
 def test_the_same_calls_to_kafka_succeed_with_the_harness_s_login(site: Site) -> None:
-    login = read_login(login_file(site.settings.secrets, HARNESS))
+    login = read_credentials(login_file(site.settings.secrets, HARNESS))
     caller = Caller({"bootstrap.servers": site.settings.endpoints.kafka, **login}, "ours", 30)
     got = {name: act(caller) for name, act in KAFKA.items()}
     assert "ours" in got["list topics"] and got["read a topic"] == b"x"  # type: ignore[operator]

@@ -80,10 +80,10 @@ def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
     lines = []
     for planned in config.planned_faults():
         fault = planned.fault
-        if fault.how.hits is not None:
-            lines.append(planned.what())
+        if fault.definition.resource is not None:
+            lines.append(planned.describe())
         else:
-            lines.append(f"{planned.what(_whom(fault.victim, fault.count))} (chosen by seed {seed})")
+            lines.append(f"{planned.describe(_whom(fault.victim, fault.count))} (chosen by seed {seed})")
     lines = lines or ["nothing: a control"]
     return [*lines, pause] if (pause := pause_in(config)) is not None else lines
 

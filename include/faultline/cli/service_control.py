@@ -27,7 +27,7 @@ from faultline.system.settings import Settings, check_folders, load_settings
 from faultline.system.ssh_hosts import ssh_hosts
 from faultline.system.text import Say, suggest
 from faultline.system.waiting import longest_wait_s
-from generators.kafka_credentials import LOGIN
+from generators.kafka_credentials import CREDENTIALS_ENV
 
 
 def require(settings: Settings) -> Java:
@@ -75,7 +75,7 @@ def bring_up(
         if not for_run:
             note_for_all(settings)
     # What this process sends and reads itself, as benchmarks do, it does as the harness.
-    os.environ[LOGIN] = str(login_file(settings.secrets, HARNESS))
+    os.environ[CREDENTIALS_ENV] = str(login_file(settings.secrets, HARNESS))
     return settings
 
 

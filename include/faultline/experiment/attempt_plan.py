@@ -213,7 +213,7 @@ class AttemptPlan:
     @property
     def detours(self) -> bool:
         """Whether a fault stands between the workload and the broker."""
-        return any(one.fault.how.detours for one in self.faults)
+        return any(one.fault.definition.uses_proxy for one in self.faults)
 
     def as_mapping(self) -> dict[str, Any]:
         """JSON values; `from_mapping` gives the same plan again."""

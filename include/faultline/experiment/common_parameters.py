@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fault.identity import VICTIMS
 from fault.plan import FaultPlan, PlannedFault
-from fault.registry import ACTIONS, in_words
+from fault.registry import ACTIONS, describe_actions
 from faultline.experiment.commit_modes import COMMIT_MODES
 from faultline.experiment.fault_fields import short_form
 from faultline.system.endpoints import EMBEDDED
@@ -208,7 +208,7 @@ class Common(BaseModel):
         "executor",
         description="Victim of the fault: `none` for a control run, `any` for a random process on a random node.",
     )
-    fault_action: Action = Field("kill", description=in_words())
+    fault_action: Action = Field("kill", description=describe_actions())
     fault_at_s: float | None = Field(
         None,
         description="Earliest time of the fault, in seconds after T0. Empty: as soon as the baseline is complete. The "

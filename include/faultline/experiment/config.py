@@ -279,7 +279,7 @@ class _Checked(Common):
                     f"{where}{one.key_of('count')}: {one.fault.count} victims at once, but the run has {there} of "
                     f"{one.fault.victim}; lower count or raise executors"
                 )
-        restarts = sum(one.fault.victim == "driver" and one.fault.how.ends for one in planned)
+        restarts = sum(one.fault.victim == "driver" and one.fault.definition.ends_victim for one in planned)
         if restarts > max(MAX_RESTARTS, self.injections):
             raise ValueError(
                 f"{where}faults: the driver is ended {restarts} times, and restarted at most {MAX_RESTARTS}; plan fewer"

@@ -56,7 +56,7 @@ def _same_instant(given: Any, at_s: float) -> bool:
 
 def short_form(victim: str, action: str, at_s: float | None) -> Fault:
     """The fault that the three short fields stand for; its lengths are the action's own, the full form sets them."""
-    return Fault(victim, action, at_s=at_s, **ACTIONS[action].short_form)
+    return Fault(victim, action, at_s=at_s, **ACTIONS[action].defaults)
 
 
 def in_short_form(message: str) -> str:
@@ -117,5 +117,5 @@ def require_records(rate_curve: Mapping[str, Any] | None, rate: float, most: flo
     from generators.pacing import SendSchedule
 
     curve = parse_curve(rate_curve, base=rate, low=0.0, high=most)
-    if SendSchedule.over(rate, seconds, curve).count == 0:
+    if SendSchedule.for_duration(rate, seconds, curve).count == 0:
         raise ValueError(f"rate_curve: no record is due in {seconds:g} s; raise the curve")

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from fault.process_sampler import counts_delay
+from fault.process_sampler import has_run_delay
 from faultline.engines.spark.distributions import distributions, require_unchanged
 from faultline.experiment.attempt import unhealed_attempts, unhealed_text
 from faultline.installation.airflow import airflow_health
@@ -94,7 +94,7 @@ def examine() -> dict[str, Any]:
 
 
 def _disturbance() -> str:
-    if counts_delay():
+    if has_run_delay():
         return "disturbance: by what the measured processes lose to others (the kernel counts run delay)"
     return "disturbance: by what others use, since this kernel does not count run delay (CONFIG_SCHEDSTATS)"
 

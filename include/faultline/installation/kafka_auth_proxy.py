@@ -24,7 +24,7 @@ from pathlib import Path
 from faultline.system.errors import InfrastructureError
 from faultline.system.secrets import MECHANISM
 from faultline.system.socket_owner import owner_of
-from generators.kafka_credentials import read_login
+from generators.kafka_credentials import read_credentials
 
 _CHUNK = 1 << 16
 
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--login", type=Path, required=True)
     parser.add_argument("--ready", type=Path, required=True)
     options, _ = parser.parse_known_args()
-    gate = KafkaAuthProxy(options.upstream, read_login(options.login))
+    gate = KafkaAuthProxy(options.upstream, read_credentials(options.login))
     asyncio.run(gate.serve(options.listen, options.ready))
 
 

@@ -32,7 +32,7 @@ def start_fault_daemons(run: Run) -> list[LedgerEntry]:
     attempt, settings, plan = run.attempt, run.settings, run.plan
     own = settings.endpoints
     site = DaemonContext(attempt.folder, own.kafka_gated if plan.gated else own.kafka_detoured, own.kafka_detour)
-    needed = dict.fromkeys(daemon for one in plan.faults for daemon in one.fault.how.hands.prepare(site))
+    needed = dict.fromkeys(daemon for one in plan.faults for daemon in one.fault.definition.driver.prepare(site))
     gate = [_gate(attempt, settings, own.kafka_detour if plan.detours else own.kafka_gated)] if plan.gated else []
     return [_start_daemon(attempt, settings, daemon) for daemon in [*needed, *gate]]
 

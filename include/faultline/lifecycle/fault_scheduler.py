@@ -92,7 +92,7 @@ class FaultScheduler:
         """One line for each act that would happen; touches nothing. Raises VictimRefused."""
         lines: list[str] = []
         for turn in self._turns():
-            turn.act.find()
+            turn.act.find_victims()
             lines += turn.act.describe()
         return lines or ["would break nothing: a control"]
 
@@ -122,12 +122,15 @@ class FaultScheduler:
         return 1
 
     def _turns(self) -> list[ScheduledFault]:
-        return [ScheduledFault(one, one.fault.how.hands.act(one, self._context)) for one in self._assignment.planned]
+        return [
+            ScheduledFault(one, one.fault.definition.driver.create_injection(one, self._context))
+            for one in self._assignment.planned
+        ]
 
     def _conduct(self, journal: Journal) -> None:
         turns = self._turns()
         for turn in turns:
-            turn.act.find()
+            turn.act.find_victims()
         if turns:
             self._offsets.read(OFFSETS_TIMEOUT_S)  # connects well before it matters, or fails before the gate
         for host, offset in self._clocks().items():
@@ -195,7 +198,7 @@ class FaultScheduler:
         for victim in turn.act.victims():
             journal.write("invoked", fault=index, victim=victim["pid"], planned_wall_ns=planned.wall_ns)
         _sleep_until(planned.mono_ns, spin=True)
-        with following(self._offsets, turn.planned.fault.waits) as newest:
+        with following(self._offsets, turn.planned.fault.needs_busy_victim) as newest:
             ready = self._once_ready(journal, turn, planned)
             if ready is None:
                 return None
@@ -212,7 +215,7 @@ class FaultScheduler:
         """Whether there are victims now; other ones than before are journalled."""
         index = turn.planned.index
         try:
-            if turn.act.find():
+            if turn.act.find_victims():
                 journal.write("victims", fault=index, reason="replaced", victims=turn.act.victims())
         except TooFewVictims as refusal:
             self._settled(journal, index, Settlement(FaultOutcome.NO_EFFECT, f"no victim: {refusal}"))
@@ -254,7 +257,7 @@ class FaultScheduler:
             detail = f"no victim was at work within {WAIT_INTERVALS} intervals; nothing was sent"
             self._settled(journal, index, Settlement(FaultOutcome.MISSED_WINDOW, detail))
             return None
-        if not turn.planned.fault.waits:
+        if not turn.planned.fault.needs_busy_victim:
             return planned
         self._register_undo(journal, turn)
         return Instant.now()
@@ -265,7 +268,7 @@ class FaultScheduler:
         try:
             sent = turn.act.perform()
         except PartialInjection as half:
-            sent = half.sent
+            sent = half.deliveries
             raise
         finally:
             self._journal_deliveries(journal, turn, planned, sent)
@@ -278,7 +281,7 @@ class FaultScheduler:
     def _journal_deliveries(
         self, journal: Journal, turn: ScheduledFault, planned: Instant, sent: Sequence[DeliveryRecord]
     ) -> None:
-        if turn.planned.fault.waits:  # chosen at the instant of the act
+        if turn.planned.fault.needs_busy_victim:  # chosen at the instant of the act
             journal.write("victims", fault=turn.planned.index, reason="at work", victims=turn.act.victims())
         for one in sent:
             if one.delivery in (Delivery.SENT, Delivery.UNKNOWN):
@@ -295,10 +298,10 @@ class FaultScheduler:
                 )
 
     def _register_undo(self, journal: Journal, turn: ScheduledFault) -> None:
-        for undo in turn.act.undo():
+        for undo in turn.act.plan_undo():
             # Journalled as well: should this process be killed, a healer can replay what is to be undone.
             journal.write("undo_registered", **as_line(undo, turn.planned.index))
-            self._undo.register(undo.name, partial(ACTIONS[undo.action].hands.undo, undo, self._context))
+            self._undo.register(undo.name, partial(ACTIONS[undo.action].driver.undo, undo, self._context))
 
     def _heal(self, journal: Journal) -> str:
         """Undoes whatever is registered; gives the first problem in one line, empty when all went well."""

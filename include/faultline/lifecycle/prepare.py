@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fault.identity import DRIVER
-from fault.victims import ROLES_OF
+from fault.victims import ROLES_BY_VICTIM
 from faultline.engines.protocol import Engine
 from faultline.engines.registry import ENGINES, engine_of
 from faultline.experiment.attempt import Attempt, new_attempt_id, write_json
@@ -214,7 +214,7 @@ def check_engine(config: Configuration) -> None:
         cycle, victim = one.fault.cycle, one.fault.victim
         if cycle is not None and cycle not in able.cycles:
             raise ConfigError(f"cycle: the engine {engine.name} has no {cycle} cycle; leave it out")
-        if not {role.name for role in ROLES_OF[victim]} <= engine.roles:
+        if not {role.name for role in ROLES_BY_VICTIM[victim]} <= engine.roles:
             known = ", ".join(sorted(engine.roles))
             raise ConfigError(f"victim: the engine {engine.name} has no {victim}; use {known}")
     engine.check(config)
@@ -269,7 +269,7 @@ def pause_in(config: Configuration) -> str | None:
     if data is None:
         return None
     seconds = config.warmup_s + config.duration_s
-    schedule = RecordedSchedule.over(data.times_ms, data.round_ms, config.data_speed, seconds)
+    schedule = RecordedSchedule.for_duration(data.times_ms, data.round_ms, config.data_speed, seconds)
     # Later rounds pause as the first one does, and as it does before the second.
     records = min(schedule.count, len(data) + 1)
     due_s = [*(schedule.due_array(0, 1, records) / 1e9).tolist(), *([seconds] if records == schedule.count else [])]
@@ -287,7 +287,7 @@ def _recorded(data: Data, config: Configuration, seconds: float) -> int:
     sent."""
     from generators.pacing import RecordedSchedule
 
-    records = RecordedSchedule.over(data.times_ms, data.round_ms, config.data_speed, seconds).count
+    records = RecordedSchedule.for_duration(data.times_ms, data.round_ms, config.data_speed, seconds).count
     most = config.kind.highest_rate(config.model_dump())
     if records > most * seconds:
         raise ConfigError(
@@ -316,7 +316,7 @@ def check_source(config: Configuration) -> None:
 
 def _data(config: Configuration) -> Data | None:
     """The data that is replayed, if any. Raises ConfigError naming file and line of what cannot be used."""
-    from generators.data_files import read_data, require_forward
+    from generators.data_files import read_data, require_ordered
     from generators.send_progress import InputError
 
     if config.data is None:
@@ -326,7 +326,7 @@ def _data(config: Configuration) -> Data | None:
         named = (config.data, config.data_key, config.data_time, config.data_time_unit)
         data = read_data(*named, copies=config.generator_processes + 1)
         if config.data_pace == "recorded":
-            require_forward(data, config.data)
+            require_ordered(data, config.data)
         return data
     except InputError as error:
         raise ConfigError(str(error)) from None

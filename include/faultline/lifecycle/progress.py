@@ -180,7 +180,7 @@ def act_text(conductor: Sequence[Line], fault: int) -> str:
         if victim.get("pid") in victims
     }
     those = [named.get(pid, f"{role} pid {pid}".strip().replace("_", " ")) for pid, role in victims.items()]
-    return f"{(action and action.past_of_host) or past} {' and '.join(those)}"
+    return f"{(action and action.past_on_host) or past} {' and '.join(those)}"
 
 
 def victim_name(victim: Line) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fault.identity import KAFKA
-from fault.process_sampler import Key, ProcessTable, RoleRule, machine, space_of
+from fault.process_sampler import Key, ProcessTable, RoleRule, machine_usage, pid_namespace_of
 from faultline.engines.registry import engine_of_plan
 from faultline.engines.runtime import Sampler
 from faultline.experiment.attempt import Attempt, write_json
@@ -48,8 +48,10 @@ def roles_here(plan: AttemptPlan, sampler: Sampler) -> ProcessTable:
     kafka = [] if instance is None else [RoleRule("kafka", KAFKA.main, instance_option(instance))]
     # What runs on other hosts is counted there.
     apart = bool(plan.endpoints.hosts)
-    heirs = {"supervisor": "driver", **sampler.child_roles}
-    return ProcessTable([*sampler.rules, *kafka], heirs, again_s=LONGEST_HOLD_S, apart=apart, waiting=ROLES)
+    child_roles = {"supervisor": "driver", **sampler.child_roles}
+    return ProcessTable(
+        [*sampler.rules, *kafka], child_roles, reread_s=LONGEST_HOLD_S, own_namespace_only=apart, delay_roles=ROLES
+    )
 
 
 class Recorder:
@@ -78,7 +80,7 @@ class Recorder:
             rules, heirs = self._engine.rules, self._engine.child_roles
             longest_s = self._run.plan.window_s + recordings.MARGIN_S
             recordings.begin(
-                self._run, rules, heirs, again_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
+                self._run, rules, heirs, reread_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
             )
         if self._endpoints.elsewhere:
             from faultline.lifecycle.hosts import broker_clock  # as the client of a target does
@@ -104,16 +106,16 @@ class Recorder:
             self._journal.append(line)
 
     def _machine(self) -> None:
-        self._journal.append({"kind": "machine", **machine()})
+        self._journal.append({"kind": "machine", **machine_usage()})
 
     def _processes(self) -> None:
         # Whatever the ledger names belongs to the experiment, and does not count as others'.
         ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(self._run.attempt.ledger)}
-        present = self._roles.look(ledger, self._keeper)
+        present = self._roles.sample(ledger, self._keeper)
         lowered = self._give_way({key for key, usage in present.items() if usage.role in ROLES})
         for key, usage in present.items():
             mark = {"lowered": True} if key in lowered else {}
-            self._seen[key] = {"kind": "proc", **usage.line(), **mark, "final": False}
+            self._seen[key] = {"kind": "proc", **usage.as_json(), **mark, "final": False}
             self._journal.append(self._seen[key])
         # A pid's last counters are kept when it dies: its work was done all the same.
         for key in [key for key in self._seen if key not in present]:
@@ -159,7 +161,9 @@ def record(
     with Journal(run.attempt.recorder_journal) as journal:
         recorder = Recorder(run, journal)
         recorder.begin()
-        journal.append({"kind": "start", "after": after, "boot": birth(os.getpid())[1], "space": space_of("self")})
+        journal.append(
+            {"kind": "start", "after": after, "boot": birth(os.getpid())[1], "space": pid_namespace_of("self")}
+        )
         due = time.monotonic()
         try:
             while not stop.is_set():

@@ -75,13 +75,13 @@ class SchedulerInput:
             Instant.now,
             seed=self.seed,
             repetition=self.repetition,
-            hold=self._hold,
+            delay_restart=self._delay_restart,
             restart_delay_s=self.restart_delay_s,
             addresses={"": self.here, **{name: host.host for name, host in self.hosts.items()}},
             disks=self.disks,
         )
 
-    def _hold(self, service: str, until_mono_ns: int) -> None:
+    def _delay_restart(self, service: str, until_mono_ns: int) -> None:
         if service in self.holds:
             lay_hold(self.holds[service], until_mono_ns)
 

@@ -41,7 +41,7 @@ from faultline.system.process_tags import load_token
 from faultline.system.secrets import HARNESS, login_file
 from faultline.system.settings import Settings, is_open
 from faultline.system.waiting import await_quiet, longest_wait_s, seldom, wait_until
-from generators.kafka_credentials import LOGIN
+from generators.kafka_credentials import CREDENTIALS_ENV
 
 RECORDER_START_S = 15.0
 # How often a step asks whether its sweep was stopped, which takes a call to Airflow's API server.
@@ -166,7 +166,7 @@ def start_generator(run: RunContext) -> LedgerEntry | None:
     arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
     arguments += ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
     command: list[str] = [*module("generators"), *arguments]
-    environment: Mapping[str, str] = {LOGIN: str(login_file(run.there.logins, HARNESS))}
+    environment: Mapping[str, str] = {CREDENTIALS_ENV: str(login_file(run.there.logins, HARNESS))}
     token = None
     if run.config.generator_on != "host":
         job = run.engine.generator(run, run.runtime, arguments)

@@ -121,7 +121,7 @@ def broken(config: Mapping[str, Any]) -> str:
 
 def _broken(fault: Mapping[str, Any]) -> str:
     values = {name: value for name, value in fault.items() if name in RULES and value is not None}
-    told = ACTIONS[fault["action"]].told(fault["victim"], values)
+    told = ACTIONS[fault["action"]].describe(fault["victim"], values)
     often = [
         f"{fault[name]} {word}" for name, word in (("count", "at once"), ("times", "times")) if fault.get(name, 1) > 1
     ]

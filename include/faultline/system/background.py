@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fault.process_sampler import SETTLED_S, Key
+from fault.process_sampler import MIN_AGE_S, Key
 from fault.procfs import all_pids, owner_of, stat_of
 from faultline.system.child_environment import allowed_in_a_thread
 from faultline.system.locks import is_measured
@@ -126,7 +126,7 @@ class Background:
         """Those among all processes of `stats`."""
         now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * _HERTZ
         for key in stats.keys() - self._known.keys():
-            if now_ticks - key[1] >= SETTLED_S * _HERTZ:
+            if now_ticks - key[1] >= MIN_AGE_S * _HERTZ:
                 self._known[key] = is_background(key[0], self._instance)
         self._known = {key: known for key, known in self._known.items() if key in stats}
         return {key for key, known in self._known.items() if known}

@@ -16,7 +16,7 @@ from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Instant
 from faultline.system.secrets import HARNESS, MECHANISM, PROTOCOL, WORKLOAD, login_file, options_file, require_private
 from faultline.system.settings import ENDPOINTS, INSTANCE, Settings, load_settings, targets_folder
-from generators.kafka_credentials import read_login
+from generators.kafka_credentials import read_credentials
 
 
 def kafka_client(
@@ -59,7 +59,7 @@ def _login(secrets: Path, user: str) -> dict[str, str]:
     if not file.exists() and not (secrets.parent / INSTANCE).exists() and not (secrets / ENDPOINTS).exists():
         return {}
     require_private(file)
-    return read_login(file)
+    return read_credentials(file)
 
 
 # ---- End offsets, read just before a fault without ever delaying it ----

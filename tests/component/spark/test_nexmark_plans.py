@@ -137,7 +137,7 @@ def test_event_time_runs_through_a_curve(spark: SparkSession) -> None:
     rows = spark.createDataFrame(pd.DataFrame({"n": numbers.astype("int64")}))
     times = rows.select("n", made._at(given, F.col("n")).alias("at")).toPandas().sort_values("n")["at"].to_numpy()
     curve = parse_curve(config.rate_curve or {}, base=1000, low=0, high=1e6)
-    due_ms = SendSchedule.over(1000, 60, curve).due_of(numbers) / 1e6
+    due_ms = SendSchedule.for_duration(1000, 60, curve).due_of(numbers) / 1e6
     assert np.abs(times - given.start_ms - due_ms).max() <= 1.5
 
 

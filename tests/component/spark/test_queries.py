@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.registry import WORKLOADS
-from generators.counter_rng import hash_int, hash_long, seeds
+from generators.counter_rng import hash_int, hash_long, initial_hashes
 from tests.support.planted import OPEN, OPENER, TIMES, leibniz
 from tests.support.spark_session import PROGRAMS
 
@@ -112,7 +112,7 @@ def test_word_count_adds_up_the_hashes_of_what_it_counted(spark: SparkSession, t
         for lines in batches for line in lines for position, word in enumerate(line.split(" "))
     ]  # fmt: skip
     offsets, positions = (np.array([word[place] for word in words], dtype=np.uint64) for place in (1, 2))
-    hashes = hash_int(positions, hash_long(offsets, hash_int(np.ones_like(offsets), seeds(len(words)))))
+    hashes = hash_int(positions, hash_long(offsets, hash_int(np.ones_like(offsets), initial_hashes(len(words)))))
     expected: dict[str, int] = defaultdict(int)
     for (word, *_), hashed in zip(words, hashes.view(np.int64).tolist(), strict=True):
         expected[word] += hashed

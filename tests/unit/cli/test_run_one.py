@@ -77,7 +77,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     for module in (service_control, run_command):
         monkeypatch.setattr(module, "load_settings", lambda: desk.settings)
         monkeypatch.setattr(module, "Supervisor", lambda _: SimpleNamespace(running=lambda: desk.running))
-    monkeypatch.setenv(service_control.LOGIN, "")
+    monkeypatch.setenv(service_control.CREDENTIALS_ENV, "")
     java = SimpleNamespace(executable=Path("java"), home=Path("/"))
     for name, fake in {"require": lambda _: java, "make_archive": lambda *_: None, "up": desk.up}.items():
         monkeypatch.setattr(service_control, name, fake)

@@ -28,7 +28,7 @@ from tests.support.fake_clock import Moment
 from tests.unit.fault.conftest import until
 
 # Those on processes are in test_signals.py, those on hosts in test_on_hosts.py.
-ON_CONNECTIONS = sorted(name for name, action in ACTIONS.items() if action.detours)
+ON_CONNECTIONS = sorted(name for name, action in ACTIONS.items() if action.uses_proxy)
 SECONDS = 120.0
 
 
@@ -49,7 +49,7 @@ class Bench:
         upstream, detour = socket.create_server(("127.0.0.1", 0)), free_port()
         self._sockets.append(upstream)
         host, port = upstream.getsockname()
-        for daemon in action.hands.prepare(DaemonContext(self.folder, f"{host}:{port}", f"{host}:{detour}")):
+        for daemon in action.driver.prepare(DaemonContext(self.folder, f"{host}:{port}", f"{host}:{detour}")):
             command = [sys.executable, "-m", daemon.module, *daemon.arguments, f"faultline-run={self.tokens.run}"]
             self._processes.append(subprocess.Popen(command))
             until(daemon.ready.exists, f"{daemon.role} is ready")
@@ -75,22 +75,24 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def act_of(name: str, context: Context) -> Injection:
-    fault = Fault("kafka", name, at_s=1.0, **ACTIONS[name].short_form)
+    fault = Fault("kafka", name, at_s=1.0, **ACTIONS[name].defaults)
     (planned,) = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
-    return planned.fault.how.hands.act(planned, context)
+    return planned.fault.definition.driver.create_injection(planned, context)
 
 
 @pytest.mark.parametrize("name", sorted(ACTIONS))
 def test_what_an_action_says_of_itself_is_what_its_hands_do(name: str, tmp_path: Path) -> None:
     action = ACTIONS[name]
-    daemons = action.hands.prepare(DaemonContext(tmp_path, "127.0.0.1:1", "127.0.0.1:2"))
-    assert bool(daemons) == action.detours
+    daemons = action.driver.prepare(DaemonContext(tmp_path, "127.0.0.1:1", "127.0.0.1:2"))
+    assert bool(daemons) == action.uses_proxy
     assert all(daemon.ready.parent == tmp_path for daemon in daemons)
-    assert hash(daemons) == hash(action.hands.prepare(DaemonContext(tmp_path, "127.0.0.1:1", "127.0.0.1:2")))
-    assert bool(action.by_hand) == bool(action.takes(DURATION)), "what is undone says what to do when that fails"
-    if isinstance(action.hands, SignalDriver):
-        assert action.ends == (action.hands.shows is Presence.GONE)
-        assert bool(action.takes(DURATION)) == (action.hands.shows is Presence.STOPPED)
+    assert hash(daemons) == hash(action.driver.prepare(DaemonContext(tmp_path, "127.0.0.1:1", "127.0.0.1:2")))
+    assert bool(action.manual_undo) == bool(action.parameter(DURATION)), (
+        "what is undone says what to do when that fails"
+    )
+    if isinstance(action.driver, SignalDriver):
+        assert action.ends_victim == (action.driver.expected is Presence.GONE)
+        assert bool(action.parameter(DURATION)) == (action.driver.expected is Presence.STOPPED)
 
 
 @pytest.mark.parametrize("name", ON_CONNECTIONS)
@@ -98,28 +100,28 @@ def test_an_act_on_connections_from_find_to_undo(name: str, bench: Bench) -> Non
     action, context = ACTIONS[name], bench.context()
     client, server = bench.daemons(action)
     act = act_of(name, context)
-    assert not act.find(), "there is nobody to be chosen"
+    assert not act.find_victims(), "there is nobody to be chosen"
     (named,) = act.victims()
     assert (named["role"], named["pid"]) == ("kafka_connection", None)
     (line,) = act.describe()
     assert line.startswith(f"would {name} the workload's connections to Kafka")
-    undos = act.undo()
-    assert bool(undos) == bool(action.takes(DURATION))
+    undos = act.plan_undo()
+    assert bool(undos) == bool(action.parameter(DURATION))
     act.arm(Moment())
     (sent,) = act.perform()
     assert (sent.victim, sent.role, sent.delivery) == (None, "kafka_connection", Delivery.SENT)
     assert act.settle([sent]).outcome is FaultOutcome.EFFECTIVE
     assert act.settle([sent]).detail == f"{name}: 1 connections"
-    assert mode(bench)["mode"] == (name if action.takes(DURATION) else "plain")
-    assert mode(bench)["delay_ms"] == action.short_form.get("delay_ms", mode(bench)["delay_ms"])
+    assert mode(bench)["mode"] == (name if action.parameter(DURATION) else "plain")
+    assert mode(bench)["delay_ms"] == action.defaults.get("delay_ms", mode(bench)["delay_ms"])
     for undo in undos:
         undo = UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))  # as another process reads it
         assert (undo.action, undo.fields) == (name, {})
-        assert action.hands.holds(undo, context)
-        action.hands.undo(undo, context)
-        action.hands.undo(undo, context)
-        assert not action.hands.holds(undo, context)
-    if action.takes(DURATION):
+        assert action.driver.is_active(undo, context)
+        action.driver.undo(undo, context)
+        action.driver.undo(undo, context)
+        assert not action.driver.is_active(undo, context)
+    if action.parameter(DURATION):
         client.sendall(b"all is plain")
         assert server.recv(100) == b"all is plain"
     else:
@@ -141,13 +143,13 @@ def test_an_act_without_a_connection_has_no_effect(name: str, bench: Bench) -> N
 def test_a_proxy_that_is_gone_can_be_neither_found_nor_told_and_needs_no_healing(name: str, bench: Bench) -> None:
     action, context = ACTIONS[name], bench.context()
     act = act_of(name, context)
-    for told in (act.find, act.perform):
+    for told in (act.find_victims, act.perform):
         with pytest.raises(FaultError, match="no proxy behind"):
             told()
-    undo = UndoSpec(name, "heal the proxy")
-    assert not action.hands.holds(undo, context)
+    undo = UndoSpec(name, "restore the proxy")
+    assert not action.driver.is_active(undo, context)
     with pytest.raises(FaultError, match="no proxy behind"):
-        action.hands.undo(undo, context)  # a conductor that heals must hear of it
+        action.driver.undo(undo, context)  # a conductor that heals must hear of it
 
 
 def mode(bench: Bench) -> Mapping[str, Any]:

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault import procfs
-from fault.cpu_busy import BUSY_NS, RECENT_NS, BusyWatch, Reading, await_busy, read_local
+from fault.cpu_busy import BUSY_AGE_NS, BUSY_NS, BusyWatch, Reading, await_busy, read_local_cpu
 from fault.errors import VictimRefused
 from fault.identity import PYTHON_WORKER, ProcessIdentity, Tokens
-from fault.procfs import all_pids, command_of, line_of, read_process, start_ticks
+from fault.procfs import all_pids, ancestry_of, command_of, read_process, start_ticks
 from fault.victims import find_victims
 from tests.support.processes import shown
 from tests.unit.fault.conftest import SleepClock, until
@@ -40,10 +40,10 @@ ONE, TWO = candidate(4001), candidate(4002)
 def looks(*readings: tuple[int, int, bool]) -> list[bool]:
     """(instant in ms, CPU time in ns, runnable) -> busy or not, for a single candidate."""
     watch = BusyWatch()
-    return [ONE in watch.look(at * MS, {ONE: Reading(run_ns, runnable)}) for at, run_ns, runnable in readings]
+    return [ONE in watch.update(at * MS, {ONE: Reading(run_ns, runnable)}) for at, run_ns, runnable in readings]
 
 
-LAST = 1 + RECENT_NS // MS
+LAST = 1 + BUSY_AGE_NS // MS
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ LAST = 1 + RECENT_NS // MS
     ],
 )
 def test_work_is_growth_within_the_last_12_ms(readings: tuple[tuple[int, int, bool], ...], busy: list[bool]) -> None:
-    assert BUSY_NS == 300_000 and RECENT_NS == 12 * MS
+    assert BUSY_NS == 300_000 and BUSY_AGE_NS == 12 * MS
     assert looks(*readings) == busy
 
 
@@ -75,7 +75,7 @@ def test_an_idle_process_is_never_busy_and_first_sight_neither(steps: list[tuple
     at_ns, run_ns, seen = 0, 0, False
     for pause_ms, used_ns, runnable in steps:
         at_ns, run_ns = at_ns + pause_ms * MS, run_ns + used_ns
-        busy = watch.look(at_ns, {ONE: Reading(run_ns, runnable), TWO: Reading(7, runnable)})
+        busy = watch.update(at_ns, {ONE: Reading(run_ns, runnable), TWO: Reading(7, runnable)})
         assert TWO not in busy
         assert seen or not busy
         seen = True
@@ -99,7 +99,7 @@ class Script:
 
 def wait(script: Script, count: int, until_ms: int, **options: Any) -> tuple[ProcessIdentity, ...]:
     clock, candidates = SleepClock(), options.pop("candidates", (ONE, TWO))
-    found = await_busy(candidates, count, until_ms * MS, look=script, clock=clock, sleep=clock.sleep, **options)
+    found = await_busy(candidates, count, until_ms * MS, read_cpu=script, clock=clock, sleep=clock.sleep, **options)
     assert clock.now_ns <= (until_ms + 1) * MS
     return found
 
@@ -133,7 +133,7 @@ def test_candidates_of_other_hosts_are_asked_about_there() -> None:
         asked.append(list(candidates))
         return {away} if len(asked) > 2 else set()
 
-    assert wait(Script(), 1, 50, candidates=(TWO, away), elsewhere=elsewhere) == (away,)
+    assert wait(Script(), 1, 50, candidates=(TWO, away), find_remote=elsewhere) == (away,)
     assert asked == [[away]] * 3
     assert wait(Script(), 1, 5, candidates=(away,)) == ()
 
@@ -158,8 +158,8 @@ def test_a_real_busy_process_is_found_and_an_idle_one_is_not(processes: dict[str
 
 def test_what_is_gone_or_another_process_or_elsewhere_has_no_reading(processes: dict[str, ProcessIdentity]) -> None:
     busy = processes["busy"]
-    assert set(read_local([busy])) == {busy}
-    assert read_local([replace(busy, start_ticks=1), replace(busy, host="node1"), candidate(2**22 + 1)]) == {}
+    assert set(read_local_cpu([busy])) == {busy}
+    assert read_local_cpu([replace(busy, start_ticks=1), replace(busy, host="node1"), candidate(2**22 + 1)]) == {}
 
 
 TICKS_NS = (30 + 12) * 10**9 // os.sysconf("SC_CLK_TCK")
@@ -185,8 +185,8 @@ def test_who_waits_for_a_core_is_runnable_and_where_the_kernel_keeps_no_nanoseco
     if schedstat is not None:
         (tmp_path / "4001" / "schedstat").write_text(schedstat)
     for known in (ONE, replace(ONE, start_ticks=900)):
-        assert read_local([known]) == ({known: reading} if reading else {})
-    assert read_local([replace(ONE, start_ticks=901)]) == {}
+        assert read_local_cpu([known]) == ({known: reading} if reading else {})
+    assert read_local_cpu([replace(ONE, start_ticks=901)]) == {}
 
 
 # --- what Linux says of processes, held against real ones
@@ -202,21 +202,21 @@ def test_a_process_is_read_as_psutil_reads_it() -> None:
             live = read_process(process.pid)
             assert live is not None
             assert list(live.command) == words == ["sh", "-c", "read x", *arguments]
-            assert (live.parent_pid, live.stopped, live.foreign) == (os.getpid(), False, False)
+            assert (live.parent_pid, live.is_stopped, live.is_foreign) == (os.getpid(), False, False)
             assert live.create_time == pytest.approx(known.create_time(), abs=0.02)
             assert live.start_ticks == start_ticks(process.pid)
             assert process.pid in all_pids()
-            assert {process.pid, os.getpid(), os.getppid()} <= line_of(process.pid)
+            assert {process.pid, os.getpid(), os.getppid()} <= ancestry_of(process.pid)
             process.send_signal(signal.SIGSTOP)
             until(lambda: known.status() == psutil.STATUS_STOPPED, "the stop")
             seen = read_process(process.pid)
-            assert seen is not None and seen.stopped
+            assert seen is not None and seen.is_stopped
         finally:
             process.kill()
         until(lambda: known.status() == psutil.STATUS_ZOMBIE, "the end")
         assert read_process(process.pid) is None, "nobody has buried it yet"
     assert read_process(process.pid) is None
-    assert line_of(process.pid) == {process.pid}
+    assert ancestry_of(process.pid) == {process.pid}
 
 
 def test_a_title_that_a_process_gave_itself_is_read_as_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,12 +170,12 @@ def test_a_lost_word_leaves_a_signal_unknown_until_a_probe_answers(channel: SshC
 @pytest.mark.parametrize(
     ("told", "kind", "words"),
     [
-        ({"kind": "SignalRefused", "said": "pid: no"}, RemoteSignalRefused, "there: the signal is refused.*pid: no"),
-        ({"kind": "VictimRefused", "said": "pid: no"}, VictimRefused, "^pid: no$"),
-        ({"kind": "WatchdogUnavailable", "said": "none"}, WatchdogUnavailable, "^there: none"),
-        ({"kind": "ActionRefused", "said": "nft: no"}, ActionRefused, "^there: nft: no"),
-        ({"kind": "KeyError", "said": "KeyError: 'x'"}, RemoteError, "kill -s KILL 4194400: KeyError"),
-        ({"kind": "IdentityMismatch", "said": "", "pid": 7, "part": "role", "detail": "is none"}, IdentityMismatch,
+        ({"kind": "SignalRefused", "message": "pid: no"}, RemoteSignalRefused, "there: the signal is refused.*pid: no"),
+        ({"kind": "VictimRefused", "message": "pid: no"}, VictimRefused, "^pid: no$"),
+        ({"kind": "WatchdogUnavailable", "message": "none"}, WatchdogUnavailable, "^there: none"),
+        ({"kind": "ActionRefused", "message": "nft: no"}, ActionRefused, "^there: nft: no"),
+        ({"kind": "KeyError", "message": "KeyError: 'x'"}, RemoteError, "kill -s KILL 4194400: KeyError"),
+        ({"kind": "IdentityMismatch", "message": "", "pid": 7, "part": "role", "detail": "is none"}, IdentityMismatch,
          "role: process 7 is refused: is none"),
     ],
 )  # fmt: skip

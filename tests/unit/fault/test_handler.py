@@ -21,9 +21,9 @@ from fault.errors import (
     SignalRefused,
     VictimRefused,
     WatchdogUnavailable,
-    error_of,
+    error_from_json,
 )
-from fault.handler import Handler, answer
+from fault.handler import Handler, reply_to
 from fault.identity import (
     DRIVER,
     EXECUTOR,
@@ -337,12 +337,12 @@ def test_every_error_is_told_by_its_kind_and_comes_back_as_one(monkeypatch: pyte
         IdentityMismatch(7, "role", "y"),
     ):  # fmt: skip
         raised[:] = [error]
-        told = from_line(to_line(answer(handler, {"n": 3, "do": "probe"})))
-        again = error_of(told["error"])
+        told = from_line(to_line(reply_to(handler, {"n": 3, "do": "probe"})))
+        again = error_from_json(told["error"])
         assert told["n"] == 3 and type(again) is type(error) and str(again) == str(error)
     raised[:] = [OSError("x")]
-    assert answer(handler, {"n": 3, "do": "probe"})["error"] == {"kind": "OSError", "said": "OSError: x"}
-    assert answer(handler, {"n": 4, "do": "dance"})["error"]["kind"] == "KeyError"
+    assert reply_to(handler, {"n": 3, "do": "probe"})["error"] == {"kind": "OSError", "message": "OSError: x"}
+    assert reply_to(handler, {"n": 4, "do": "dance"})["error"]["kind"] == "KeyError"
 
 
 def test_a_victim_comes_back_as_it_went() -> None:

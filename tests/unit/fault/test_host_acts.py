@@ -15,11 +15,11 @@ import pytest
 
 from fault import host_faults
 from fault.errors import ActionRefused
-from fault.host_faults import BALLAST, HOST_ACTS, name_of, neighbour_mark
+from fault.host_faults import BALLAST, HOST_FAULTS, injection_name, neighbour_mark
 from faultline.system.waiting import wait_until
 from tests.support.processes import shown
 
-FULL = host_faults._FULL
+FULL = host_faults._MEMORY_PROGRAM
 
 NAME = f"of_{uuid.uuid4().hex[:8]}_0"
 Usage = namedtuple("Usage", "total used free")
@@ -28,7 +28,7 @@ Usage = namedtuple("Usage", "total used free")
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that passes for a disk of its own, which is full after three blocks."""
-    monkeypatch.setattr(host_faults, "_disk_check", lambda name, asked: None)
+    monkeypatch.setattr(host_faults, "_check_disk", lambda name, asked: None)
     left = [3 * 4096]
 
     def allocate(file: int, offset: int, size: int) -> None:
@@ -46,22 +46,22 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_full_disk_is_emptied_of_what_filled_it_alone(disk: Path) -> None:
-    act, asked = HOST_ACTS["disk_full"], {"folder": str(disk)}
+    act, asked = HOST_FAULTS["disk_full"], {"folder": str(disk)}
     (disk / "data").write_text("theirs")
     for _ in range(2):
         act.do(NAME, asked)
-    assert (disk / f"{BALLAST}{NAME}").stat().st_size == 3 * 4096 and act.holds(NAME, asked)
+    assert (disk / f"{BALLAST}{NAME}").stat().st_size == 3 * 4096 and act.is_active(NAME, asked)
     act.undo("of_another_0", asked)
-    assert act.holds(NAME, asked)
+    assert act.is_active(NAME, asked)
     for _ in range(2):
         act.undo(NAME, asked)
-    assert [one.name for one in disk.iterdir()] == ["data"] and not act.holds(NAME, asked)
+    assert [one.name for one in disk.iterdir()] == ["data"] and not act.is_active(NAME, asked)
 
 
 def test_a_disk_that_does_not_get_full_is_said(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**30, 0, 2**30))
     with pytest.raises(ActionRefused, match=r"bytes are left: .*No space left"):
-        HOST_ACTS["disk_full"].do(NAME, {"folder": str(disk)})
+        HOST_FAULTS["disk_full"].do(NAME, {"folder": str(disk)})
 
 
 @pytest.mark.parametrize("how", ["link", "symlink"])
@@ -70,39 +70,39 @@ def test_a_file_that_somebody_put_in_its_place_is_not_touched(disk: Path, how: s
     victim.write_text("theirs")
     getattr(os, how)(victim, disk / f"{BALLAST}{NAME}")
     with pytest.raises((ActionRefused, OSError)):
-        HOST_ACTS["disk_full"].do(NAME, {"folder": str(disk)})
+        HOST_FAULTS["disk_full"].do(NAME, {"folder": str(disk)})
     assert victim.read_text() == "theirs"
 
 
 def test_more_memory_than_there_is_is_refused() -> None:
     with pytest.raises(ActionRefused, match=r"^memory_mb: 999999999 is refused, the host has \d+ MiB"):
-        HOST_ACTS["memory_pressure"].check(NAME, {"memory_mb": 999_999_999})
-    HOST_ACTS["memory_pressure"].check(NAME, {"memory_mb": 1})
+        HOST_FAULTS["memory_pressure"].check(NAME, {"memory_mb": 999_999_999})
+    HOST_FAULTS["memory_pressure"].check(NAME, {"memory_mb": 1})
 
 
 def test_a_neighbour_that_holds_memory_is_the_first_that_a_host_without_any_ends() -> None:
-    act, asked = HOST_ACTS["memory_pressure"], {"memory_mb": 1}
+    act, asked = HOST_FAULTS["memory_pressure"], {"memory_mb": 1}
     act.do(NAME, asked)
     try:
-        (pid,) = host_faults._neighbours(NAME)
+        (pid,) = host_faults._find_neighbours(NAME)
         score = Path(f"/proc/{pid}/oom_score_adj")
         wait_until(lambda: score.read_text().strip() == "1000", timeout_s=120, what="it to say so")
     finally:
         act.undo(NAME, asked)
-    wait_until(lambda: not act.holds(NAME, asked), timeout_s=120, what="its end")
+    wait_until(lambda: not act.is_active(NAME, asked), timeout_s=120, what="its end")
 
 
 def test_a_neighbour_that_goes_while_it_takes_memory_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    act, asked = HOST_ACTS["memory_pressure"], {"memory_mb": 64}
-    monkeypatch.setattr(host_faults, "TAKEN_S", 30.0)
-    monkeypatch.setattr(host_faults, "_FULL", "import sys; sys.stdin.read(); sys.exit(1)")
+    act, asked = HOST_FAULTS["memory_pressure"], {"memory_mb": 64}
+    monkeypatch.setattr(host_faults, "ALLOCATE_TIMEOUT_S", 30.0)
+    monkeypatch.setattr(host_faults, "_MEMORY_PROGRAM", "import sys; sys.stdin.read(); sys.exit(1)")
     act.do(NAME, asked)
-    assert not act.holds(NAME, asked), "as of one that the kernel ended"
-    monkeypatch.setattr(host_faults, "_FULL", FULL)
+    assert not act.is_active(NAME, asked), "as of one that the kernel ended"
+    monkeypatch.setattr(host_faults, "_MEMORY_PROGRAM", FULL)
     act.do(NAME, asked)
     try:
-        assert act.holds(NAME, asked)
-        assert host_faults._resident_mb(host_faults._neighbours(NAME)[0]) >= 64, "not before it has it"
+        assert act.is_active(NAME, asked)
+        assert host_faults._resident_mb(host_faults._find_neighbours(NAME)[0]) >= 64, "not before it has it"
     finally:
         act.undo(NAME, asked)
 
@@ -115,19 +115,19 @@ def test_a_folder_that_depends_on_where_the_handler_is_is_refused(
     (tmp_path / "x").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ActionRefused, match="is no folder here"):
-        HOST_ACTS["disk_full"].check(NAME, {"folder": folder})
+        HOST_FAULTS["disk_full"].check(NAME, {"folder": folder})
 
 
 def test_neighbours_that_are_missing_are_added_and_none_too_many() -> None:
-    act, asked = HOST_ACTS["cpu_pressure"], {"cores": 2}
+    act, asked = HOST_FAULTS["cpu_pressure"], {"cores": 2}
     try:
         act.do(NAME, {"cores": 1})
         act.do(NAME, asked)
         act.do(NAME, asked)
-        assert len(host_faults._neighbours(NAME)) == 2
+        assert len(host_faults._find_neighbours(NAME)) == 2
     finally:
         act.undo(NAME, asked)
-    wait_until(lambda: not act.holds(NAME, asked), timeout_s=120, what="their end")
+    wait_until(lambda: not act.is_active(NAME, asked), timeout_s=120, what="their end")
 
 
 @pytest.mark.parametrize("kernel", ["without the call", "ENOSYS"])
@@ -135,7 +135,7 @@ def test_neighbours_end_also_where_there_are_no_pidfds(monkeypatch: pytest.Monke
     def refuse(pid: int) -> int:
         raise OSError(38, "Function not implemented")
 
-    act, asked = HOST_ACTS["cpu_pressure"], {"cores": 1}
+    act, asked = HOST_FAULTS["cpu_pressure"], {"cores": 1}
     act.do(NAME, asked)
     with monkeypatch.context() as patch:
         if kernel == "ENOSYS":
@@ -144,7 +144,7 @@ def test_neighbours_end_also_where_there_are_no_pidfds(monkeypatch: pytest.Monke
             patch.delattr(os, "pidfd_open")
         try:
             act.undo(NAME, asked)
-            assert not act.holds(NAME, asked)
+            assert not act.is_active(NAME, asked)
         finally:
             patch.undo()
             act.undo(NAME, asked)
@@ -161,12 +161,12 @@ def test_a_process_that_may_not_be_looked_at_keeps_no_neighbour(monkeypatch: pyt
             return real(pid)
 
         monkeypatch.setattr(host_faults, "command_of", command)
-        assert host_faults._neighbours(NAME) == [process.pid]
+        assert host_faults._find_neighbours(NAME) == [process.pid]
         process.kill()
 
 
 def test_acts_of_an_attempt_have_names_of_their_own() -> None:
-    names = {name_of(f"20261121T061500Z-3fa9c{run}", index) for run in range(2) for index in range(3)}
+    names = {injection_name(f"20261121T061500Z-3fa9c{run}", index) for run in range(2) for index in range(3)}
     assert len(names) == 6
     for name in names:
-        host_faults.act_of("partition", name)
+        host_faults.find_host_fault("partition", name)

@@ -20,7 +20,7 @@ from fault.errors import ActionRefused, KernelUnsupported, PlanError
 from fault.injector import FaultOutcome
 from fault.plan import Fault, FaultPlan
 from fault.registry import ACTIONS
-from fault.relay import MOST_RESENT, RESENT_S, SEGMENT_BYTES, RelayHold
+from fault.relay import MAX_RETRANSMITS, MIN_RETRANSMIT_S, SEGMENT_BYTES, Impairment
 from fault.relay import Relay as Links
 from tests.support.fake_clock import MadeUpHost as Agent
 from tests.support.fake_clock import Moment
@@ -49,7 +49,7 @@ class Relay:
         self.mode = "loss"
         return 3
 
-    def heal(self) -> None:
+    def restore(self) -> None:
         self.mode = "plain"
 
 
@@ -73,28 +73,28 @@ def agents(*, netem: bool = True) -> dict[str, Agent]:
 
 
 def test_where_the_kernel_can_it_holds_what_the_host_sends_for_both_directions(relay: Relay) -> None:
-    hosts, hands = agents(), ACTIONS["delay"].hands
+    hosts, driver = agents(), ACTIONS["delay"].driver
     act = act_on(context(hosts), "delay", jitter_ms=20.0)
-    act.find()
+    act.find_victims()
     (named,) = act.victims()
-    (undo,) = act.undo()
+    (undo,) = act.plan_undo()
     act.arm(Moment())
     settled = act.settle(act.perform())
     assert settled.outcome is FaultOutcome.EFFECTIVE and settled.detail.endswith(", by the host's kernel")
     asked = next(what["asked"] for do, what in hosts[named["host"]].asked if do == "do")
     assert (asked["delay_ms"], asked["jitter_ms"]) == (400.0, 40.0)
     here = context(hosts)
-    assert undo.fields["host"] == named["host"] and hands.holds(undo, here)
-    hands.undo(undo, here)
-    assert not hands.holds(undo, here) and relay.told == []
+    assert undo.fields["host"] == named["host"] and driver.is_active(undo, here)
+    driver.undo(undo, here)
+    assert not driver.is_active(undo, here) and relay.told == []
 
 
 def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(relay: Relay) -> None:
-    hosts, hands = agents(netem=False), ACTIONS["delay"].hands
+    hosts, driver = agents(netem=False), ACTIONS["delay"].driver
     act = act_on(context(hosts), "delay", jitter_ms=20.0)
-    assert act.find()
-    assert not act.find(), "it is found out once"
-    (undo,) = act.undo()
+    assert act.find_victims()
+    assert not act.find_victims(), "it is found out once"
+    (undo,) = act.plan_undo()
     act.arm(Moment())
     settled = act.settle(act.perform())
     assert settled.outcome is FaultOutcome.EFFECTIVE
@@ -106,19 +106,19 @@ def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(rela
     assert (told, ms, jitter_ms) == ("delay", 200.0, 20.0) and only in (["10.0.0.3"], ["10.0.0.4"])
     assert not any(do in ("do", "watch") for host in hosts.values() for do, _ in host.asked)
     here = context(hosts)
-    assert "host" not in json.loads(json.dumps(dict(undo.fields))) and hands.holds(undo, here)
-    hands.undo(undo, here)
-    assert not hands.holds(undo, here)
+    assert "host" not in json.loads(json.dumps(dict(undo.fields))) and driver.is_active(undo, here)
+    driver.undo(undo, here)
+    assert not driver.is_active(undo, here)
 
 
 def test_a_victim_that_came_back_elsewhere_has_its_new_hosts_connections_held(relay: Relay) -> None:
     hosts = agents(netem=False)
     act = act_on(context(hosts), "delay", jitter_ms=20.0)
-    act.find()
+    act.find_victims()
     (named,) = act.victims()
     gone, other = named["host"], next(name for name in hosts if name not in ("kafka", named["host"]))
     hosts[gone].states.clear()
-    assert act.find(), "it is said that another one was chosen"
+    assert act.find_victims(), "it is said that another one was chosen"
     (named,) = act.victims()
     assert named["host"] == other
     act.perform()
@@ -132,14 +132,14 @@ def test_what_a_host_refuses_for_another_reason_is_refused(relay: Relay, action:
     for host in hosts.values():
         host.before = refusing("check", ActionRefused("nft: not on this host"))
     with pytest.raises(ActionRefused, match="not on this host"):
-        act_on(context(hosts), action).find()
+        act_on(context(hosts), action).find_victims()
     assert relay.told == []
 
 
 def test_packets_of_a_host_are_lost_by_its_kernel(relay: Relay) -> None:
     hosts = agents(netem=False)
     act = act_on(context(hosts), "loss", loss_percent=2.0)
-    act.find()
+    act.find_victims()
     act.arm(Moment())
     assert act.settle(act.perform()).detail.endswith(", by the host's kernel")
     asked = [what["asked"] for host in hosts.values() for do, what in host.asked if do == "do"]
@@ -151,29 +151,29 @@ def test_of_the_broker_it_is_the_workloads_connections_on_any_kernel(
     relay: Relay, action: str, told: tuple[Any, ...]
 ) -> None:
     hosts, one = agents(), planned(action, "kafka")
-    assert one.fault.most_processes == 0 and not one.fault.needs_hosts
-    assert one.what().startswith(f"{action} the workload's connections to Kafka")
+    assert one.fault.max_processes == 0 and not one.fault.needs_hosts
+    assert one.describe().startswith(f"{action} the workload's connections to Kafka")
     assert planned(action).fault.needs_hosts
     act = act_on(context(hosts), action, "kafka")
-    act.find()
+    act.find_victims()
     assert act.settle(act.perform()).detail == f"{action}: 3 connections"
     assert relay.told == [(action, told)] and all(map(untouched, hosts.values()))
 
 
 def test_they_are_told_by_what_they_are_done_to() -> None:
     delay, loss = ACTIONS["delay"], ACTIONS["loss"]
-    assert delay.told("kafka", {}) == "with the connections to Kafka delayed by 200 ms for 10 s"
-    assert delay.told("worker", {"delay_ms": 50}).startswith("with the network of the host of ")
-    assert loss.told("kafka", {}) == "with 5 % of the packets of the connections to Kafka lost for 10 s"
-    assert loss.told("worker", {}).startswith("with 5 % of the packets of the host of ")
+    assert delay.describe("kafka", {}) == "with the connections to Kafka delayed by 200 ms for 10 s"
+    assert delay.describe("worker", {"delay_ms": 50}).startswith("with the network of the host of ")
+    assert loss.describe("kafka", {}) == "with 5 % of the packets of the connections to Kafka lost for 10 s"
+    assert loss.describe("worker", {}).startswith("with 5 % of the packets of the host of ")
     (one,) = FaultPlan((Fault("worker", "delay", at_s=1, duration_s=5, delay_ms=80, jitter_ms=8),)).resolve(
         rate=1, checkpoint_interval_s=1, snapshot_interval_s=1
     )
-    assert one.what() == "delay worker by 80 ms ± 8 ms for 5 s at T0 + 1 s"
+    assert one.describe() == "delay worker by 80 ms ± 8 ms for 5 s at T0 + 1 s"
 
 
 @pytest.mark.parametrize(
-    ("victim", "action", "more", "said"),
+    ("victim", "action", "more", "message"),
     [
         ("worker", "clock", {}, "^action: clock is not done: a host's wall clock is its machine's"),
         ("worker", "delay", {"jitter_ms": 300.0}, "^jitter_ms: 300 is more than the delay of 200 ms"),
@@ -183,9 +183,9 @@ def test_they_are_told_by_what_they_are_done_to() -> None:
         ("worker", "kill", {"loss_percent": 1}, "^loss_percent: the action kill loses nothing"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_key(victim: str, action: str, more: dict[str, Any], said: str) -> None:
-    taken = {} if action not in ACTIONS else ACTIONS[action].short_form
-    with pytest.raises(PlanError, match=said):
+def test_what_cannot_be_is_refused_by_its_key(victim: str, action: str, more: dict[str, Any], message: str) -> None:
+    taken = {} if action not in ACTIONS else ACTIONS[action].defaults
+    with pytest.raises(PlanError, match=message):
         Fault(victim, action, at_s=1.0, **{**taken, **more})
 
 
@@ -199,15 +199,15 @@ UNIT = st.floats(0.0, 1.0, exclude_max=True)
 def test_a_delay_varies_within_its_jitter_and_never_ends_before_it_begins(
     first: float, second: float, delay_s: float, jitter_s: float, size: int
 ) -> None:
-    held = RelayHold(delay_s, jitter_s).seconds(size, (first, second))
+    held = Impairment(delay_s, jitter_s).seconds(size, (first, second))
     assert max(0.0, delay_s - jitter_s) - 1e-9 <= held <= delay_s + jitter_s + 1e-9
-    assert RelayHold(delay_s).seconds(size, (first, second)) == delay_s
+    assert Impairment(delay_s).seconds(size, (first, second)) == delay_s
 
 
 @given(UNIT, st.floats(0.0001, 0.9), st.integers(0, 10**6))
 def test_what_is_lost_comes_after_a_time_that_doubles(luck: float, loss: float, size: int) -> None:
-    held = RelayHold(loss=loss).seconds(size, (0.5, luck))
-    steps = [RESENT_S * (2**n - 1) for n in range(MOST_RESENT + 1)]
+    held = Impairment(loss=loss).seconds(size, (0.5, luck))
+    steps = [MIN_RETRANSMIT_S * (2**n - 1) for n in range(MAX_RETRANSMITS + 1)]
     assert any(math.isclose(held, one, abs_tol=1e-9) for one in steps)
     assert held == 0.0 or size > 0
 
@@ -215,7 +215,7 @@ def test_what_is_lost_comes_after_a_time_that_doubles(luck: float, loss: float, 
 @pytest.mark.parametrize(("size", "packets"), [(1, 1), (SEGMENT_BYTES, 1), (SEGMENT_BYTES + 1, 2), (10**6, 3)])
 @pytest.mark.parametrize("loss", [0.01, 0.3])
 def test_as_many_are_lost_as_it_says_and_again_by_the_same_chance(size: int, packets: int, loss: float) -> None:
-    chance, hold, tries = random.Random(7), RelayHold(loss=loss), 40_000
+    chance, hold, tries = random.Random(7), Impairment(loss=loss), 40_000
     held = [hold.seconds(size, (chance.random(), chance.random())) for _ in range(tries)]
     lost = [one for one in held if one > 0]
 
@@ -223,7 +223,7 @@ def test_as_many_are_lost_as_it_says_and_again_by_the_same_chance(size: int, pac
         return abs(count - of * share) <= 5 * math.sqrt(of * share * (1 - share)) + 1
 
     assert near(len(lost), tries, 1 - (1 - loss) ** packets)
-    assert near(sum(one > 1.5 * RESENT_S for one in lost), len(lost), loss)
+    assert near(sum(one > 1.5 * MIN_RETRANSMIT_S for one in lost), len(lost), loss)
 
 
 # --- links that end at instants which no real connection meets on purpose

@@ -14,7 +14,7 @@ from fault.action import UndoStack
 from fault.actions.processes import SignalDriver
 from fault.errors import RemoteError, SignalRefused, VictimRefused
 from fault.identity import EXECUTOR, Delivery, Presence, ProcessIdentity, Tokens
-from fault.injector import FaultOutcome, Injector, place, resume, settle
+from fault.injector import FaultOutcome, Injector, hosts_by_victim, resume, settle
 from fault.plan import ALLOWED
 from fault.registry import ACTIONS
 from tests.support.fake_clock import MadeUpHost
@@ -42,11 +42,11 @@ def answering(probes: Sequence[Presence | RemoteError]) -> MadeUpHost:
 
 
 def test_where_each_word_is_looked_for() -> None:
-    assert place([]) == dict.fromkeys(ALLOWED, ("",))
+    assert hosts_by_victim([]) == dict.fromkeys(ALLOWED, ("",))
     spark = ("worker-1", "worker-2")
-    assert place(spark) == {**dict.fromkeys(ALLOWED, spark), "driver": ("",), "kafka": ("",)}
-    assert place(["kafka", *spark]) == {**dict.fromkeys(ALLOWED, spark), "driver": ("",), "kafka": ("kafka",)}
-    assert place(["kafka"]) == {**dict.fromkeys(ALLOWED, ("",)), "kafka": ("kafka",)}
+    assert hosts_by_victim(spark) == {**dict.fromkeys(ALLOWED, spark), "driver": ("",), "kafka": ("",)}
+    assert hosts_by_victim(["kafka", *spark]) == {**dict.fromkeys(ALLOWED, spark), "driver": ("",), "kafka": ("kafka",)}
+    assert hosts_by_victim(["kafka"]) == {**dict.fromkeys(ALLOWED, ("",)), "kafka": ("kafka",)}
 
 
 def test_finding_goes_where_the_victims_belong_and_the_rest_follows() -> None:
@@ -125,13 +125,13 @@ def test_an_act_is_settled_by_probes_and_an_unacknowledged_one_said_to_be_so(
 
 @pytest.mark.parametrize(("action", "within_s"), [("kill", 5.0), ("pause", 5.0), ("term", 15.0)])
 def test_how_long_an_act_may_take_hangs_on_the_action(clock: SleepClock, action: str, within_s: float) -> None:
-    hands, alive = ACTIONS[action].hands, Injector(here=answering([Presence.ALIVE]))
-    assert isinstance(hands, SignalDriver)
-    given: dict[str, Any] = {"within_s": hands.within_s, "sleep": clock.sleep}
-    assert settle(alive, VICTIM, hands.shows, Delivery.SENT, **given).outcome is FaultOutcome.NO_EFFECT
+    driver, alive = ACTIONS[action].driver, Injector(here=answering([Presence.ALIVE]))
+    assert isinstance(driver, SignalDriver)
+    given: dict[str, Any] = {"within_s": driver.within_s, "sleep": clock.sleep}
+    assert settle(alive, VICTIM, driver.expected, Delivery.SENT, **given).outcome is FaultOutcome.NO_EFFECT
     assert within_s <= clock() / 1e9 < within_s + 0.1
-    late = Injector(here=answering([Presence.ALIVE, hands.shows]))
-    at_once = settle(late, VICTIM, hands.shows, Delivery.SENT, within_s=0.0)
+    late = Injector(here=answering([Presence.ALIVE, driver.expected]))
+    at_once = settle(late, VICTIM, driver.expected, Delivery.SENT, within_s=0.0)
     assert at_once.outcome is FaultOutcome.NO_EFFECT, "the last probe lies at the end of the time"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fault.action import Context, Injection, PartialInjection
-from fault.actions.hosts import LATE_S, others
+from fault.actions.hosts import WATCHDOG_MARGIN_S, peer_addresses
 from fault.errors import ActionRefused, ConnectionLost, TooFewVictims, VictimRefused
 from fault.identity import DRIVER, KAFKA, WORKER, Delivery, ProcessIdentity, Tokens
 from fault.injector import FaultOutcome, Injector
@@ -25,7 +25,7 @@ from tests.support.fake_clock import Moment
 RUN, SERVICES = "20261121T061500Z-3fa9c1", "0123456789abcdef"
 ADDRESSES = {"": "10.0.0.1", "kafka": "10.0.0.2", "worker-1": "10.0.0.3", "worker-2": "10.0.0.4"}
 # What is done to Kafka's connections instead of its host is in test_impaired.py.
-ON_HOSTS = [name for name, action in ACTIONS.items() if action.on_hosts and action.hits is None]
+ON_HOSTS = [name for name, action in ACTIONS.items() if action.targets_hosts and action.resource is None]
 
 
 def worker(number: int) -> ProcessIdentity:
@@ -62,14 +62,14 @@ def refusing(do: str, error: Exception) -> Callable[[str, Any], None]:
 
 
 def planned(action: str, victim: str = "worker", **more: Any) -> PlannedFault:
-    taken = {one.name: one.short for one in ACTIONS[action].parameters if one.short is not None}
+    taken = {one.name: one.default for one in ACTIONS[action].parameters if one.default is not None}
     fault = Fault(victim, action, at_s=1.0, **{**taken, **more})
     return PlannedFault(0, fault, 1.0, 1.0, 11.0, "faults.0.at_s")
 
 
 def act_on(known: Context, action: str, victim: str = "worker", **more: Any) -> Injection:
     one = planned(action, victim, **more)
-    return one.fault.how.hands.act(one, known)
+    return one.fault.definition.driver.create_injection(one, known)
 
 
 @pytest.mark.parametrize("action", ON_HOSTS)
@@ -77,13 +77,13 @@ def act_on(known: Context, action: str, victim: str = "worker", **more: Any) -> 
 def test_the_host_of_the_victim_is_told_after_a_watchdog_was_started_there(
     agents: dict[str, Agent], action: str, victim: str
 ) -> None:
-    act, hands = act_on(context(agents), action, victim), ACTIONS[action].hands
-    act.find()
-    act.find()
+    act, driver = act_on(context(agents), action, victim), ACTIONS[action].driver
+    act.find_victims()
+    act.find_victims()
     (named,) = act.victims()
     host = named["host"]
     assert host.startswith(victim) and named["role"] == victim
-    undo = act.undo()
+    undo = act.plan_undo()
     act.arm(Moment())
     sent = act.perform()
     assert [each.delivery for each in sent] == [Delivery.SENT]
@@ -91,13 +91,13 @@ def test_the_host_of_the_victim_is_told_after_a_watchdog_was_started_there(
     said = [do for do, _ in agents[host].asked]
     assert said.index("watch") < said.index("do"), "before the act"
     later = next(what for do, what in agents[host].asked if do == "watch")
-    assert later["seconds"] == 10.0 + LATE_S
+    assert later["seconds"] == 10.0 + WATCHDOG_MARGIN_S
     assert all(untouched(agent) for name, agent in agents.items() if name != host), "no other host is touched"
-    assert all(hands.holds(step, context(agents)) for step in undo)
+    assert all(driver.is_active(step, context(agents)) for step in undo)
     for step in undo:
-        hands.undo(step, context(agents))
-        hands.undo(step, context(agents))
-        assert not hands.holds(step, context(agents))
+        driver.undo(step, context(agents))
+        driver.undo(step, context(agents))
+        assert not driver.is_active(step, context(agents))
         assert json.loads(json.dumps(dict(step.fields)))["host"] == host
     asked = [what["asked"] for do, what in agents[host].asked if do != "find"]
     assert all(one == asked[0] for one in asked)
@@ -107,7 +107,7 @@ def test_what_was_done_to_one_host_is_told_when_the_next_refuses_and_a_lost_word
     agents: dict[str, Agent],
 ) -> None:
     act = act_on(context(agents), "partition", count=2)
-    act.find()
+    act.find_victims()
     first, second = (named["host"] for named in act.victims())
 
     def lost(do: str, what: Mapping[str, Any]) -> None:
@@ -119,15 +119,15 @@ def test_what_was_done_to_one_host_is_told_when_the_next_refuses_and_a_lost_word
     agents[second].before = refusing("do", ActionRefused("nft: busy"))
     with pytest.raises(PartialInjection, match="^nft: busy$") as caught:
         act.perform()
-    assert [each.delivery for each in caught.value.sent] == [Delivery.UNKNOWN]
+    assert [each.delivery for each in caught.value.deliveries] == [Delivery.UNKNOWN]
     agents[second].acts |= agents[first].acts
-    assert act.settle(caught.value.sent).outcome is FaultOutcome.EFFECTIVE, "the hosts say that it holds"
+    assert act.settle(caught.value.deliveries).outcome is FaultOutcome.EFFECTIVE, "the hosts say that it holds"
 
 
 def test_an_act_that_did_not_take_hold_had_no_effect(agents: dict[str, Agent]) -> None:
     agents["kafka"].effective = False
     act = act_on(context(agents), "partition", "kafka")
-    act.find()
+    act.find_victims()
     assert act.settle(act.perform()).outcome is FaultOutcome.NO_EFFECT
 
 
@@ -135,13 +135,13 @@ def test_a_host_that_cannot_do_it_says_so_before_the_gate(agents: dict[str, Agen
     for agent in agents.values():
         agent.before = refusing("check", ActionRefused("nft: not on this host"))
     with pytest.raises(ActionRefused, match="not on this host"):
-        act_on(context(agents), "partition").find()
+        act_on(context(agents), "partition").find_victims()
 
 
 def test_the_seed_chooses_among_hosts_and_two_are_hit_where_two_are_asked_for(agents: dict[str, Agent]) -> None:
     def chosen(seed: int, count: int = 1) -> list[str]:
         act = act_on(context(agents, seed), "partition", count=count)
-        act.find()
+        act.find_victims()
         return sorted(each["host"] for each in act.victims())
 
     assert {tuple(chosen(seed)) for seed in range(20)} == {("worker-1",), ("worker-2",)}
@@ -154,36 +154,36 @@ def test_a_victim_that_was_replaced_on_its_host_is_named_anew_and_one_that_lives
     agents: dict[str, Agent],
 ) -> None:
     act = act_on(context(agents), "partition", count=2)
-    act.find()
+    act.find_victims()
     first, second = act.victims()
     agent = agents[first["host"]]
     (former,) = agent.states
     successor = replace(former, pid=former.pid + 500, start_ticks=77)
     agent.start(successor)
-    assert not act.find() and act.victims() == [first, second], "it lives"
+    assert not act.find_victims() and act.victims() == [first, second], "it lives"
     agent.end(former)
-    assert act.find()
+    assert act.find_victims()
     assert [each["pid"] for each in act.victims()] == [successor.pid, second["pid"]]
-    assert not act.find()
+    assert not act.find_victims()
 
 
-def driver() -> ProcessIdentity:
+def driver_process() -> ProcessIdentity:
     return ProcessIdentity(700, 1.0, DRIVER, RUN, (DRIVER.main, f"faultline-run={RUN}"), 5)
 
 
 def test_of_the_driver_the_disk_of_checkpoints_on_this_host_is_filled_and_emptied(agents: dict[str, Agent]) -> None:
-    here = Agent.of(driver())
+    here = Agent.of(driver_process())
     known = context(agents, here=here)
     known = replace(known, disks={**known.disks, "": "/checkpoints"})
     act = act_on(known, "disk_full", "driver")
-    act.find()
-    (undo,) = act.undo()
+    act.find_victims()
+    (undo,) = act.plan_undo()
     act.arm(Moment())
     assert act.settle(act.perform()).detail == "disk_full: holds on this host"
     assert {what["asked"]["folder"] for do, what in here.asked if do != "find"} == {"/checkpoints"}
-    hands = ACTIONS["disk_full"].hands
-    hands.undo(undo, known)
-    assert not hands.holds(undo, known)
+    driver = ACTIONS["disk_full"].driver
+    driver.undo(undo, known)
+    assert not driver.is_active(undo, known)
     assert all(map(untouched, agents.values()))
 
 
@@ -191,7 +191,7 @@ OWN_DISK = "lies on the disk of this machine, which is not filled; .*up --hosts 
 
 
 @pytest.mark.parametrize(
-    ("action", "victim", "local", "disks", "said"),
+    ("action", "victim", "local", "disks", "message"),
     [
         ("disk_full", "worker", False, {}, r'names no disk of worker-[12] that may be filled; add "disk": FOLDER'),
         ("disk_full", "driver", True, {}, OWN_DISK),
@@ -200,12 +200,12 @@ OWN_DISK = "lies on the disk of this machine, which is not filled; .*up --hosts 
     ],
 )
 def test_a_disk_that_nobody_named_and_a_victim_on_this_host_are_refused(
-    agents: dict[str, Agent], action: str, victim: str, local: bool, disks: dict[str, str], said: str
+    agents: dict[str, Agent], action: str, victim: str, local: bool, disks: dict[str, str], message: str
 ) -> None:
-    agents, here = {} if local else agents, Agent.of(driver(), worker(1))
+    agents, here = {} if local else agents, Agent.of(driver_process(), worker(1))
     act = act_on(replace(context(agents, here=here), disks=disks), action, victim)
-    with pytest.raises(VictimRefused, match=said):
-        act.find()
+    with pytest.raises(VictimRefused, match=message):
+        act.find_victims()
     assert all(map(untouched, (here, *agents.values())))
 
 
@@ -222,9 +222,9 @@ def test_a_disk_that_nobody_named_and_a_victim_on_this_host_are_refused(
 def test_peers_are_the_addresses_of_a_kind_of_host(
     agents: dict[str, Agent], peer: str, host: str, expected: Sequence[str]
 ) -> None:
-    assert others(peer, host, context(agents)) == list(expected)
+    assert peer_addresses(peer, host, context(agents)) == list(expected)
     with pytest.raises(VictimRefused, match="^peer: kafka has no host beside kafka"):
-        others("kafka", "kafka", context(agents))
+        peer_addresses("kafka", "kafka", context(agents))
 
 
 def test_plans_from_before_there_were_hosts_keep_their_text() -> None:
@@ -236,4 +236,4 @@ def test_plans_from_before_there_were_hosts_keep_their_text() -> None:
     cut = FaultPlan((Fault("kafka", "partition", at_s=1.0, duration_s=5.0, peer="workers", way="in"),))
     assert FaultPlan.from_mapping(json.loads(cut.to_json())) == cut
     (one,) = cut.resolve(rate=1.0, checkpoint_interval_s=1.0, snapshot_interval_s=1.0)
-    assert one.what() == "partition kafka from workers (in only) for 5 s at T0 + 1 s"
+    assert one.describe() == "partition kafka from workers (in only) for 5 s at T0 + 1 s"

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from fault.errors import PlanError
 from fault.fault_spec import PEERS, WAYS
-from fault.plan import CYCLES, LATER, SINGLE, WAIT_INTERVALS, Fault, FaultPlan, PlannedFault, require_window
+from fault.plan import (
+    CYCLES,
+    OPTIONAL_FIELDS,
+    SINGLETONS,
+    WAIT_INTERVALS,
+    Fault,
+    FaultPlan,
+    PlannedFault,
+    require_window,
+)
 from fault.registry import ACTIONS, ALLOWED
 
 SECONDS = st.floats(min_value=0, max_value=1e5, allow_nan=False)
@@ -46,7 +55,7 @@ def faults(draw: st.DrawFn) -> Fault:
         cycle=cycle,
         phase=None if cycle is None else draw(st.floats(0, 1, exclude_max=True)),
         **{one.name: draw(VALUES.get(one.name, LENGTHS)) for one in ACTIONS[action].parameters},
-        count=1 if victim in SINGLE else draw(st.integers(1, 64)),
+        count=1 if victim in SINGLETONS else draw(st.integers(1, 64)),
         every_s=draw(LENGTHS) if times > 1 else None,
         times=times,
     )
@@ -71,7 +80,7 @@ def test_a_plan_survives_json_and_mapping(plan: FaultPlan) -> None:
     assert FaultPlan.from_mapping(plan.as_mapping()) == plan
     names = {item.name for item in fields(Fault)}
     # What the first plans did not have is left out where it is empty.
-    assert all(names - LATER <= set(fault) <= names for fault in json.loads(text)["faults"])
+    assert all(names - OPTIONAL_FIELDS <= set(fault) <= names for fault in json.loads(text)["faults"])
 
 
 def test_equal_plans_have_one_text() -> None:

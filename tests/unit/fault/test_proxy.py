@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fault.proxy import main, single_address
+from fault.proxy import main, parse_address
 from fault.proxy_control import ProxyControl, ProxyError, ProxyRefused, ProxySilent, ProxyUnreachable
 from tests.unit.fault.conftest import until
 
@@ -54,7 +54,7 @@ class Running:
         self._sockets: list[socket.socket] = []
 
     def client(self) -> socket.socket:
-        made = socket.create_connection(single_address(self.file["listen"]), SECONDS)
+        made = socket.create_connection(parse_address(self.file["listen"]), SECONDS)
         self._sockets.append(made)
         return made
 
@@ -131,7 +131,7 @@ def test_whatever_is_sent_arrives_as_it_is(
     proxy: Running, up: list[bytes], down: list[bytes], delay_ms: float | None
 ) -> None:
     if delay_ms is None:
-        proxy.control.heal()
+        proxy.control.restore()
     else:
         proxy.control.delay(delay_ms)
     client, server = proxy.pair()
@@ -167,17 +167,17 @@ def test_much_at_once_both_ways(proxy: Running) -> None:
 
 def test_only_connections_of_the_addresses_that_are_named_are_held(proxy: Running) -> None:
     client, server = proxy.pair()
-    assert proxy.control.delay(5_000, only=["192.0.2.1"]) == 0
+    assert proxy.control.delay(5_000, clients=["192.0.2.1"]) == 0
     client.sendall(b"at once")
     assert exactly(server, 7) == b"at once"
-    assert proxy.control.delay(100, jitter_ms=50, only=["127.0.0.1", "192.0.2.1"]) == 1
+    assert proxy.control.delay(100, jitter_ms=50, clients=["127.0.0.1", "192.0.2.1"]) == 1
     status = proxy.control.status()
-    assert (status["mode"], status["jitter_ms"], status["only"]) == ("delay", 50, ["127.0.0.1", "192.0.2.1"])
+    assert (status["mode"], status["jitter_ms"], status["clients"]) == ("delay", 50, ["127.0.0.1", "192.0.2.1"])
     began = time.monotonic()
     client.sendall(b"held")
     assert exactly(server, 4) == b"held" and time.monotonic() - began > 0.045
-    proxy.control.heal()
-    assert proxy.control.status()["only"] is None
+    proxy.control.restore()
+    assert proxy.control.status()["clients"] is None
 
 
 def test_lost_bytes_come_later_and_in_order(proxy: Running) -> None:
@@ -191,7 +191,7 @@ def test_lost_bytes_come_later_and_in_order(proxy: Running) -> None:
     began = time.monotonic()
     client.sendall(b" second")
     assert exactly(server, 7) == b" second" and time.monotonic() - began > 0.19
-    proxy.control.heal()
+    proxy.control.restore()
 
 
 def test_ipv6_loopback_works_too(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_delay_is_a_lower_bound_and_keeps_the_order(proxy: Running) -> None:
     proxy.control.delay(60_000)
     client.sendall(b"held")
     until(lambda: proxy.control.status()["held_up"] == 4, "the bytes in the proxy")
-    proxy.control.heal()
+    proxy.control.restore()
     assert exactly(server, 4) == b"held", "healing does not wait for what was due later"
     proxy.control.delay(80)
     began = time.monotonic()
@@ -244,7 +244,7 @@ def test_a_cut_is_mute_until_it_is_healed(proxy: Running) -> None:
     assert (status["mode"], status["connections"]) == ("cut", 2)
     assert status["since"] > before
     assert (status["bytes_up"], status["bytes_down"]) == (0, 0)
-    proxy.control.heal()
+    proxy.control.restore()
     assert to_the_end(server) == b"up " * 1000
     assert exactly(client, 4000) == b"down" * 1000
     assert exactly(proxy.server(), 5) == b"knock"
@@ -265,7 +265,7 @@ def test_a_cut_hides_that_the_other_side_died(proxy: Running) -> None:
     late = proxy.client()
     assert silent(client)
     assert silent(late, 0.05)
-    proxy.control.heal()
+    proxy.control.restore()
     assert was_reset(client)
     assert was_reset(late), "nobody listens upstream any more"
     until(lambda: proxy.control.status()["connections"] == 0, "the end of both links")
@@ -285,7 +285,7 @@ def test_a_reset_ends_every_connection_on_both_sides(proxy: Running, mode: str) 
     assert proxy.control.status()["mode"] == mode
     assert proxy.control.status()["connections"] == 0
     assert proxy.control.reset() == 0
-    proxy.control.heal()
+    proxy.control.restore()
     client, server = proxy.pair()
     client.sendall(b"new")
     assert exactly(server, 3) == b"new"
@@ -305,7 +305,7 @@ def test_memory_is_bounded(proxy: Running, mode: str) -> None:
     up, down = held(proxy)
     assert 1_048_576 < up <= 1_048_576 + ONE_READ
     assert down == 0
-    proxy.control.heal()
+    proxy.control.restore()
     taken = exactly(server, sent)
     assert all(taken[start : start + len(block)] == block[: sent - start] for start in range(0, sent, len(block)))
     assert held(proxy) == (0, 0)
@@ -374,7 +374,7 @@ def test_the_control_tells_its_errors_apart(proxy: Running, tmp_path: Path) -> N
         with pytest.raises(ProxySilent, match="reset: no answer"):
             ProxyControl(other, timeout_s=0.1).reset()
     with pytest.raises(ProxyUnreachable):
-        ProxyControl(other).heal()
+        ProxyControl(other).restore()
     other.write_text(json.dumps({**proxy.file, "secret": "guessed"}))
     with pytest.raises(ProxyRefused, match="secret"):
         ProxyControl(other).cut()
@@ -431,10 +431,10 @@ def test_all_addresses_and_names_are_refused(
     ],
 )  # fmt: skip
 def test_an_address_is_of_one_host_with_a_port_in_plain_digits(text: str, pair: tuple[str, int] | None) -> None:
-    assert single_address("[::1]:0", any_port=True) == ("::1", 0)
+    assert parse_address("[::1]:0", any_port=True) == ("::1", 0)
     expected = contextlib.nullcontext() if pair else pytest.raises(ProxyError, match="not an address; give HOST:PORT")
     with expected:
-        assert single_address(text) == pair
+        assert parse_address(text) == pair
 
 
 def test_a_busy_port_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -461,6 +461,6 @@ def test_an_answer_that_does_not_say_that_it_went_well_is_a_refusal(tmp_path: Pa
 
         server = threading.Thread(target=reply)
         server.start()
-        with pytest.raises(ProxyRefused, match="heal: refused"):
-            ProxyControl(control).heal()
+        with pytest.raises(ProxyRefused, match="restore: refused"):
+            ProxyControl(control).restore()
         server.join(120)

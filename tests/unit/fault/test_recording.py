@@ -42,7 +42,7 @@ def spinning() -> Iterator[subprocess.Popen[bytes]]:
 
 def lines(folder: str) -> list[dict[str, object]]:
     text, size = b"", 1000
-    while part := base64.b64decode(host_recorder.part(folder, len(text), size)):
+    while part := base64.b64decode(host_recorder.read_part(folder, len(text), size)):
         text += part
     return [json.loads(line) for line in text.splitlines()]
 
@@ -50,14 +50,14 @@ def lines(folder: str) -> list[dict[str, object]]:
 def test_a_recording_goes_on_by_itself_until_it_is_told_to_end(place: Path, spinning: subprocess.Popen[bytes]) -> None:
     own = psutil.Process()
     before = own.children()
-    folder = host_recorder.begin(RULES, {}, 60.0, 60.0)
+    folder = host_recorder.start_recording(RULES, {}, 60.0, 60.0)
     assert own.children() == before, "it is nobody's child"
     assert Path(folder).stat().st_mode & 0o777 == 0o700
     until(lambda: any(float(str(line.get("cpu_s", 0))) > 0.2 and "pid" in line for line in lines(folder)), "work")
     spinning.kill()
     spinning.wait()
     until(lambda: any(line.get("final") for line in lines(folder)), "the last of it")
-    assert host_recorder.end(folder)
+    assert host_recorder.stop_recording(folder)
     found = lines(folder)
     assert found[0]["kind"] == "start" and found[-1]["kind"] == "stop"
     of_it = [line for line in found if line["kind"] == "proc"]
@@ -67,19 +67,19 @@ def test_a_recording_goes_on_by_itself_until_it_is_told_to_end(place: Path, spin
     walls = [int(str(line["wall_ns"])) for line in found]
     assert walls == sorted(walls)
     assert {"machine", "group"} <= {str(line["kind"]) for line in found}
-    host_recorder.drop(folder)
+    host_recorder.remove_recording(folder)
     assert not Path(folder).exists()
-    host_recorder.drop(folder)
+    host_recorder.remove_recording(folder)
 
 
 def test_a_recording_that_nobody_ends_ends_by_itself(place: Path) -> None:
-    folder = host_recorder.begin(RULES, {}, 60.0, 0.3)
+    folder = host_recorder.start_recording(RULES, {}, 60.0, 0.3)
     until(lambda: lines(folder)[-1]["kind"] == "stop", "its end")
-    host_recorder.drop(folder)
+    host_recorder.remove_recording(folder)
 
 
 def test_a_recording_whose_folder_was_removed_ends(place: Path) -> None:
-    folder = host_recorder.begin(RULES, {}, 60.0, 60.0)
+    folder = host_recorder.start_recording(RULES, {}, 60.0, 60.0)
     open_files = [(one, one.info["open_files"] or ()) for one in psutil.process_iter(["open_files"])]
     (own,) = [one for one, files in open_files if any(folder in file.path for file in files)]
     shutil.rmtree(folder)
@@ -94,7 +94,11 @@ def test_only_recordings_are_read_or_removed(place: Path) -> None:
     outside.mkdir()
     (outside / "faultline-record-x").mkdir()
     for folder in ("other", "faultline-record-link", "faultline-record-file", "below/faultline-record-x", "."):
-        for act in (host_recorder.end, host_recorder.drop, lambda one: host_recorder.part(one, 0, 1)):
+        for act in (
+            host_recorder.stop_recording,
+            host_recorder.remove_recording,
+            lambda one: host_recorder.read_part(one, 0, 1),
+        ):
             with pytest.raises(VictimRefused, match="no recording"):
                 act(str(place / folder))
     assert (place / "other").is_dir() and (outside / "faultline-record-x").is_dir()
@@ -102,7 +106,7 @@ def test_only_recordings_are_read_or_removed(place: Path) -> None:
         (place / "faultline-record-foreign").mkdir()
         os.chown(place / "faultline-record-foreign", 65534, 65534)
         with pytest.raises(VictimRefused):
-            host_recorder.drop(str(place / "faultline-record-foreign"))
+            host_recorder.remove_recording(str(place / "faultline-record-foreign"))
 
 
 def test_groups_of_both_versions_are_read(tmp_path: Path) -> None:

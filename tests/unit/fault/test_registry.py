@@ -20,7 +20,7 @@ from fault.errors import DeclarationError
 from fault.fault_spec import DURATION
 from fault.identity import VICTIMS
 from fault.plan import Fault
-from fault.registry import ACTIONS, ALLOWED, discover, in_words
+from fault.registry import ACTIONS, ALLOWED, describe_actions, discover
 from faultline.experiment.config import Configuration
 from faultline.lifecycle.ending.undo_replay import as_line, undo_of
 from faultline.system.settings import ROOT
@@ -41,13 +41,13 @@ def test_what_derives_from_the_actions_follows_them() -> None:
         on_hosts = ("delay", *ON_HOSTS) if victim in ("executor", "worker") else ()
         on_hosts = ("disk_full",) if victim == "driver" else on_hosts
         assert ALLOWED[victim] == (tuple(NAMES) if victim == "kafka" else ("kill", "term", "pause", *on_hosts))
-    assert {name for name in NAMES if ACTIONS[name].takes(DURATION)} == {"pause", "delay", "cut", *ON_HOSTS}
-    assert {name for name in NAMES if ACTIONS[name].on_hosts} == {"delay", *ON_HOSTS}
-    assert {name for name in NAMES if ACTIONS[name].ends} == {"kill", "term"}
-    assert {name for name in NAMES if ACTIONS[name].detours} == {"delay", "reset", "cut", "loss"}
-    assert ACTIONS["delay"].short_form == {"duration_s": 10.0, "delay_ms": 200.0}
-    assert ACTIONS["kill"].short_form == {}
-    words = in_words()
+    assert {name for name in NAMES if ACTIONS[name].parameter(DURATION)} == {"pause", "delay", "cut", *ON_HOSTS}
+    assert {name for name in NAMES if ACTIONS[name].targets_hosts} == {"delay", *ON_HOSTS}
+    assert {name for name in NAMES if ACTIONS[name].ends_victim} == {"kill", "term"}
+    assert {name for name in NAMES if ACTIONS[name].uses_proxy} == {"delay", "reset", "cut", "loss"}
+    assert ACTIONS["delay"].defaults == {"duration_s": 10.0, "delay_ms": 200.0}
+    assert ACTIONS["kill"].defaults == {}
+    words = describe_actions()
     assert all(f"`{name}` {ACTIONS[name].does}" in words for name in NAMES)
     assert "`duration_s` is 10 (pause, delay, cut, partition," in words and "`delay_ms` is 200 (delay)" in words
 
@@ -95,10 +95,10 @@ def test_a_sound_file_is_found(package: Packages) -> None:
         ('("executor",)', '("kafka", "kafka")', "targets: kafka is named twice"),
         ('("executor",)', "()", "targets: empty"),
         ("Parameter(DURATION,", 'Parameter("durations",', "parameters: 'durations' is not known; did you mean"),
-        ("(Parameter(DURATION, short", "2 * (Parameter(DURATION, short", "parameters: duration_s is named"),
-        ("short=3.0", "short=None", "parameters: duration_s is required, but the short form has no value"),
-        ("short=3.0", "short=0.0", "parameters: duration_s: '0.0' is refused"),
-        ("short=3.0", "short=3.0, required=False", "parameters: what has a duration_s is undone after it"),
+        ("(Parameter(DURATION, default", "2 * (Parameter(DURATION, default", "parameters: duration_s is named"),
+        ("default=3.0", "default=None", "parameters: duration_s is required, but the short form has no value"),
+        ("default=3.0", "default=0.0", "parameters: duration_s: '0.0' is refused"),
+        ("default=3.0", "default=3.0, required=False", "parameters: what has a duration_s is undone after it"),
     ],
 )
 def test_nonsense_is_refused_with_its_file_and_its_field(
@@ -155,5 +155,5 @@ def test_no_generic_code_asks_for_an_action_by_its_name() -> None:
 
 def test_a_fault_knows_its_action_and_how_many_processes_it_touches() -> None:
     cut = Fault("kafka", "cut", at_s=1, duration_s=1)
-    assert cut.how is ACTIONS["cut"] and cut.most_processes == 0
-    assert Fault("executor", "kill", at_s=1, count=3).most_processes == 3
+    assert cut.definition is ACTIONS["cut"] and cut.max_processes == 0
+    assert Fault("executor", "kill", at_s=1, count=3).max_processes == 3

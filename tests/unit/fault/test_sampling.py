@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from fault import process_sampler
 from fault.process_sampler import (
-    SETTLED_S,
-    Delays,
+    MIN_AGE_S,
     Key,
     ProcessTable,
     RoleRule,
+    RunDelays,
     ShortLivedChildren,
     Usage,
-    counts_delay,
-    machine,
+    has_run_delay,
+    machine_usage,
 )
 from faultline.system.waiting import wait_until
 from tests.support.decoys import only_root
@@ -59,9 +59,9 @@ def worker(*prefix: str, program: str = WORK, told: str = "") -> Iterator[subpro
 
 def seen(table: ProcessTable, pids: set[int]) -> dict[int, Usage]:
     """What the table says of these, once all are old enough to be looked at."""
-    until = time.monotonic() + SETTLED_S + 120
+    until = time.monotonic() + MIN_AGE_S + 120
     while True:
-        found = {one.pid: one for one in table.look({}).values() if one.pid in pids}
+        found = {one.pid: one for one in table.sample({}).values() if one.pid in pids}
         if len(found) == len(pids) or time.monotonic() > until:
             return found
 
@@ -78,13 +78,13 @@ def test_a_process_and_what_it_starts_are_counted_as_psutil_counts_them() -> Non
         assert one.cpu_s == pytest.approx(sum(ours.cpu_times()[:2]), abs=0.03) and one.cpu_s > 0.25
         assert one.rss_bytes == pytest.approx(ours.memory_info().rss, rel=0.05)
         wait_until(lambda: seen(table, {child.pid})[child.pid].cpu_s > before, timeout_s=120, what="more of its work")
-    assert not {ours.pid, child.pid} & {one.pid for one in table.look({}).values()}
+    assert not {ours.pid, child.pid} & {one.pid for one in table.sample({}).values()}
 
 
 @pytest.mark.parametrize("words", [("Main",), ("mark-of-run",), ("Main mark-of-run",), ("xMain", "mark-of-run")])
 def test_a_rule_asks_for_whole_arguments(words: tuple[str, ...]) -> None:
-    assert RULE.fits(["java", "mark-of-run", "x", "Main"])
-    assert not RULE.fits(["java", *words])
+    assert RULE.matches(["java", "mark-of-run", "x", "Main"])
+    assert not RULE.matches(["java", *words])
 
 
 @only_root
@@ -95,10 +95,10 @@ def test_what_lives_in_another_space_of_process_ids_is_left_out_where_that_is_as
     with worker(unshare, "--pid", "--fork", "--kill-child") as outside, worker() as here:
         (first,) = psutil.Process(outside.pid).children()
         assert set(seen(ProcessTable([RULE], {}), {first.pid, here.pid})) == {first.pid, here.pid}
-        apart = ProcessTable([RULE], {}, apart=True)
+        apart = ProcessTable([RULE], {}, own_namespace_only=True)
         assert set(seen(apart, {here.pid})) == {here.pid}
-        assert first.pid not in {one.pid for one in apart.look({}).values()}
-        assert first.pid not in {one.pid for one in apart.look({}, (os.getpid(), "services")).values()}
+        assert first.pid not in {one.pid for one in apart.sample({}).values()}
+        assert first.pid not in {one.pid for one in apart.sample({}, (os.getpid(), "services")).values()}
 
 
 HERTZ = os.sysconf("SC_CLK_TCK")
@@ -169,7 +169,7 @@ def test_what_a_tree_of_processes_uses_is_counted_once_however_it_ends(steps: li
 
     def look() -> None:
         stats = tree.stats()
-        for key, dead_s in short.look(stats, stats.keys()).items():
+        for key, dead_s in short.update(stats, stats.keys()).items():
             counted[key] = int(stats[key][11]) / HERTZ + dead_s
 
     look()
@@ -193,29 +193,29 @@ def test_what_was_used_before_the_first_look_and_what_nobody_waited_for_is_left_
     (child,) = set(tree.own) - {1}
     tree.work(child, 500)
     tree.end(child)
-    assert short.look(tree.stats(), [(1, 1)]) == {(1, 1): 0.0}
+    assert short.update(tree.stats(), [(1, 1)]) == {(1, 1): 0.0}
     tree.start(1)
     (child,) = set(tree.own) - {1}
     tree.work(child, 300)
-    short.look(tree.stats(), [(1, 1), (child, child)])
+    short.update(tree.stats(), [(1, 1), (child, child)])
     del tree.own[child], tree.dead[child]  # as of a parent that wants to know of no child
-    assert short.look(tree.stats(), [(1, 1)]) == {(1, 1): 0.0}
+    assert short.update(tree.stats(), [(1, 1)]) == {(1, 1): 0.0}
 
 
 def test_a_child_that_ends_between_two_readings_takes_nothing_back() -> None:
     tree, short = Tree(), ShortLivedChildren()
-    short.look(tree.stats(), [(1, 1)])
+    short.update(tree.stats(), [(1, 1)])
     tree.dead[1] += 100
-    assert short.look(tree.stats(), [(1, 1)]) == {(1, 1): 100 / HERTZ}
+    assert short.update(tree.stats(), [(1, 1)]) == {(1, 1): 100 / HERTZ}
     tree.start(1)
     (child,) = set(tree.own) - {1}
     tree.work(child, 40)
-    short.look(tree.stats(), [(1, 1), (child, child)])
+    short.update(tree.stats(), [(1, 1), (child, child)])
     before = tree.stats()
     tree.work(child, 10)
     tree.end(child)
-    assert short.look({(1, 1): before[1, 1]}, [(1, 1)]) == {(1, 1): 100 / HERTZ}
-    assert short.look(tree.stats(), [(1, 1)])[1, 1] == pytest.approx(110 / HERTZ)
+    assert short.update({(1, 1): before[1, 1]}, [(1, 1)]) == {(1, 1): 100 / HERTZ}
+    assert short.update(tree.stats(), [(1, 1)])[1, 1] == pytest.approx(110 / HERTZ)
 
 
 def test_a_parent_is_read_before_its_child_whatever_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,16 +231,16 @@ def test_a_parent_is_read_before_its_child_whatever_their_numbers(monkeypatch: p
     monkeypatch.setattr(process_sampler, "all_pids", lambda: iter([5, 9]))
     monkeypatch.setattr(process_sampler, "stat_of", stat_of)
     table = ProcessTable([RULE], {})
-    table.look({})
-    table.look({})
+    table.sample({})
+    table.sample({})
     assert read[2:] == [9, 5]
 
 
 def test_the_machine_is_counted_as_psutil_counts_it() -> None:
     times = psutil.cpu_times()
     busy = sum(getattr(times, kind) for kind in ("user", "nice", "system", "irq", "softirq"))
-    assert machine()["busy_s"] == pytest.approx(busy, abs=2.0)
-    assert machine()["stolen_s"] == pytest.approx(times.steal, abs=1.0)
+    assert machine_usage()["busy_s"] == pytest.approx(busy, abs=2.0)
+    assert machine_usage()["stolen_s"] == pytest.approx(times.steal, abs=1.0)
 
 
 # Computes until a line comes, and reads then.
@@ -253,14 +253,14 @@ while True: pass
 """
 
 
-needs_delay = pytest.mark.skipif(not counts_delay(), reason="this kernel does not count run delay")
+needs_delay = pytest.mark.skipif(not has_run_delay(), reason="this kernel does not count run delay")
 
 
 @needs_delay
 def test_two_that_compute_on_one_processor_wait_for_each_other() -> None:
     """What both used and what each waited for fills the time that passed, however busy the machine is."""
     on = {"program": BURN, "told": str(min(os.sched_getaffinity(0)))}
-    table = ProcessTable([RULE], {}, waiting=("executors",))
+    table = ProcessTable([RULE], {}, delay_roles=("executors",))
     with worker(**on) as first, worker(**on) as second:
         pids = {first.pid, second.pid}
         before, began = seen(table, pids), time.monotonic()
@@ -270,13 +270,13 @@ def test_two_that_compute_on_one_processor_wait_for_each_other() -> None:
     for pid in pids:
         waited_s, used_s = after[pid].waited_s - before[pid].waited_s, after[pid].cpu_s - before[pid].cpu_s  # type: ignore[operator]
         assert waited_s > 0.1 and waited_s + used_s == pytest.approx(passed_s, rel=0.2)
-        assert after[pid].line()["waited_s"] == after[pid].waited_s
+        assert after[pid].as_json()["waited_s"] == after[pid].waited_s
 
 
 def test_roles_that_are_not_asked_for_have_no_delay_nor_a_key_for_it() -> None:
     with worker() as process:
-        (found,) = seen(ProcessTable([RULE], {}, waiting=("kafka",)), {process.pid}).values()
-        assert found.waited_s is None and "waited_s" not in found.line()
+        (found,) = seen(ProcessTable([RULE], {}, delay_roles=("kafka",)), {process.pid}).values()
+        assert found.waited_s is None and "waited_s" not in found.as_json()
 
 
 LOOKS = st.lists(
@@ -287,19 +287,19 @@ LOOKS = st.lists(
 @given(LOOKS)
 def test_what_a_thread_waited_stays_counted_when_it_has_ended(growth: list[dict[str, int]]) -> None:
     """Each look has the threads that live then, with what each waited since the one before."""
-    delays, counters, total = Delays(), dict[str, int](), 0
+    delays, counters, total = RunDelays(), dict[str, int](), 0
     for step in growth:
         counters = {name: counters.get(name, 0) + more for name, more in step.items()}
         total += sum(step.values())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(process_sampler, "_thread_delays", lambda pid, now=counters: dict(now))
-            found = delays.look([(1, 1)])
+            found = delays.update([(1, 1)])
         assert found == {(1, 1): pytest.approx(total / 1e9)}
-    assert delays.look([]) == {}
+    assert delays.update([]) == {}
 
 
 def test_a_number_that_another_thread_has_now_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    delays = Delays()
+    delays = RunDelays()
     for counter, total in ((5, 5), (3, 8), (4, 9)):
         monkeypatch.setattr(process_sampler, "_thread_delays", lambda pid, now=counter: {"7": now})
-        assert delays.look([(1, 1)]) == {(1, 1): total / 1e9}
+        assert delays.update([(1, 1)]) == {(1, 1): total / 1e9}

@@ -13,7 +13,7 @@ import pytest
 
 from fault.action import Context, PartialInjection, UndoSpec
 from fault.actions import processes as signals_module
-from fault.actions.processes import LATE_S, SignalAction
+from fault.actions.processes import WATCHDOG_MARGIN_S, SignalInjection
 from fault.errors import IdentityMismatch, RemoteError, SignalRefused, WatchdogUnavailable
 from fault.fault_spec import DURATION
 from fault.handler import Handler
@@ -27,7 +27,7 @@ from tests.unit.sleepers import Spawn
 
 RUN, INSTANCE = "20261121T061500Z-3fa9c1", "0123456789abcdef"
 # Those on hosts are in test_on_hosts.py.
-ON_PROCESSES = sorted(name for name, action in ACTIONS.items() if action.hits is None and not action.on_hosts)
+ON_PROCESSES = sorted(name for name, action in ACTIONS.items() if action.resource is None and not action.targets_hosts)
 
 
 def process(pid: int, role: Role = EXECUTOR, node: str = "127.0.0.1:7001") -> ProcessIdentity:
@@ -39,22 +39,22 @@ def process(pid: int, role: Role = EXECUTOR, node: str = "127.0.0.1:7001") -> Pr
     return ProcessIdentity(pid, 1.0, role, RUN, (f"-Dfaultline.run={RUN}", EXECUTOR.main, *options), pid, "", node)
 
 
-def act_on(host: Channel, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalAction:
+def act_on(host: Channel, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalInjection:
     tokens, held = Tokens(changes.pop("run", RUN), INSTANCE), changes.pop("held", [])
-    fault = Fault(victim, action, at_s=1.0, **{**ACTIONS[action].short_form, **changes})
+    fault = Fault(victim, action, at_s=1.0, **{**ACTIONS[action].defaults, **changes})
     (planned,) = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
     guard = VictimGuard(tokens, protected=frozenset())
     hold = lambda service, until: held.append((service, until))  # noqa: E731
     injector = Injector(here=host)
-    context = Context(Path(), injector, tokens, guard, Moment, seed=1, hold=hold, restart_delay_s=2.5)
-    made = fault.how.hands.act(planned, context)
-    assert isinstance(made, SignalAction)
+    context = Context(Path(), injector, tokens, guard, Moment, seed=1, delay_restart=hold, restart_delay_s=2.5)
+    made = fault.definition.driver.create_injection(planned, context)
+    assert isinstance(made, SignalInjection)
     return made
 
 
-def armed(host: MadeUpHost, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalAction:
+def armed(host: MadeUpHost, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalInjection:
     act = act_on(host, victim, action, **changes)
-    act.find()
+    act.find_victims()
     act.arm(Moment())
     return act
 
@@ -74,12 +74,12 @@ def test_an_act_on_processes_from_find_to_undo(name: str) -> None:
     action, held = ACTIONS[name], list[tuple[str, int]]()
     host = MadeUpHost.of(process(4001), process(4002))
     act = act_on(host, action=name, held=held)
-    assert act.find() and not act.find(), "the same victims as before"
+    assert act.find_victims() and not act.find_victims(), "the same victims as before"
     (named,) = act.victims()
     (line,) = act.describe()
     assert line.startswith(f"would {name} executor {named['command'][3]} (pid {named['pid']}, run {RUN})")
-    undos = act.undo()
-    assert bool(undos) == bool(action.takes(DURATION)) and act.await_ready(0)
+    undos = act.plan_undo()
+    assert bool(undos) == bool(action.parameter(DURATION)) and act.await_ready(0)
     act.arm(Moment())
     (sent,) = act.perform()
     assert (sent.victim, sent.role, sent.delivery, sent.at) == (named["pid"], "executor", Delivery.SENT, Moment())
@@ -88,10 +88,10 @@ def test_an_act_on_processes_from_find_to_undo(name: str) -> None:
     assert held == [], "an executor is no service that supervisord restarts"
     for undo in undos:
         undo = UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))  # as another process reads it
-        assert undo.action == name and action.hands.holds(undo, act.context)
-        action.hands.undo(undo, act.context)
-        action.hands.undo(undo, act.context)  # harmless when repeated
-        assert not action.hands.holds(undo, act.context) and not host.watched
+        assert undo.action == name and action.driver.is_active(undo, act.context)
+        action.driver.undo(undo, act.context)
+        action.driver.undo(undo, act.context)  # harmless when repeated
+        assert not action.driver.is_active(undo, act.context) and not host.watched
 
 
 ENDS_ITSELF = """
@@ -105,7 +105,7 @@ time.sleep(900)
 def test_term_sends_sigterm_to_a_real_process_and_to_no_other(run: str, spawn: Spawn) -> None:
     victim, other = spawn(number=1, program=ENDS_ITSELF), spawn(token=f"{run}0")
     act = act_on(Handler(), action="term", run=run)
-    assert act.find()
+    assert act.find_victims()
     act.arm(Moment())
     (sent,) = act.perform()
     assert (sent.victim, sent.delivery) == (victim.pid, Delivery.SENT)
@@ -117,15 +117,15 @@ def test_term_sends_sigterm_to_a_real_process_and_to_no_other(run: str, spawn: S
 def test_those_chosen_stay_while_all_of_them_live() -> None:
     host = MadeUpHost.of(*(process(4000 + number) for number in range(8)))
     act = act_on(host, count=2)
-    assert act.find()
+    assert act.find_victims()
     chosen = [one["pid"] for one in act.victims()]
     assert len(chosen) == 2 and all(one["fault"] == 0 and one["executors"] is None for one in act.victims())
     # Others come first in the order of the candidates now; who was chosen is still there.
     host.start(*(replace(process(3000 + number), create_time=0.5) for number in range(8)))
-    assert not act.find()
+    assert not act.find_victims()
     assert [one["pid"] for one in act.victims()] == chosen
     host.end(process(chosen[0]))
-    assert act.find()
+    assert act.find_victims()
     assert chosen[0] not in [one["pid"] for one in act.victims()]
 
 
@@ -133,10 +133,10 @@ def test_what_a_worker_hosts_is_looked_at_anew() -> None:
     host = MadeUpHost.of(process(5000, WORKER), process(4001), process(4002, node="127.0.0.1:7002"))
     held: list[tuple[str, int]] = []
     act = act_on(host, "worker", held=held)
-    assert act.find()
+    assert act.find_victims()
     assert [one["executors"] for one in act.victims()] == [["1"]]
     host.start(process(4007))
-    assert act.find()
+    assert act.find_victims()
     assert [one["executors"] for one in act.victims()] == [["1", "7"]]
     act.arm(Moment())
     assert held == [("127.0.0.1:7001", 5_000 + 2_500_000_000)]
@@ -148,13 +148,13 @@ def test_a_service_that_is_ended_is_held_down_for_the_restart_delay(name: str) -
     held: list[tuple[str, int]] = []
     broker = ProcessIdentity(6000, 1.0, KAFKA, INSTANCE, (f"-Dfaultline.instance={INSTANCE}", KAFKA.main), 6000)
     armed(MadeUpHost.of(broker), "kafka", name, held=held)
-    assert held == [("kafka", 5_000 + 2_500_000_000)] * ACTIONS[name].ends
+    assert held == [("kafka", 5_000 + 2_500_000_000)] * ACTIONS[name].ends_victim
 
 
 def test_what_fails_at_one_victim_is_raised_after_all_were_tried() -> None:
     host = MadeUpHost.of(process(4001), process(4002), process(4003))
     act = act_on(host, count=3)
-    act.find()
+    act.find_victims()
     host.before = refusing("arm", {4001: SignalRefused("pid: not yours")})
     act.arm(Moment())
     assert host.times("arm") == 3, "the signal will say it"
@@ -162,7 +162,7 @@ def test_what_fails_at_one_victim_is_raised_after_all_were_tried() -> None:
     host.before = refusing("signal", errors)
     with pytest.raises(PartialInjection, match="not yours") as caught:
         act.perform()
-    sent = {one.victim: one for one in caught.value.sent}
+    sent = {one.victim: one for one in caught.value.deliveries}
     assert sorted(sent) == [4002, 4003]
     assert (sent[4002].delivery, sent[4003].delivery) == (Delivery.GONE, Delivery.SENT)
     assert sent[4002].settlement is not None and sent[4002].settlement.outcome is FaultOutcome.NO_EFFECT
@@ -172,8 +172,8 @@ def test_what_fails_at_one_victim_is_raised_after_all_were_tried() -> None:
 def test_the_worst_of_all_victims_is_what_became_of_the_act() -> None:
     host = MadeUpHost.of(process(4001), process(4002))
     act = act_on(host, count=2)
-    act.hands = replace(act.hands, within_s=0.0)
-    act.find()
+    act.driver = replace(act.driver, within_s=0.0)
+    act.find_victims()
     sent = act.perform()
     host.start(process(4002))
     settled = act.settle(sent)
@@ -184,7 +184,7 @@ def test_the_worst_of_all_victims_is_what_became_of_the_act() -> None:
 def test_before_a_pause_a_watchdog_is_started_and_none_before_a_kill() -> None:
     host = MadeUpHost.of(process(4001), process(4002))
     act = armed(host, action="pause", count=2, duration_s=7.0)
-    assert host.watched == dict.fromkeys((4001, 4002), 7.0 + LATE_S) and host.sent == []
+    assert host.watched == dict.fromkeys((4001, 4002), 7.0 + WATCHDOG_MARGIN_S) and host.sent == []
     act.perform()
     assert host.times("watch") == 4, "looked at again right before the signal"
     killing = MadeUpHost.of(process(4001))
@@ -208,9 +208,11 @@ def test_a_victim_without_a_watchdog_is_not_stopped() -> None:
 
 def test_the_node_is_drawn_first_for_any_and_for_no_other_victim(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(signals_module, "choose", lambda candidates, count, **how: asked.append(how["by_node"]) or ())
+    monkeypatch.setattr(
+        signals_module, "choose_victims", lambda candidates, count, **how: asked.append(how["by_node"]) or ()
+    )
     for victim in ("executor", "any"):
-        act_on(MadeUpHost.of(process(4000)), victim).find()
+        act_on(MadeUpHost.of(process(4000)), victim).find_victims()
     assert asked == [False, True]
 
 
@@ -239,11 +241,11 @@ def test_watchdogs_of_python_workers_stand_before_one_is_found_at_work(
     monkeypatch.setattr(signals_module, "await_busy", lambda *asked, **how: tuple(living[1:2]) if at_work else ())
     host = MadeUpHost.of(*living)
     act = act_on(host, "python_worker", "pause", duration_s=7.0)
-    act.find()
-    registered = {undo.fields["pid"] for undo in act.undo()}
+    act.find_victims()
+    registered = {undo.fields["pid"] for undo in act.plan_undo()}
     act.arm(Moment(mono_ns=time.monotonic_ns() + 10**12))
     # So long the conductor waits for one at work: three intervals.
-    assert host.watched == dict.fromkeys((4001, 4002, 4003), 3.0 + 7.0 + LATE_S) and host.sent == []
+    assert host.watched == dict.fromkeys((4001, 4002, 4003), 3.0 + 7.0 + WATCHDOG_MARGIN_S) and host.sent == []
     if at_work:
         assert act.await_ready(0)
         act.perform()
@@ -258,7 +260,7 @@ def test_no_watchdog_is_started_beforehand_once_the_instant_has_come_and_none_be
     for action, at_ns in (("pause", time.monotonic_ns()), ("kill", time.monotonic_ns() + 10**12)):
         host = MadeUpHost.of(*python_workers(4001))
         act = act_on(host, "python_worker", action)
-        act.find()
+        act.find_victims()
         act.arm(Moment(mono_ns=at_ns))
         act.disarm()
         assert host.times("watch") == host.times("release") == 0
@@ -274,6 +276,6 @@ def test_a_short_pause_is_settled_before_it_ends(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(signals_module, "settle", note)
     for duration_s in (0.25, 600.0):
         act = act_on(MadeUpHost.of(process(4000)), action="pause", duration_s=duration_s)
-        act.find()
+        act.find_victims()
         act.settle(act.perform())
     assert within[0] == 0.25 < within[1] < 600.0

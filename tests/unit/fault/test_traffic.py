@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from fault import traffic_control
 from fault.errors import ActionRefused, KernelUnsupported
-from fault.host_faults import HOST_ACTS, name_of
+from fault.host_faults import HOST_FAULTS, injection_name
 
-NAMES = [name_of(f"20261121T06150{n}Z-3fa9c1", index) for n in range(2) for index in range(2)]
+NAMES = [injection_name(f"20261121T06150{n}Z-3fa9c1", index) for n in range(2) for index in range(2)]
 PEERS = ["10.0.0.1", "10.0.0.3", "192.0.2.7"]
 ASKED: dict[str, dict[str, Any]] = {
     "partition": {"peers": PEERS, "way": "both"},
@@ -35,17 +35,17 @@ class Kernel:
         self.netem = True
         self.fails: str | None = None
 
-    def run(self, program: str, *words: str, told: str = "") -> str:
+    def run(self, program: str, *words: str, stdin: str = "") -> str:
         if self.fails and self.fails in " ".join((program, *words)):
             raise ActionRefused(f"{program}: no")
-        return {"nft": self._nft, "ip": self._ip, "tc": self._tc, "unshare": self._apart}[program](list(words), told)
+        return {"nft": self._nft, "ip": self._ip, "tc": self._tc, "unshare": self._apart}[program](list(words), stdin)
 
-    def _nft(self, words: list[str], told: str) -> str:
+    def _nft(self, words: list[str], stdin: str) -> str:
         match words:
             case ["list", "tables"]:
                 return "".join(f"table inet {name}\n" for name in self.tables)
             case ["-f", "-"]:
-                found = re.match(r"table inet (\w+) \{\n((?:chain \w+ \{ .* \}\n)+)\}\n$", told)
+                found = re.match(r"table inet (\w+) \{\n((?:chain \w+ \{ .* \}\n)+)\}\n$", stdin)
                 assert found and found[1] not in self.tables
                 self.tables[found[1]] = found[2]
             case ["delete", "table", "inet", name]:
@@ -54,12 +54,12 @@ class Kernel:
                 raise AssertionError(words)
         return ""
 
-    def _ip(self, words: list[str], told: str) -> str:
+    def _ip(self, words: list[str], stdin: str) -> str:
         assert words[:2] == ["route", "get"]
         device = "eth1" if words[2].startswith("192") else "eth0"
         return f"{words[2]} dev {device} src 10.0.0.9 uid 0 \n    cache \n"
 
-    def _tc(self, words: list[str], told: str) -> str:
+    def _tc(self, words: list[str], stdin: str) -> str:
         match words:
             case ["qdisc", "show"]:
                 return "".join(
@@ -79,7 +79,7 @@ class Kernel:
                 raise AssertionError(words)
         return ""
 
-    def _apart(self, words: list[str], told: str) -> str:
+    def _apart(self, words: list[str], stdin: str) -> str:
         if not self.netem:
             raise ActionRefused("unshare --net sh: Error: Specified qdisc kind is unknown.")
         return ""
@@ -96,13 +96,13 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
 @contextmanager
 def on(kernel: Kernel) -> Iterator[None]:
     """Has acts done to this kernel."""
-    traffic_control._lack_of_netem.cache_clear()
+    traffic_control._netem_problem.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(traffic_control, "run", kernel.run)
-        patch.setattr(traffic_control, "require", lambda program, package: None)
-        patch.setattr(traffic_control, "_may_shape", lambda: True)
+        patch.setattr(traffic_control, "run_program", kernel.run)
+        patch.setattr(traffic_control, "require_program", lambda program, package: None)
+        patch.setattr(traffic_control, "_has_net_admin", lambda: True)
         yield
-    traffic_control._lack_of_netem.cache_clear()
+    traffic_control._netem_problem.cache_clear()
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(sorted(ASKED)), st.sampled_from(NAMES), st.booleans()), max_size=30)
@@ -117,7 +117,7 @@ def test_whatever_is_undone_only_what_bears_its_name_goes(steps: list[tuple[str,
     with on(kernel):
         for kind, name, undo in steps:
             if undo:
-                HOST_ACTS[kind].undo(name, asked[kind])
+                HOST_FAULTS[kind].undo(name, asked[kind])
                 there -= {(one, name) for one in ("partition", "loss") if kind in ("partition", "loss")} | {
                     (kind, name)
                 }
@@ -125,12 +125,12 @@ def test_whatever_is_undone_only_what_bears_its_name_goes(steps: list[tuple[str,
                 "bandwidth", "delay"
             ):  # fmt: skip
                 with pytest.raises(ActionRefused, match="Exclusivity"):
-                    HOST_ACTS[kind].do(name, asked[kind])
+                    HOST_FAULTS[kind].do(name, asked[kind])
             elif not (kind in ("partition", "loss") and {("partition", name), ("loss", name)} & there):
-                HOST_ACTS[kind].do(name, asked[kind])
+                HOST_FAULTS[kind].do(name, asked[kind])
                 there.add((kind, name))
             for one, of in there:
-                assert HOST_ACTS[one].holds(of, asked[one]), (one, of)
+                assert HOST_FAULTS[one].is_active(of, asked[one]), (one, of)
             tables = {f"faultline_{of}" for one, of in there if one in ("partition", "loss")}
             assert set(kernel.tables) == {"of_somebody", *tables}
             assert kernel.roots["eth1"] == ("htb", "1:")
@@ -140,7 +140,7 @@ def test_whatever_is_undone_only_what_bears_its_name_goes(steps: list[tuple[str,
 
 @pytest.mark.parametrize("kind", ["bandwidth", "delay"])
 def test_every_interface_by_which_a_peer_is_reached_is_shaped_and_healed(kernel: Kernel, kind: str) -> None:
-    act, name = HOST_ACTS[kind], NAMES[0]
+    act, name = HOST_FAULTS[kind], NAMES[0]
     before = dict(kernel.roots)
     act.check(name, ASKED[kind])
     act.do(name, ASKED[kind])
@@ -149,7 +149,7 @@ def test_every_interface_by_which_a_peer_is_reached_is_shaped_and_healed(kernel:
     with pytest.raises(ActionRefused, match="^eth0: it is shaped by .* already, which is not ours to replace$"):
         act.check(NAMES[1], ASKED[kind])
     act.undo(NAMES[1], ASKED[kind])
-    assert act.holds(name, ASKED[kind])
+    assert act.is_active(name, ASKED[kind])
     act.undo(name, ASKED[kind])
     act.undo(name, ASKED[kind])
     assert {handle for _, handle in kernel.roots.values()} == {"0:"} and kernel.roots.keys() == before.keys()
@@ -159,22 +159,22 @@ def test_every_interface_by_which_a_peer_is_reached_is_shaped_and_healed(kernel:
 
 
 def test_what_ends_an_act_passes_by_whatever_port_it_came(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    HOST_ACTS["partition"].do(NAMES[0], ASKED["partition"])
+    HOST_FAULTS["partition"].do(NAMES[0], ASKED["partition"])
     (rules,) = kernel.tables.values()
     assert "tcp dport 2222 accept" in rules and "tcp sport 2222 accept" in rules
-    HOST_ACTS["delay"].do(NAMES[0], ASKED["delay"])
+    HOST_FAULTS["delay"].do(NAMES[0], ASKED["delay"])
     first = next(one for one in kernel.below["eth0"] if "sport" in one)
     assert "sport 2222 0xffff flowid" in first and " prio 1 " in first
-    HOST_ACTS["delay"].undo(NAMES[0], ASKED["delay"])
-    HOST_ACTS["bandwidth"].do(NAMES[0], {"peers": PEERS, "mbit_s": 1000.0})
+    HOST_FAULTS["delay"].undo(NAMES[0], ASKED["delay"])
+    HOST_FAULTS["bandwidth"].do(NAMES[0], {"peers": PEERS, "mbit_s": 1000.0})
     assert "rate 1000mbit burst 250000b" in kernel.below["eth0"][0], "a wide way gets a bucket that lets it be wide"
     monkeypatch.delenv("SSH_CONNECTION")
     assert traffic_control.ssh_port() == 22
 
 
 def test_addresses_of_both_families_are_told_as_such_and_packets_are_lost_in_both_directions(kernel: Kernel) -> None:
-    HOST_ACTS["partition"].do(NAMES[0], {"peers": ["10.0.0.1", "2001:db8::7", "10.0.0.3"], "way": "in"})
-    HOST_ACTS["loss"].do(NAMES[1], ASKED["loss"])
+    HOST_FAULTS["partition"].do(NAMES[0], {"peers": ["10.0.0.1", "2001:db8::7", "10.0.0.3"], "way": "in"})
+    HOST_FAULTS["loss"].do(NAMES[1], ASKED["loss"])
     rules, lost = kernel.tables.values()
     assert "ip saddr { 10.0.0.1, 10.0.0.3 } drop; ip6 saddr { 2001:db8::7 } drop;" in rules and "chain out" not in rules
     assert len(re.findall(r"(?:saddr|daddr) \{[^}]*\} numgen random mod 1000000 < 25000 drop;", lost)) == 2
@@ -183,17 +183,17 @@ def test_addresses_of_both_families_are_told_as_such_and_packets_are_lost_in_bot
 def test_a_host_without_netem_says_so_and_one_that_fails_half_way_is_as_before(kernel: Kernel) -> None:
     kernel.fails = "u32 match ip dst"
     with pytest.raises(ActionRefused):
-        HOST_ACTS["delay"].do(NAMES[0], ASKED["delay"])
+        HOST_FAULTS["delay"].do(NAMES[0], ASKED["delay"])
     assert kernel.roots["eth0"] == ("noqueue", "0:")
-    traffic_control._lack_of_netem.cache_clear()
+    traffic_control._netem_problem.cache_clear()
     kernel.netem = False
     with pytest.raises(ActionRefused, match="^netem: not in this host's kernel .*Specified qdisc kind is unknown"):
-        HOST_ACTS["delay"].check(NAMES[0], ASKED["delay"])
+        HOST_FAULTS["delay"].check(NAMES[0], ASKED["delay"])
 
 
 @pytest.mark.parametrize("kind", sorted(ASKED))
 @pytest.mark.parametrize(
-    ("peers", "said"),
+    ("peers", "message"),
     [
         *(([one, "10.0.0.1"], f"{one} is this host itself") for one in ("127.0.0.1", "::1", "0.0.0.0")),
         (["node1"], "'node1' is no address"),
@@ -201,9 +201,9 @@ def test_a_host_without_netem_says_so_and_one_that_fails_half_way_is_as_before(k
         ([], "there is none"),
     ],
 )
-def test_only_other_hosts_are_peers(kernel: Kernel, kind: str, peers: list[str], said: str) -> None:
-    check: Callable[..., None] = HOST_ACTS[kind].check
-    with pytest.raises(ActionRefused, match=f"^peer: .*{re.escape(said)}"):
+def test_only_other_hosts_are_peers(kernel: Kernel, kind: str, peers: list[str], message: str) -> None:
+    check: Callable[..., None] = HOST_FAULTS[kind].check
+    with pytest.raises(ActionRefused, match=f"^peer: .*{re.escape(message)}"):
         check(NAMES[0], {**ASKED[kind], "peers": peers})
     assert not kernel.tables
 
@@ -212,7 +212,7 @@ def test_only_other_hosts_are_peers(kernel: Kernel, kind: str, peers: list[str],
 def test_whoever_may_not_shape_is_told_before_the_gate(
     kernel: Kernel, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(traffic_control, "_may_shape", lambda: False)
+    monkeypatch.setattr(traffic_control, "_has_net_admin", lambda: False)
     with pytest.raises(ActionRefused, match="only root may shape a network") as refused:
-        HOST_ACTS[kind].check("run_0", {"peers": ["10.0.0.1"], "mbit_s": 1, "delay_ms": 1, "jitter_ms": 0})
+        HOST_FAULTS[kind].check("run_0", {"peers": ["10.0.0.1"], "mbit_s": 1, "delay_ms": 1, "jitter_ms": 0})
     assert not isinstance(refused.value, KernelUnsupported), "no weaker fault takes its place"

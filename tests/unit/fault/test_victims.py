@@ -24,21 +24,21 @@ from fault.identity import (
     ProcessIdentity,
     Role,
     Tokens,
-    carries_token,
+    has_token,
     node_of,
-    order_of,
+    number_of,
     require_match,
     require_same,
 )
 from fault.plan import ALLOWED, Fault, FaultPlan
 from fault.victims import (
-    ROLES_OF,
+    ROLES_BY_VICTIM,
     ProcessSnapshot,
     VictimGuard,
-    choose,
+    choose_victims,
     executor_ids,
-    own_line,
-    select,
+    own_ancestry,
+    select_victims,
     sort_candidates,
 )
 
@@ -84,13 +84,13 @@ def snapshot(*processes: tuple[int, int, Iterable[str]], protected: Iterable[int
     known = {
         pid: LiveProcess(pid, parent, 1000.0 + pid, pid, tuple(command))
         for pid, parent, command in processes
-        if any(role.told_by(tuple(command)) for role in ROLES.values())
+        if any(role.matches(tuple(command)) for role in ROLES.values())
     }
     return ProcessSnapshot(known, parents, frozenset(protected))
 
 
 def pids(word: str, seen: ProcessSnapshot, tokens: Tokens = TOKENS) -> list[int]:
-    return [one.pid for one in select(word, tokens, seen)]
+    return [one.pid for one in select_victims(word, tokens, seen)]
 
 
 # --- identities
@@ -109,7 +109,7 @@ def pids(word: str, seen: ProcessSnapshot, tokens: Tokens = TOKENS) -> list[int]
         (replace(live(), command=executor_command(main=WORKER.main)), "role"),
         (replace(live(), command=("tail", f"-Dfaultline.run={RUN}", f"{EXECUTOR.main}.log")), "role"),
         (replace(live(), command=()), "token"),
-        (replace(live(), foreign=True), "user"),
+        (replace(live(), is_foreign=True), "user"),
     ],
 )
 def test_what_does_not_match_is_named(process: LiveProcess, part: str) -> None:
@@ -141,7 +141,7 @@ def test_a_python_worker_is_traced_to_its_executor_each_time() -> None:
         ([daemon, daemon, executor], "role"),
         ([daemon, live(run=OTHER_RUN)], "token"),
         ([daemon, live(run=OTHER_RUN), executor], "token"),
-        ([daemon, replace(executor, foreign=True)], "token"),
+        ([daemon, replace(executor, is_foreign=True)], "token"),
     ):
         with pytest.raises(IdentityMismatch) as caught:
             require_match(identity, worker, ancestors)
@@ -165,10 +165,10 @@ def test_a_token_that_cannot_single_out_a_run_is_refused(token: str) -> None:
 @given(st.text("abcXYZ019-.=/", min_size=1, max_size=3), st.sampled_from([EXECUTOR, DRIVER, WORKER, KAFKA]))
 def test_only_a_whole_mark_with_exactly_the_token_counts(more: str, role: Role) -> None:
     mark = f"-Dfaultline.{'run' if role.scope == 'run' else 'instance'}="
-    assert carries_token([f"{mark}{RUN}"], RUN, role)
-    assert carries_token([f"faultline-run={RUN}"], RUN, role) == (role.scope == "run")
+    assert has_token([f"{mark}{RUN}"], RUN, role)
+    assert has_token([f"faultline-run={RUN}"], RUN, role) == (role.scope == "run")
     for argument in (f"{mark}{RUN}{more}", f"{mark}{more}{RUN}", f"{more}{mark}{RUN}", RUN, f"/results/{RUN}/x"):
-        assert not carries_token([argument], RUN, role)
+        assert not has_token([argument], RUN, role)
 
 
 @given(st.sampled_from(sorted(ROLES)), st.booleans())
@@ -182,9 +182,9 @@ def test_each_role_has_the_token_of_its_scope(name: str, services: bool) -> None
 
 
 def test_the_executor_id_orders_and_the_node_is_the_spark_worker() -> None:
-    assert order_of(EXECUTOR, executor_command(executor_id="12")) == 12
-    assert order_of(EXECUTOR, executor_command(executor_id="driver")) is None
-    assert order_of(EXECUTOR, ("java", "--executor-id")) is None
+    assert number_of(EXECUTOR, executor_command(executor_id="12")) == 12
+    assert number_of(EXECUTOR, executor_command(executor_id="driver")) is None
+    assert number_of(EXECUTOR, ("java", "--executor-id")) is None
     assert [v.pid for v in sort_candidates([victim(4002, number=10), victim(4003, number=9)])] == [4003, 4002]
     assert node_of(EXECUTOR, executor_command(node="10.0.0.7:41000")) == "10.0.0.7:41000"
     assert node_of(EXECUTOR, ("java", EXECUTOR.main)) is None
@@ -226,15 +226,15 @@ OF_THE_OTHER_RUN = ((58, 22, DAEMON), (59, 58, DAEMON))
 
 def test_each_word_finds_its_processes_and_no_strangers() -> None:
     seen = snapshot(*CLUSTER)
-    assert set(ROLES_OF) == set(ALLOWED)
+    assert set(ROLES_BY_VICTIM) == set(ALLOWED)
     assert pids("executor", seen) == [21, 20]
     assert pids("worker", seen) == [10, 11]
     assert pids("driver", seen) == [30, 33]
     assert pids("kafka", seen) == [40]
     assert pids("python_worker", seen) == [51, 52]
     assert pids("any", seen) == [21, 20, 10, 11]
-    assert {one.node for one in select("python_worker", TOKENS, seen)} == {A}
-    assert all(one.token == TOKENS.of(one.role) for word in ALLOWED for one in select(word, TOKENS, seen))
+    assert {one.node for one in select_victims("python_worker", TOKENS, seen)} == {A}
+    assert all(one.token == TOKENS.of(one.role) for word in ALLOWED for one in select_victims(word, TOKENS, seen))
 
 
 def test_a_worker_that_hosts_another_runs_executor_is_no_candidate() -> None:
@@ -257,11 +257,11 @@ def test_without_the_services_token_no_service_is_found() -> None:
     assert pids("executor", seen, Tokens(RUN)) == [21, 20]
     for word in ("worker", "kafka", "any"):
         with pytest.raises(VictimRefused, match="^victim: "):
-            select(word, Tokens(RUN), seen)
+            select_victims(word, Tokens(RUN), seen)
 
 
 def test_the_executors_of_a_worker_are_known() -> None:
-    executors = select("executor", TOKENS, snapshot(*CLUSTER))
+    executors = select_victims("executor", TOKENS, snapshot(*CLUSTER))
     assert [executor_ids(executors, node) for node in (A, C, None)] == [[1], [], []]
 
 
@@ -274,9 +274,9 @@ def test_whatever_runs_only_marked_processes_are_found(made: list[tuple[int, int
     commands = {pid: tuple(like[2]) for pid, _, like in made}
     seen = snapshot(*((pid, parent, like[2]) for pid, parent, like in made))
     for word in ALLOWED:
-        for one in select(word, TOKENS, seen):
+        for one in select_victims(word, TOKENS, seen):
             line = [one.pid, *(above.pid for above in seen.ancestors(one.pid) if above.command)]
-            marked = [carries_token(commands[pid], one.token, one.role) for pid in line]
+            marked = [has_token(commands[pid], one.token, one.role) for pid in line]
             assert marked[0] or (one.role is PYTHON_WORKER and any(marked))
 
 
@@ -297,9 +297,9 @@ def test_the_choice_hangs_on_seed_and_candidates_only(
     candidates: list[ProcessIdentity], seed: int, repetition: int, shuffle: int, by_node: bool, data: st.DataObject
 ) -> None:
     count = data.draw(st.integers(1, len(candidates)))
-    first = choose(candidates, count, seed=seed, repetition=repetition, by_node=by_node)
+    first = choose_victims(candidates, count, seed=seed, repetition=repetition, by_node=by_node)
     random.Random(shuffle).shuffle(candidates)
-    assert choose(candidates, count, seed=seed, repetition=repetition, by_node=by_node) == first
+    assert choose_victims(candidates, count, seed=seed, repetition=repetition, by_node=by_node) == first
     assert len(set(first)) == count
     assert set(first) <= set(candidates)
     if by_node:
@@ -310,7 +310,7 @@ def test_the_choice_hangs_on_seed_and_candidates_only(
 
 def test_the_choice_is_the_same_in_every_process_and_differs_over_repetitions() -> None:
     candidates = [victim(4000 + number, number=number) for number in range(4)]
-    chosen = [choose(candidates, 1, seed=1, repetition=k)[0].pid - 4000 for k in range(12)]
+    chosen = [choose_victims(candidates, 1, seed=1, repetition=k)[0].pid - 4000 for k in range(12)]
     assert chosen == [3, 3, 2, 3, 0, 2, 3, 3, 2, 0, 1, 1]
     assert set(chosen) == {0, 1, 2, 3}
 
@@ -319,16 +319,18 @@ def test_the_choice_is_the_same_in_every_process_and_differs_over_repetitions() 
 def test_all_are_chosen_about_equally_often(by_node: bool, count: int) -> None:
     """Of `any` the node is drawn before the process: three are on the one and one on the other."""
     candidates = [victim(4000 + number, node=B if number == count - 1 else A) for number in range(count)]
-    hits = sum(choose(candidates, 1, seed=seed, repetition=1, by_node=by_node)[0].node == B for seed in range(1000))
+    hits = sum(
+        choose_victims(candidates, 1, seed=seed, repetition=1, by_node=by_node)[0].node == B for seed in range(1000)
+    )
     assert 400 < hits < 600
 
 
 @pytest.mark.parametrize("by_node", [False, True])
 def test_too_few_are_refused_and_the_same_node_name_on_two_hosts_is_two_nodes(by_node: bool) -> None:
     with pytest.raises(TooFewVictims, match="^count: 2 victims .* only 1"):
-        choose([victim()], 2, seed=1, repetition=1, by_node=by_node)
+        choose_victims([victim()], 2, seed=1, repetition=1, by_node=by_node)
     both = [victim(4000, host="a"), victim(4000, host="b")]
-    assert {one.host for one in choose(both, 2, seed=1, repetition=1, by_node=by_node)} == {"a", "b"}
+    assert {one.host for one in choose_victims(both, 2, seed=1, repetition=1, by_node=by_node)} == {"a", "b"}
 
 
 # --- guard
@@ -344,10 +346,12 @@ def test_the_guard_lets_the_runs_own_processes_through_and_names_them() -> None:
     guard.check(KILL, [victim()])
     seen = snapshot(*CLUSTER)
     for word in ALLOWED:
-        guard.check(replace(KILL, victim=word, count=1), select(word, TOKENS, seen)[:1])
+        guard.check(replace(KILL, victim=word, count=1), select_victims(word, TOKENS, seen)[:1])
     (line,) = guard.describe(planned(KILL)[0], [victim(number=3)])
     assert line == f"would kill executor 3 (pid 4000, run {RUN}) at T0 + 1 s"
-    (line,) = guard.describe(planned(Fault("worker", "pause", 3, duration_s=2))[0], select("worker", TOKENS, seen)[:1])
+    (line,) = guard.describe(
+        planned(Fault("worker", "pause", 3, duration_s=2))[0], select_victims("worker", TOKENS, seen)[:1]
+    )
     assert line == f"would pause worker (pid 10, services {INSTANCE}) for 2 s at T0 + 3 s"
 
 
@@ -356,14 +360,14 @@ def test_the_dry_run_says_when_and_what_is_done_to_connections() -> None:
     (line,) = guard.describe(planned(replace(KILL, cycle="checkpoint", phase=0.25))[0], [victim()])
     assert line.endswith(" at phase 0.25 of the first checkpoint cycle that begins after T0 + 1 s")
     delay = planned(Fault("kafka", "delay", 1, duration_s=5, delay_ms=80))[0]
-    assert delay.what("the connections") == "delay the connections by 80 ms for 5 s at T0 + 1 s"
+    assert delay.describe("the connections") == "delay the connections by 80 ms for 5 s at T0 + 1 s"
     with pytest.raises(VictimRefused, match="^count: 1 victims, but the fault allows 0"):
         guard.describe(delay, [victim()])
 
 
 def test_the_guard_refuses() -> None:
     guard = VictimGuard(TOKENS, protected=frozenset([4007]))
-    worker = select("worker", TOKENS, snapshot(*CLUSTER))[0]
+    worker = select_victims("worker", TOKENS, snapshot(*CLUSTER))[0]
     for fault, victims, said in (
         (KILL, [victim(), victim(4001)], "^count: 2 victims"),
         (replace(KILL, count=2), [victim(), victim()], "named twice"),
@@ -390,7 +394,7 @@ def test_pid_one_and_below_is_never_a_victim(pid: int) -> None:
 
 
 def test_this_process_and_its_ancestors_are_protected() -> None:
-    assert {os.getpid(), os.getppid()} <= own_line()
-    for pid in own_line() - {0, 1}:
+    assert {os.getpid(), os.getppid()} <= own_ancestry()
+    for pid in own_ancestry() - {0, 1}:
         with pytest.raises(VictimRefused, match="^pid: "):
             VictimGuard(TOKENS).check(KILL, [victim(pid)])

@@ -28,7 +28,7 @@ fault = {"victim": "executor", "action": "fill", "at_s": 45, "duration_s": 4}
 (planned,) = FaultPlan.from_mapping({"faults": [fault]}).resolve(
     rate=1, checkpoint_interval_s=1, snapshot_interval_s=1
 )
-print(planned.end_s, planned.fault.most_processes)
+print(planned.end_s, planned.fault.max_processes)
 short = parse_configuration({"fault_action": "fill"})
 print(short.fault_action, short.plan().faults[0].duration_s)
 for wrong in ({"victim": "driver"}, {"duration_s": None}, {"delay_ms": 3}):
@@ -137,7 +137,7 @@ def test_the_form_and_the_table_of_the_documentation_offer_it(house: Path) -> No
     assert said(house, FORM) == [
         str([*ACTIONS, "fill"]),
         "True",
-        "| `fill` | `executor` | `duration_s` | fills the attempt's folder |",
+        "| `fill` | `executor` | `duration_s` (3) | fills the attempt's folder |",
     ]
 
 

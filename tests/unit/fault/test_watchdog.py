@@ -157,8 +157,8 @@ def test_the_clock_may_be_set_while_it_stands_there(injector: Injector, spawn: S
     context = Context(Path(), injector, tokens, VictimGuard(tokens), Moment)
     injector.signal(victim, signal.SIGSTOP)
     await_presence(victim, Presence.STOPPED)
-    assert PAUSE.hands.holds(undo, context)
-    PAUSE.hands.undo(undo, context)
+    assert PAUSE.driver.is_active(undo, context)
+    PAUSE.driver.undo(undo, context)
     await_presence(victim, Presence.ALIVE)
     injector.start_watchdog(replace(victim, create_time=victim.create_time - 3600), 0.3)
     injector.signal(victim, signal.SIGSTOP)
@@ -171,13 +171,13 @@ import sys
 from fault import watchdog
 from fault.identity import Tokens
 from fault.injector import Injector
-watchdog.UNSEEN_LOOKS = 1
+watchdog.MAX_UNSEEN_CHECKS = 1
 if sys.argv[2] == "no pidfds":
     import os
     del os.pidfd_open
 (victim,) = Injector().find("executor", Tokens(sys.argv[1]))
-made = watchdog.fork({"seconds": 900.0, "victim": victim})
-assert made.stands()
+made = watchdog.fork_watchdog({"seconds": 900.0, "victim": victim})
+assert made.is_running()
 """
 
 
@@ -200,11 +200,11 @@ def test_without_pidfds_the_process_of_the_same_start_is_continued_and_another_e
     monkeypatch.delattr(os, "pidfd_open")
     process = spawn()
     victim = local_only(run)
-    found = watchdog._Paused.find(victim)
+    found = watchdog._PausedProcess.find(victim)
     assert found is not None and found.handle is None and not found.is_stopped()
     process.send_signal(signal.SIGSTOP)
     await_presence(victim, Presence.STOPPED)
-    other = watchdog._Paused(victim.pid, None, (victim.start_ticks or 0) - 1)
+    other = watchdog._PausedProcess(victim.pid, None, (victim.start_ticks or 0) - 1)
     assert other.state() == ""
     other.resume()
     assert found.is_stopped()
@@ -215,15 +215,15 @@ def test_without_pidfds_the_process_of_the_same_start_is_continued_and_another_e
 def test_it_bears_no_mark_and_is_known_to_be_there(spawn: Spawn, run: str) -> None:
     process = spawn()
     before = {one.pid for one in psutil.process_iter()}
-    made = watchdog.start({"seconds": 900.0, "victim": local_only(run)})
-    assert made is not None and made.stands()
+    made = watchdog.start_watchdog({"seconds": 900.0, "victim": local_only(run)})
+    assert made is not None and made.is_running()
     (one,) = watchdogs(before)
     assert set(one.environ()) <= {"PATH", "LC_CTYPE"} and not any(run in word for word in words_of(one.pid))
     process.kill()
     process.wait()
     # The victim's end is its own.
     assert psutil.wait_procs([one], timeout=120)[1] == []
-    wait_until(lambda: not made.stands(), timeout_s=120, what="that it is gone")
+    wait_until(lambda: not made.is_running(), timeout_s=120, what="that it is gone")
     made.release()
 
 
@@ -262,7 +262,7 @@ def test_where_none_can_be_started_the_victim_is_not_to_be_stopped(
             HERE.start_watchdog(victim, 5.0)
     monkeypatch.setattr(os, "setsid", no_room)
     with pytest.raises(WatchdogUnavailable, match="^watchdog: it cannot be started; look at the limit of processes"):
-        watchdog.fork({"seconds": 5.0, "victim": victim})
+        watchdog.fork_watchdog({"seconds": 5.0, "victim": victim})
 
 
 # --- of acts on a host
@@ -279,11 +279,11 @@ def test_an_act_is_undone_again_and_again_until_it_is(tmp_path: Path, monkeypatc
             raise ActionRefused("tc: busy")
 
     never = HostFault(lambda name, asked: None, lambda name, asked: None, undo, lambda name, asked: False)
-    monkeypatch.setattr(host_faults, "HOST_ACTS", {"partition": never})
-    monkeypatch.setattr(watchdog, "APART_S", 0.01)
+    monkeypatch.setattr(host_faults, "HOST_FAULTS", {"partition": never})
+    monkeypatch.setattr(watchdog, "RETRY_S", 0.01)
     began = time.monotonic()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    Handler(watchdog.fork).ask("watch", kind="partition", name="of_a_test_0", asked={}, seconds=0.2)
+    Handler(watchdog.fork_watchdog).ask("watch", kind="partition", name="of_a_test_0", asked={}, seconds=0.2)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # another child is left to whoever started it
     child.wait()
     wait_until(lambda: tries.exists() and len(tries.read_text().splitlines()) == 3, timeout_s=120, what="three tries")
@@ -295,7 +295,7 @@ def test_an_act_is_undone_again_and_again_until_it_is(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(("kind", "name"), [("dance", "of_a_test_0"), ("partition", "of a test")])
-@pytest.mark.parametrize("start", [watchdog.start, watchdog.fork])
-def test_what_is_no_act_has_none(start: watchdog.Start, kind: str, name: str) -> None:
+@pytest.mark.parametrize("start", [watchdog.start_watchdog, watchdog.fork_watchdog])
+def test_what_is_no_act_has_none(start: watchdog.StartWatchdog, kind: str, name: str) -> None:
     with pytest.raises(ActionRefused, match="is no act on a host$"):
         start({"kind": kind, "name": name, "asked": {}, "seconds": 1.0})

@@ -1,4 +1,4 @@
-"""What a generator is told, with everything that a test does not name, and files that it reads."""
+"""What a generator is reports, with everything that a test does not name, and files that it reads."""
 
 from __future__ import annotations
 

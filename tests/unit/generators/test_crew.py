@@ -1,4 +1,4 @@
-"""Members of a crew: who is let in, what they are told, and that either side ends with the other.
+"""Members of a crew: who is let in, what they are reports, and that either side ends with the other.
 
 What they send is a stand-in's here; the system layer has real ones, on Spark's executors, too.
 """
@@ -24,9 +24,9 @@ from generators import worker as member_module
 from generators import worker_group as crew_module
 from generators.send_progress import EventOutput, GeneratorError
 from generators.spec import GeneratorSpec
-from generators.start_barrier import LoadEnd, StartInstant, StopSwitch
+from generators.start_barrier import LoadEnd, StartInstant, StopRequest
 from generators.worker import serve
-from generators.worker_group import Address, LocalWorkers, Tell, WorkerGroup, WorkerReport
+from generators.worker_group import Address, LocalWorkers, ReportHandler, WorkerGroup, WorkerReport
 from tests.unit.generators.conftest import spec_of
 
 HOST = "127.0.0.1"
@@ -38,13 +38,13 @@ def stand_in(
     index: int,
     gate: Callable[[], StartInstant],
     journal: EventOutput,
-    stop: StopSwitch,
+    stop: StopRequest,
     load_end: LoadEnd,
 ) -> None:
-    """Says what a member says, without a broker."""
+    """Says what a worker says, without a broker."""
     journal.event("prepared")
     start = gate()
-    journal.event("done", member=index, t0_wall_ns=start.wall_ns, t0_mono_ns=start.mono_ns)
+    journal.event("done", worker=index, t0_wall_ns=start.wall_ns, t0_mono_ns=start.mono_ns)
 
 
 @pytest.fixture(autouse=True)
@@ -52,40 +52,44 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member_module, "send_shard", stand_in)
 
 
-def serve_quietly(member: int, address: Address) -> None:
+def serve_quietly(worker: int, address: Address) -> None:
     with contextlib.suppress(GeneratorError, OSError):
-        serve(SPEC, member, address)
+        serve(SPEC, worker, address)
 
 
 class Threads:
-    """Each of these members in a thread; or what `started` does with the address."""
+    """Each of these workers in a thread; or what `started` does with the address."""
 
     host = HOST
 
-    def __init__(self, *members: int, started: Callable[[Address, Tell], None] = lambda address, tell: None) -> None:
-        self._members, self._started = members, started
+    def __init__(
+        self, *workers: int, started: Callable[[Address, ReportHandler], None] = lambda address, report: None
+    ) -> None:
+        self._members, self._started = workers, started
 
-    def start(self, address: Address, tell: Tell) -> None:
-        for member in self._members:
-            threading.Thread(target=serve_quietly, args=(member, address), daemon=True).start()
-        self._started(address, tell)
+    def start(self, address: Address, report: ReportHandler) -> None:
+        for worker in self._members:
+            threading.Thread(target=serve_quietly, args=(worker, address), daemon=True).start()
+        self._started(address, report)
 
     def end(self) -> None:
         """They end with their connections."""
 
 
-def crew_of(*members: int, started: Callable[[Address, Tell], None] = lambda address, tell: None) -> WorkerGroup:
-    return WorkerGroup(Threads(*members, started=started), 2, StopSwitch())
+def group_of(
+    *workers: int, started: Callable[[Address, ReportHandler], None] = lambda address, report: None
+) -> WorkerGroup:
+    return WorkerGroup(Threads(*workers, started=started), 2, StopRequest())
 
 
 def test_each_member_learns_the_gate_on_its_own_clocks_and_reports() -> None:
-    with crew_of(1, 0) as crew:
-        crew.await_all("prepared")
+    with group_of(1, 0) as group:
+        group.await_all("prepared")
         ahead_ns = 500_000_000
         start = StartInstant(time.time_ns() + ahead_ns, time.monotonic_ns() + ahead_ns)
-        crew.open_gate(start)
-        done = crew.follow(lambda standing: None)
-    assert [event["member"] for event in done] == [0, 1]
+        group.send_start(start)
+        done = group.follow(lambda standing: None)
+    assert [event["worker"] for event in done] == [0, 1]
     for event in done:
         assert event["t0_wall_ns"] == start.wall_ns
         assert abs(event["t0_mono_ns"] - start.mono_ns) < 5_000_000
@@ -98,53 +102,53 @@ def talk(address: Address, **hello: Any) -> str:
         return lines.readline()
 
 
-@pytest.mark.parametrize("hello", [{"secret": "x", "member": 0}, {"member": 0}, {"secret": "x", "member": "one"}, {}])
+@pytest.mark.parametrize("hello", [{"secret": "x", "worker": 0}, {"worker": 0}, {"secret": "x", "worker": "one"}, {}])
 def test_a_stranger_is_not_let_in_and_changes_nothing(hello: dict[str, Any]) -> None:
     found: queue.Queue[Address] = queue.Queue()
-    with crew_of(started=lambda address, tell: found.put(address)) as crew:
+    with group_of(started=lambda address, report: found.put(address)) as group:
         address = found.get(timeout=120)
         assert talk(address, **hello) == ""
-        assert talk(address, secret=address.secret, member=2) == "", "no member has that number"
-        assert crew.next_report() is None
-        assert json.loads(talk(address, secret=address.secret, member=1)) == {"probe": 0}
-        with pytest.raises(GeneratorError, match="process 1"):  # a member that was let in and left
-            crew.next_report(timeout_s=120)
+        assert talk(address, secret=address.secret, worker=2) == "", "no worker has that number"
+        assert group.next_report() is None
+        assert json.loads(talk(address, secret=address.secret, worker=1)) == {"probe": 0}
+        with pytest.raises(GeneratorError, match="process 1"):  # a worker that was let in and left
+            group.next_report(timeout_s=120)
 
 
 def test_members_that_cannot_be_started_fail_the_crew_with_the_reason() -> None:
     failed = WorkerReport(0, {"event": "failed", "message": "no module named numpy"})
     with (
-        crew_of(started=lambda address, tell: tell(failed)) as crew,
+        group_of(started=lambda address, report: report(failed)) as group,
         pytest.raises(GeneratorError, match="no module named numpy"),
     ):
-        crew.await_all("prepared")
+        group.await_all("prepared")
 
 
-# A program that says what a member says until it is prepared.
+# A program that says what a worker says until it is prepared.
 MEMBER = """
 import json, socket, sys
-told = json.loads(sys.stdin.read())
-lead = socket.create_connection((told["host"], told["port"]))
-lead.sendall((json.dumps({"secret": told["secret"], "member": 0}) + "\\n").encode())
+reports = json.loads(sys.stdin.read())
+lead = socket.create_connection((reports["host"], reports["port"]))
+lead.sendall((json.dumps({"secret": reports["secret"], "worker": 0}) + "\\n").encode())
 for line in lead.makefile():
     lead.sendall((json.dumps({"wall_ns": __import__("time").time_ns(), "event": "prepared"}) + "\\n").encode())
 """
 
 
 def test_processes_of_this_machine_are_told_the_lead_and_ended_with_it() -> None:
-    members = LocalWorkers([[sys.executable, "-c", MEMBER]])
-    with WorkerGroup(members, 1, StopSwitch()) as crew:
-        wait_until(lambda: crew._connections, timeout_s=60, what="the member")
-        crew.open_gate(StartInstant(1, 1))
-        crew.await_all("prepared")
-    assert members._processes[0].poll() in (0, -signal.SIGTERM)
+    workers = LocalWorkers([[sys.executable, "-c", MEMBER]])
+    with WorkerGroup(workers, 1, StopRequest()) as group:
+        wait_until(lambda: group._connections, timeout_s=60, what="the worker")
+        group.send_start(StartInstant(1, 1))
+        group.await_all("prepared")
+    assert workers._processes[0].poll() in (0, -signal.SIGTERM)
 
 
 def test_a_process_that_ends_before_it_connects_fails_the_crew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "_REASON_S", 0.0)
-    members = LocalWorkers([[sys.executable, "-c", "raise SystemExit(3)"]])
-    with WorkerGroup(members, 1, StopSwitch()) as crew, pytest.raises(GeneratorError, match="process 0 .* died"):
-        crew.await_all("prepared")
+    workers = LocalWorkers([[sys.executable, "-c", "raise SystemExit(3)"]])
+    with WorkerGroup(workers, 1, StopRequest()) as group, pytest.raises(GeneratorError, match="process 0 .* died"):
+        group.await_all("prepared")
 
 
 def test_a_lead_that_leaves_stops_its_members() -> None:
@@ -155,27 +159,29 @@ def test_a_lead_that_leaves_stops_its_members() -> None:
             serve(SPEC, 0, address)
         ended.put(str(error.value))
 
-    def start(address: Address, tell: Tell) -> None:
+    def start(address: Address, report: ReportHandler) -> None:
         threading.Thread(target=serve_and_tell, args=(address,), daemon=True).start()
 
-    with WorkerGroup(Threads(started=start), 1, StopSwitch()) as crew:
-        crew.await_all("prepared")
+    with WorkerGroup(Threads(started=start), 1, StopRequest()) as group:
+        group.await_all("prepared")
     assert "lead" in ended.get(timeout=120)
 
 
 def test_a_host_whose_clock_is_off_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "MOST_OFF_NS", -(10**9))  # whatever the clocks of one machine show is too much
-    with crew_of(0, 1) as crew, pytest.raises(GeneratorError, match=r"clock of its host .* time server"):
-        crew.await_all("done")
+    monkeypatch.setattr(
+        crew_module, "MAX_CLOCK_OFFSET_NS", -(10**9)
+    )  # whatever the clocks of one machine show is too much
+    with group_of(0, 1) as group, pytest.raises(GeneratorError, match=r"clock of its host .* time server"):
+        group.await_all("done")
 
 
 def test_no_member_hides_the_lateness_of_another_nor_its_own_of_before() -> None:
-    def progress(member: int, latest_ms: float) -> WorkerReport:
-        return WorkerReport(member, {"event": "progress", "sent": 1, "due": 1, "late": 0, "latest_ms": latest_ms})
+    def progress(worker: int, latest_ms: float) -> WorkerReport:
+        return WorkerReport(worker, {"event": "progress", "sent": 1, "due": 1, "late": 0, "latest_ms": latest_ms})
 
-    told = [progress(1, 300.0), progress(1, 5.0), progress(0, 2.0), progress(0, 1.0)]
-    told += [WorkerReport(member, {"event": "done"}) for member in (0, 1)]
+    reports = [progress(1, 300.0), progress(1, 5.0), progress(0, 2.0), progress(0, 1.0)]
+    reports += [WorkerReport(worker, {"event": "done"}) for worker in (0, 1)]
     found = []
-    with crew_of(started=lambda address, tell: deque(map(tell, told), maxlen=0) and None) as crew:
-        crew.follow(lambda standing: found.append(standing.latest_ms))
+    with group_of(started=lambda address, report: deque(map(report, reports), maxlen=0) and None) as group:
+        group.follow(lambda standing: found.append(standing.latest_ms))
     assert found == [300.0, 1.0]

@@ -136,7 +136,7 @@ def test_values(mapping: dict[str, Any], values: dict[float, float]) -> None:
 @given(mappings(), st.sampled_from([1.0, 33.3, 400.0, float(LONG)]), st.integers(0, 10**12))
 def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], length_s: float, k: int) -> None:
     moving = curve(*given_curve)
-    schedule = SendSchedule.over(given_curve[1], length_s, moving)
+    schedule = SendSchedule.for_duration(given_curve[1], length_s, moving)
     assert schedule.count == moving.shape.area_up(to_ns(length_s))
     assert schedule.due_count(10**18) == schedule.count and schedule.due_count(-1) == 0
     if schedule.count == 0:
@@ -154,7 +154,7 @@ def test_schedules_along_curves(given_curve: tuple[dict[str, Any], float], lengt
 
 @given(mappings(), st.integers(0, 10**9), st.integers(1, 8), st.integers(1, 300))
 def test_due_arrays_are_due_times(given_curve: tuple[dict[str, Any], float], first: int, step: int, n: int) -> None:
-    schedule = SendSchedule.over(given_curve[1], 1000.0, curve(*given_curve))
+    schedule = SendSchedule.for_duration(given_curve[1], 1000.0, curve(*given_curve))
     if schedule.count == 0:
         return
     first %= schedule.count
@@ -176,7 +176,7 @@ def test_due_arrays_are_due_times(given_curve: tuple[dict[str, Any], float], fir
 )
 def test_due_arrays_are_exact_where_floats_are_not(to: float, until_s: float, n: int) -> None:
     points = [[0, 0], [until_s, to]]
-    schedule = SendSchedule.over(
+    schedule = SendSchedule.for_duration(
         1.0, until_s, parse_curve({"kind": "recorded", "points": points}, base=1, low=0, high=1e6)
     )
     for first in (0, 3, 50):
@@ -185,7 +185,7 @@ def test_due_arrays_are_exact_where_floats_are_not(to: float, until_s: float, n:
 
 
 def test_a_rate_of_zero_holds_the_next_record_until_it_rises() -> None:
-    schedule = SendSchedule.over(
+    schedule = SendSchedule.for_duration(
         10.0, 100.0, curve({"kind": "recorded", "points": [[0, 10], [2, 0], [50, 0], [52, 10]]})
     )
     due = schedule.due_array(0, 1, schedule.count).tolist()
@@ -194,7 +194,7 @@ def test_a_rate_of_zero_holds_the_next_record_until_it_rises() -> None:
 
 
 def test_what_never_comes_is_said() -> None:
-    fading = SendSchedule.over(10.0, 100.0, curve({"kind": "step", "at_s": 1, "to": 0}, 10.0))
+    fading = SendSchedule.for_duration(10.0, 100.0, curve({"kind": "step", "at_s": 1, "to": 0}, 10.0))
     assert fading.count == 10
     with pytest.raises(ValueError, match="never exceeds 10"):
         fading.due_ns(10)
@@ -208,20 +208,20 @@ def test_what_never_comes_is_said() -> None:
 def test_pace_sends_all_in_order_and_never_early(
     given_curve: tuple[dict[str, Any], float], of: int, index: int, stalls: list[int]
 ) -> None:
-    schedule = SendSchedule.over(given_curve[1], 400.0, curve(*given_curve))
+    schedule = SendSchedule.for_duration(given_curve[1], 400.0, curve(*given_curve))
     schedule = SendSchedule(schedule.rate, min(schedule.count, 500), schedule.shape)
-    stripe, clock, start = Shard(index % of, of), FakeClock(), 500_000_000
+    shard, clock, start = Shard(index % of, of), FakeClock(), 500_000_000
     sent: list[int] = []
 
     def send(first: int, last: int) -> None:
         assert first == len(sent) and 0 < last - first <= BURST
-        records = stripe.records(first, last - first)
+        records = shard.records(first, last - first)
         assert all(start + schedule.due_ns(int(k)) <= clock.now for k in records)
         sent.extend(records.tolist())
         clock.now += stalls.pop() if stalls else 1_000
 
-    assert pace(schedule, stripe, start, clock, send) == len(sent)
-    assert sent == list(range(stripe.index, schedule.count, of))
+    assert pace(schedule, shard, start, clock, send) == len(sent)
+    assert sent == list(range(shard.index, schedule.count, of))
 
 
 @given(mappings())
@@ -246,7 +246,7 @@ def test_the_canonical_form_is_stable(given_curve: tuple[dict[str, Any], float])
     ],
 )
 def test_what_never_moves_is_constant(mapping: dict[str, Any]) -> None:
-    assert curve(mapping).as_mapping() == {"kind": "constant"} and not curve(mapping).moves
+    assert curve(mapping).as_mapping() == {"kind": "constant"} and not curve(mapping).is_varying
 
 
 STEP = {"kind": "step", "at_s": 30, "to": 800}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from generators import data_files
 from generators.counter_rng import murmur2, partition_of
-from generators.data_files import ROWS_A_LOOK, Data, read_data, require_forward
+from generators.data_files import ROWS_PER_CHECK, Data, read_data, require_ordered
 from generators.pacing import MS, RecordedSchedule, Shard
 from generators.send_progress import InputError
 from generators.state_preload import StateKeys
@@ -43,7 +43,7 @@ def test_keys_and_times_come_from_columns_whatever_the_form(tmp_path: Path) -> N
         data = read_data(file, "user", "at")
         assert data.keys == [b"u0", b"u1", b"u2"], file
         assert data.times_ms == [round(one.timestamp() * 1000) for one in at], file
-        require_forward(data, file)
+        require_ordered(data, file)
 
 
 def test_a_folder_is_all_of_its_files_by_name(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_what_is_not_there_and_what_does_not_fit_is_refused_before_it_is_read(
 ) -> None:
     with pytest.raises(InputError, match="is no file and holds none"):
         read_data(str(tmp_path / "no.txt"))
-    monkeypatch.setattr(data_files, "SHARE_OF_MEMORY", 10 / psutil.virtual_memory().total)
+    monkeypatch.setattr(data_files, "MEMORY_SHARE", 10 / psutil.virtual_memory().total)
     with pytest.raises(InputError, match="has 0 MB, and 0 MB are left for it in this machine's memory"):
         read_data(written(tmp_path, "a.txt", "x" * 100))
 
@@ -102,11 +102,11 @@ def test_what_grows_beyond_its_room_while_it_is_read_is_refused_there(
         rows = [row if name.startswith("recorded") else {"a": "x"}] * 1250
         pq.write_table(pa.Table.from_pylist(rows), path)
     looks = itertools.count(0, 1_000_000)
-    monkeypatch.setattr(data_files, "taken", lambda: next(looks))
+    monkeypatch.setattr(data_files, "used_memory", lambda: next(looks))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=12_000_000))
     with pytest.raises(InputError) as refused:
         read_data(path, copies=2)
-    place = rf".*{re.escape(name)}, (line|row) {4 * ROWS_A_LOOK + (name == 'a.csv')}"
+    place = rf".*{re.escape(name)}, (line|row) {4 * ROWS_PER_CHECK + (name == 'a.csv')}"
     assert re.search(f"takes 4 MB of memory up to {place}, and 3 MB.* give a part of it", str(refused.value))
     looks = itertools.count(0, 1_000_000)
     assert len(read_data(path)) == 1250, "one process alone has twice as much"
@@ -116,9 +116,9 @@ def test_times_that_go_backwards_are_named(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", '{"t": 5}\n{"t": 7}\n{"t": 6}\n')
     data = read_data(path, None, "t")
     with pytest.raises(InputError, match=r"record 3: its time 1970-01-01T00:00:06.000Z lies before"):
-        require_forward(data, path)
+        require_ordered(data, path)
     with pytest.raises(InputError, match="data_time: .* has no times to replay"):
-        require_forward(read_data(path), path)
+        require_ordered(read_data(path), path)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ times = st.lists(st.integers(0, 5_000), min_size=1, max_size=12).map(sorted)
 def test_a_listed_schedule_is_its_list_over_and_over(at_ms: list[int], speed: float, seconds: float) -> None:
     """Against a plain walk through all of its records."""
     round_ms = Data(values=[b""] * len(at_ms), times_ms=at_ms).round_ms
-    listed = RecordedSchedule.over(at_ms, round_ms, speed, seconds)
+    listed = RecordedSchedule.for_duration(at_ms, round_ms, speed, seconds)
     length = max(round((at_ms[-1] - at_ms[0]) * MS / speed) + 1, round(round_ms * MS / speed))
     due, k = [], 0
     while len(due) <= 2000:

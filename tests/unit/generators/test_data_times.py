@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.data_files import Data, read_data
-from generators.data_rows import UNITS, NoTimeError, Unit, moved, read_time
+from generators.data_rows import UNITS, InvalidTimeError, Unit, read_time, shift_time
 from generators.send_progress import InputError
 from generators.stream import Replay
 from tests.unit.generators.conftest import written
@@ -50,7 +50,7 @@ def test_a_moved_time_keeps_its_form(text: str, quoted: bool) -> None:
     field = f'"{text}"'.encode() if quoted else text.encode()
     before = read_time(field)
     by = 3 * 86_400 * 10**9 + (before.resolution_ns if before.resolution_ns < 10**9 else 0)
-    later = moved(field, by, before.unit)
+    later = shift_time(field, by, before.unit)
     after = read_time(later)
     assert (after.ns - before.ns, after.unit) == (by, before.unit)
     if "." not in text or before.unit is None:
@@ -65,7 +65,7 @@ def test_texts_are_read_as_python_reads_them(at: datetime, by_ms: int) -> None:
         assert time.ns == exact * 1000
         by = by_ms * time.resolution_ns
         if abs(by) < 10**18:
-            assert read_time(moved(text.encode(), by)).ns == time.ns + by
+            assert read_time(shift_time(text.encode(), by)).ns == time.ns + by
 
 
 @given(st.sampled_from(list(UNITS)), st.integers(10 * 365 * 86_400, 150 * 365 * 86_400))
@@ -77,7 +77,7 @@ def test_the_unit_follows_from_the_magnitude(unit: Unit, seconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "null", "true", "x", "2026-13-01", "2026-11-25T24:00", "1e999", "NaN", "12:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(NoTimeError):
+    with pytest.raises(InvalidTimeError):
         read_time(text.encode())
 
 
@@ -120,11 +120,11 @@ def test_of_json_only_the_named_time_changes(
     ascii_only = draw.draw(st.booleans())
     parts = []
     for number, row in enumerate(rows):
-        members = [(name, json.dumps(value, ensure_ascii=ascii_only)) for name, value in row if name != "t"]
-        members.insert(draw.draw(st.integers(0, len(members))), ("t", str(NOON_S + number)))
+        workers = [(name, json.dumps(value, ensure_ascii=ascii_only)) for name, value in row if name != "t"]
+        workers.insert(draw.draw(st.integers(0, len(workers))), ("t", str(NOON_S + number)))
         space = draw.draw(st.sampled_from(["", " ", "\t"]))
-        parts.append([f"{space}{json.dumps(name)}{space}:{space}{text}{space}" for name, text in members])
-    lines = ["{" + ",".join(members) + "}" for members in parts]
+        parts.append([f"{space}{json.dumps(name)}{space}:{space}{text}{space}" for name, text in workers])
+    lines = ["{" + ",".join(workers) + "}" for workers in parts]
     path = written(tmp_path_factory.mktemp("data"), "a.jsonl", "\n".join(lines))
     data = read_data(path, None, "t")
     for number, values in enumerate(rounds(data, 3)):

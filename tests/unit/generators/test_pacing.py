@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.pacing import SHORTEST_SLEEP_NS, SendSchedule, Shard, pace
+from generators.pacing import MIN_SLEEP_NS, SendSchedule, Shard, pace
 
 
 class FakeClock:
@@ -29,7 +29,7 @@ class FakeClock:
 def test_impossible_rates_and_lengths_are_refused(value: float) -> None:
     for rate, seconds in ((value, 1.0), (1.0, value)):
         with pytest.raises(ValueError, match="rate .* and seconds .* must be"):
-            SendSchedule.over(rate, seconds)
+            SendSchedule.for_duration(rate, seconds)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(2, 20))
@@ -45,19 +45,19 @@ def test_evenly_spaced_records_are_looked_up_together(first: int, step: int, n: 
 @given(st.integers(1, 9), st.integers(0, 200))
 def test_stripes_partition_the_schedule(of: int, count: int) -> None:
     stripes = [Shard(index, of) for index in range(of)]
-    parts = [stripe.records(0, stripe.share(count)).tolist() for stripe in stripes]
+    parts = [shard.records(0, shard.share(count)).tolist() for shard in stripes]
     assert sorted(sum(parts, [])) == list(range(count))
-    assert all(stripe.record(j) == k for stripe, part in zip(stripes, parts, strict=True) for j, k in enumerate(part))
+    assert all(shard.record(j) == k for shard, part in zip(stripes, parts, strict=True) for j, k in enumerate(part))
     for outside in (of, -1):
-        with pytest.raises(ValueError, match=f"stripe {outside} of {of}"):
+        with pytest.raises(ValueError, match=f"shard {outside} of {of}"):
             Shard(outside, of)
 
 
 def test_lateness_without_stalls_is_below_the_shortest_sleep() -> None:
-    schedule, clock = SendSchedule.over(5000.0, 2.0), FakeClock()
+    schedule, clock = SendSchedule.for_duration(5000.0, 2.0), FakeClock()
     late: list[int] = []
     pace(schedule, Shard(), 0, clock, lambda a, b: late.extend(clock.now - schedule.due_ns(k) for k in range(a, b)))
-    assert len(late) == 10_000 and 0 <= min(late) and max(late) <= SHORTEST_SLEEP_NS
+    assert len(late) == 10_000 and 0 <= min(late) and max(late) <= MIN_SLEEP_NS
 
 
 def _sleeps(rate: float, seconds: float, ahead_ns: int = 0) -> tuple[list[int], list[int]]:
@@ -69,7 +69,7 @@ def _sleeps(rate: float, seconds: float, ahead_ns: int = 0) -> tuple[list[int], 
         clock.now += spare_ns - ahead_ns if ahead_ns else 0
 
     clock.sleep_ns = lambda duration_ns: (slept.append(duration_ns), FakeClock.sleep_ns(clock, duration_ns))  # type: ignore[method-assign,func-returns-value,assignment]
-    pace(SendSchedule.over(rate, seconds), Shard(), 1_000, clock, lambda a, b: None, idle)
+    pace(SendSchedule.for_duration(rate, seconds), Shard(), 1_000, clock, lambda a, b: None, idle)
     return slept, spare
 
 
@@ -87,21 +87,28 @@ def test_what_idle_took_is_taken_off_the_sleep() -> None:
 
 def test_what_is_late_goes_in_bursts_of_64() -> None:
     bursts: list[tuple[int, int]] = []
-    pace(SendSchedule.over(150.0, 1.0), Shard(), 0, FakeClock(10**9), lambda a, b: bursts.append((a, b)))
+    pace(SendSchedule.for_duration(150.0, 1.0), Shard(), 0, FakeClock(10**9), lambda a, b: bursts.append((a, b)))
     assert bursts == [(0, 64), (64, 128), (128, 150)]
 
 
 def test_pace_stops_when_asked() -> None:
     clock = FakeClock()
     sent = pace(
-        SendSchedule.over(100.0, 100.0), Shard(), 0, clock, lambda a, b: None, stopped=lambda: clock.now > 10**9
+        SendSchedule.for_duration(100.0, 100.0),
+        Shard(),
+        0,
+        clock,
+        lambda a, b: None,
+        is_stopped=lambda: clock.now > 10**9,
     )
     assert 100 <= sent <= 110
 
 
 def test_decimal_fractions_mean_what_they_say_also_beyond_64_bits() -> None:
-    counts = [SendSchedule.over(rate, seconds).count for rate, seconds in ((0.1, 10.0), (0.3, 10.0), (0.3, 9.0))]
+    counts = [
+        SendSchedule.for_duration(rate, seconds).count for rate, seconds in ((0.1, 10.0), (0.3, 10.0), (0.3, 9.0))
+    ]
     assert counts == [1, 3, 3]
-    schedule = SendSchedule.over(0.123456789012345, 1e6)
+    schedule = SendSchedule.for_duration(0.123456789012345, 1e6)
     assert schedule.due_array(5, 1, 3).dtype == np.int64
     assert schedule.due_array(5, 1, 3).tolist() == [schedule.due_ns(k) for k in (5, 6, 7)]

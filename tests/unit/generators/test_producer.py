@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators.data_files import Data
-from generators.generator_process import close, prime, run_schedule
-from generators.pacing import SHORTEST_SLEEP_NS, Shard
-from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, RecordSender, make_producer
+from generators.generator_process import run_schedule, send_closing, send_preload
+from generators.pacing import MIN_SLEEP_NS, Shard
+from generators.producer import FEW_IN_FLIGHT, MAX_WAITING, PHASE, PRIMER_KEY, RecordSender, make_producer
 from generators.schedule_lag import ScheduleLag, new_histogram, percentiles_ms, write_log
 from generators.send_progress import GeneratorError, SendProgress
 from generators.spec import GeneratorSpec
-from generators.start_barrier import StartInstant, Stopped, StopSwitch, await_barrier
+from generators.start_barrier import StartInstant, Stopped, StopRequest, await_barrier
 from generators.stream import CHUNKS_AHEAD, Replay, Stream, make_source, make_state_keys
 from tests.unit.generators.conftest import spec_of as spec
 from tests.unit.generators.test_pacing import FakeClock
@@ -65,11 +65,11 @@ class FakeProducer:
     flush = poll
 
 
-def run(given_spec: GeneratorSpec, producer: FakeProducer, stripe: Shard = Shard()) -> Any:  # noqa: B008
+def run(given_spec: GeneratorSpec, producer: FakeProducer, shard: Shard = Shard()) -> Any:  # noqa: B008
     sender = RecordSender(producer, "t")
-    stream = Stream(make_source(given_spec), make_state_keys(given_spec), given_spec, stripe)
+    stream = Stream(make_source(given_spec), make_state_keys(given_spec), given_spec, shard)
     clock = FakeClock(T0.mono_ns - 300_000_000)
-    return run_schedule(given_spec, stripe, stream, sender, T0, StopSwitch(), lambda standing: None, clock)
+    return run_schedule(given_spec, shard, stream, sender, T0, StopRequest(), lambda standing: None, clock)
 
 
 def test_every_record_has_its_intended_time_and_partition() -> None:
@@ -79,8 +79,8 @@ def test_every_record_has_its_intended_time_and_partition() -> None:
     assert [m["ts"] for m in producer.messages] == [(T0.wall_ns + k * 10**9 // 333) // 10**6 for k in range(999)]
     assert [m["p"] for m in producer.messages] == [k % 2 for k in range(999)]
     assert all(m["key"] is None and m["headers"] is None for m in producer.messages)
-    assert outcome.lateness.get_total_count() == 999
-    assert percentiles_ms(outcome.lateness)["max"] <= SHORTEST_SLEEP_NS / 1e6
+    assert outcome.schedule_lag.get_total_count() == 999
+    assert percentiles_ms(outcome.schedule_lag)["max"] <= MIN_SLEEP_NS / 1e6
 
 
 def test_failures_and_the_undelivered_are_unknown() -> None:
@@ -108,11 +108,11 @@ def test_records_wait_while_others_are_on_their_way(steps: list[tuple[int, int]]
         number += records
         assert sender.sent == number
         waiting = number - before
-        held = on_their_way >= FEW_ON_THEIR_WAY and waiting <= MOST_WAITING
+        held = on_their_way >= FEW_IN_FLIGHT and waiting <= MAX_WAITING
         assert len(producer.messages) == (before if held else number)
         del producer.queued[:acknowledged]
         if len(producer) == 0:
-            sender.release()
+            sender.send_waiting()
             assert len(producer.messages) == number, "what waits leaves without further records"
     producer.stuck = 0
     assert sender.flush() == 0
@@ -125,24 +125,25 @@ def test_as_fast_as_possible_sends_the_asked_number() -> None:
     assert {m["ts"] for m in producer.messages} == {T0.wall_ns // 10**6}
 
 
-def test_primer_reaches_every_partition_and_carries_all_fillers() -> None:
+def test_primer_reaches_every_partition_and_carries_all_keys() -> None:
     producer = FakeProducer()
     wanted = spec(partitions=3, state_mb=0.5)
-    fillers = make_state_keys(wanted)
-    assert prime(wanted, make_source(wanted), fillers, RecordSender(producer, "t")) == 3 + 489 == len(producer.messages)
+    keys = make_state_keys(wanted)
+    sent = send_preload(wanted, make_source(wanted), keys, RecordSender(producer, "t"))
+    assert sent == 3 + 489 == len(producer.messages)
     assert {m["p"] for m in producer.messages[:3]} == {0, 1, 2}
     assert all(m["key"].startswith(PRIMER_KEY) and m["headers"] == [(PHASE, b"primer")] for m in producer.messages)
-    assert [m["value"] for m in producer.messages[3:]] == fillers.words(np.arange(489, dtype=np.uint64))
+    assert [m["value"] for m in producer.messages[3:]] == keys.words(np.arange(489, dtype=np.uint64))
     with pytest.raises(GeneratorError, match="1 primer records unacknowledged timed out"):
-        prime(wanted, make_source(wanted), fillers, RecordSender(FakeProducer(failing=(4,)), "t"))
+        send_preload(wanted, make_source(wanted), keys, RecordSender(FakeProducer(failing=(4,)), "t"))
 
 
 def test_what_closes_windows_over_a_users_data_has_the_keys_of_it() -> None:
     """A job that reads keys finds none of ours among them; text has none, so ours are reserved."""
     wanted, own = spec(partitions=2), Replay(Data([b"a", b"b"], [b"k1", b"k2"]), 1, 0)
     producer = FakeProducer()
-    close(wanted, own.primer(2), RecordSender(producer, "t"), ahead_s=3300.0, own=own)
-    close(wanted, [b"x"], RecordSender(producer, "t"), ahead_s=3300.0)
+    send_closing(wanted, own.primer(2), RecordSender(producer, "t"), ahead_s=3300.0, replay=own)
+    send_closing(wanted, [b"x"], RecordSender(producer, "t"), ahead_s=3300.0)
     assert [m["key"] for m in producer.messages] == [b"k1", b"k2", f"{PRIMER_KEY}0"]
     assert all(m["headers"] == [(PHASE, b"closing")] for m in producer.messages)
     assert all(m["ts"] > (time.time() + 3200) * 1000 for m in producer.messages)
@@ -152,7 +153,7 @@ def test_the_real_producer_reports_failures_to_the_error_callback() -> None:
     producer = make_producer("127.0.0.1:1")
     sender = RecordSender(producer, "t")
     sender.send([b"x"] * 5, [0] * 5, [1] * 5)
-    # The client also counts what it has to tell, such as that the broker is away.
+    # The client also counts what it has to report, such as that the broker is away.
     assert len(producer) >= 5 == sender.sent and sender.failed == 0
     producer.purge()
     assert sender.flush(5) == 5 == sender.failed
@@ -191,7 +192,7 @@ def test_histogram_log_round_trip(tmp_path: Path) -> None:
 
 
 def test_gate(tmp_path: Path) -> None:
-    gate, stop = tmp_path / "gate.json", StopSwitch()
+    gate, stop = tmp_path / "gate.json", StopRequest()
     gate.write_text('{"t0_wall_ns": 5, "t0_mono_ns": 7}')
     assert await_barrier(gate, stop) == StartInstant(5, 7)
     gate.write_text("{}")
@@ -215,7 +216,7 @@ def test_the_program_refuses_a_bad_specification_with_exit_code_2(tmp_path: Path
 
 
 def test_the_largest_lateness_is_since_it_was_taken_last_and_a_crew_stands_where_its_members_do() -> None:
-    both = SendProgress.together([SendProgress(10, 12, 1, 3.0), SendProgress(20, 20, 0, 7.5)])
+    both = SendProgress.combine([SendProgress(10, 12, 1, 3.0), SendProgress(20, 20, 0, 7.5)])
     assert both == SendProgress(30, 32, 1, 7.5)
     lateness = ScheduleLag()
     assert lateness.take_largest_ms() == 0.0

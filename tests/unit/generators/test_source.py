@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.generator_process import prime
+from generators.generator_process import send_preload
 from generators.pacing import SendSchedule
 from generators.send_progress import InputError
 from generators.source import FIRST_PRIMER_ID, MOBY_DICK, ConstantLines, Ids, TextLines, corpus_files
@@ -35,7 +35,7 @@ def test_ids_are_the_record_numbers(first: int, n: int, iterations: int) -> None
 
 def test_primer_ids_never_meet_those_of_a_schedule() -> None:
     # The longest schedule of the highest rate.
-    assert SendSchedule.over(10_000_000, 1e7).count <= FIRST_PRIMER_ID
+    assert SendSchedule.for_duration(10_000_000, 1e7).count <= FIRST_PRIMER_ID
     assert list(Ids(7).primer(2)) == [b"1000000000000000 7", b"1000000000000001 7"]
 
 
@@ -57,7 +57,7 @@ class Collector:
 def test_the_primer_holds_the_lines_of_its_source(source: str) -> None:
     wanted = spec(source=source, primer_lines=5000, streams=["STOCK", "POSITION"])
     made, sender = make_source(wanted), Collector()
-    assert prime(wanted, made, make_state_keys(wanted), sender) == 5002 == len(sender.values)  # type: ignore[arg-type]
+    assert send_preload(wanted, made, make_state_keys(wanted), sender) == 5002 == len(sender.values)  # type: ignore[arg-type]
     lines = sender.values[2:]
     assert lines == list(make_source(wanted).primer(5000))
     if source in ("text", "zipf", "constant"):
@@ -73,7 +73,7 @@ def test_the_schedule_follows_the_curve() -> None:
     assert spec(rate_curve=burst).total == 18 * 500 + 2 * 2000
     assert spec(rate_curve={"kind": "constant"}).schedule == spec().schedule
     assert spec(source="ids", iterations=3).total == 10_000
-    moving = spec(skew_curve={"kind": "step", "at_s": 5, "to": 2}).exponents
+    moving = spec(skew_curve={"kind": "step", "at_s": 5, "to": 2}).skew_exponents
     assert moving is not None and moving.value(0) == 1.0 and moving.value(5) == 2.0
 
 

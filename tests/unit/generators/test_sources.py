@@ -52,18 +52,18 @@ def spec(name: str, rows: str, **values: Any) -> GeneratorSpec:
     return spec_of(**{"source": name, "partitions": 3, "seconds": 20, **data, **SOURCES[name][0], **values})
 
 
-def chunks(wanted: GeneratorSpec, stripe: Shard, n: int) -> list[RecordChunk]:
-    stream, found = Stream(make_source(wanted), make_state_keys(wanted), wanted, stripe), list[RecordChunk]()
+def chunks(wanted: GeneratorSpec, shard: Shard, n: int) -> list[RecordChunk]:
+    stream, found = Stream(make_source(wanted), make_state_keys(wanted), wanted, shard), list[RecordChunk]()
     while (left := min(n, stream.total) - sum(len(one.payloads) for one in found)) > 0:
         found.append(stream.take(min(left, 97)))
     return found
 
 
-def sent(wanted: GeneratorSpec, stripe: Shard = Shard(), n: int = 10**6) -> list[tuple[Any, ...]]:  # noqa: B008
-    """(due, partition, key, value, headers) of the first n records of a stripe."""
+def sent(wanted: GeneratorSpec, shard: Shard = Shard(), n: int = 10**6) -> list[tuple[Any, ...]]:  # noqa: B008
+    """(due, partition, key, value, headers) of the first n records of a shard."""
     return [
         row
-        for one in chunks(wanted, stripe, n)
+        for one in chunks(wanted, shard, n)
         for row in zip(
             one.due_ns.tolist(), one.partitions, one.keys or [None] * len(one.payloads), one.payloads,
             map(str, one.headers or one.partitions), strict=True,

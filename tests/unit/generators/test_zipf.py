@@ -15,7 +15,7 @@ from generators.counter_rng import draw_uniform
 from generators.curve import parse_curve
 from generators.pacing import SendSchedule
 from generators.zipf import (
-    HEAD,
+    TABLE_RANKS,
     TABLES_KEPT,
     WORD_LENGTH,
     InverseCdf,
@@ -96,7 +96,7 @@ MANY_DRAWS = draw_uniform(5, np.arange(100_000, dtype=np.uint64))
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 0.99, 1.0, 1.01, 1.5, 2.0, 3.0, 5.0])
-@pytest.mark.parametrize("size", [HEAD + 1, 300_000, 2_000_000])
+@pytest.mark.parametrize("size", [TABLE_RANKS + 1, 300_000, 2_000_000])
 def test_long_tables_draw_what_the_whole_table_draws(exponent: float, size: int) -> None:
     expected = cumulative(exponent, size).searchsorted(MANY_DRAWS, side="right")
     found = RankTable(exponent, size).ranks(MANY_DRAWS)
@@ -104,7 +104,7 @@ def test_long_tables_draw_what_the_whole_table_draws(exponent: float, size: int)
     assert (found != expected).mean() <= 2e-5 and np.abs(found - expected).max() <= 1
 
 
-@given(st.floats(0, 3), st.integers(HEAD + 1, 10**7), st.floats(0, 1, exclude_max=True))
+@given(st.floats(0, 3), st.integers(TABLE_RANKS + 1, 10**7), st.floats(0, 1, exclude_max=True))
 @example(0.0, 10**7, 0.0)
 @example(1.0, 10**7, 1 - 2**-53)
 @example(0.0, 10**7, 1 - 2**-53)
@@ -112,17 +112,17 @@ def test_far_ranks_lie_where_the_tail_says(exponent: float, size: int, draw: flo
     table = RankTable(exponent, size)
     rank = int(table.ranks(np.array([draw]))[0])
     assert 0 <= rank < size
-    if HEAD <= rank < size - 1:
+    if TABLE_RANKS <= rank < size - 1:
         left = (1 - draw) * table._total
         here, beyond = table._tail(np.array([rank, rank + 1.0]))
-        assert beyond < left and (here >= left or rank == HEAD)
+        assert beyond < left and (here >= left or rank == TABLE_RANKS)
 
 
 @pytest.mark.parametrize("exponent", [0.3, 1.0, 1.4, 2.0])
 def test_draws_on_the_bounds_between_ranks(exponent: float) -> None:
     """Where the inverse of the leading term alone lands on either side."""
     table = RankTable(exponent, 3_000_000)
-    bounds = np.arange(HEAD + 1, 3_000_000 - 1, 97, dtype=np.float64)
+    bounds = np.arange(TABLE_RANKS + 1, 3_000_000 - 1, 97, dtype=np.float64)
     draws = 1 - table._tail(bounds) / table._total
     left = (1 - draws) * table._total
     found = table.ranks(draws)
@@ -136,7 +136,7 @@ def test_memory_is_bounded_whatever_the_vocabulary_and_the_curve() -> None:
     for hundredths in range(0, 300):
         tables.table(hundredths)
     assert len(tables._kept) == TABLES_KEPT and list(tables._kept)[-1] == 299
-    assert sum(table._table.nbytes for table in tables._kept.values()) <= TABLES_KEPT * HEAD * 8
+    assert sum(table._table.nbytes for table in tables._kept.values()) <= TABLES_KEPT * TABLE_RANKS * 8
     kept = tables.table(250)
     assert tables.table(250) is kept and list(tables._kept)[-1] == 250
 
@@ -145,7 +145,7 @@ RAMP = parse_curve({"kind": "ramp", "from_s": 10, "until_s": 20, "to": 2}, base=
 
 
 def test_the_exponent_is_that_of_the_due_time() -> None:
-    moving = MovingExponent(RAMP, SendSchedule.over(10.0, 100.0))
+    moving = MovingExponent(RAMP, SendSchedule.for_duration(10.0, 100.0))
     records = np.array([0, 100, 101, 150, 200, 999], dtype=np.uint64)
     # At 10.1 s the ramp is at 0.515, which float64 puts just below or above the middle between two hundredths.
     assert moving.hundredths(records).tolist() in ([50, 50, 51, 125, 200, 200], [50, 50, 52, 125, 200, 200])
@@ -153,7 +153,7 @@ def test_the_exponent_is_that_of_the_due_time() -> None:
 
 
 def test_a_moving_source_has_at_each_moment_the_draws_of_that_exponent() -> None:
-    moving = ZipfLines(0.5, 500, 10, 3, 1, MovingExponent(RAMP, SendSchedule.over(10.0, 100.0)))
+    moving = ZipfLines(0.5, 500, 10, 3, 1, MovingExponent(RAMP, SendSchedule.for_duration(10.0, 100.0)))
     before, middle, after = (np.arange(k, k + n, dtype=np.uint64) for k, n in ((0, 101), (150, 1), (200, 100)))
     for records, exponent in ((before, 0.5), (middle, 1.25), (after, 2.0)):
         assert moving.payloads(records) == ZipfLines(exponent, 500, 10, 3, 1).payloads(records)

@@ -303,7 +303,7 @@ def test_whether_this_machine_lets_services_give_way_and_tells_delays_is_named(
     empty: Path, monkeypatch: pytest.MonkeyPatch, ways: BackgroundMethods, counted: bool, expected: tuple[str, str]
 ) -> None:
     monkeypatch.setattr(doctor, "means", lambda: ways)
-    monkeypatch.setattr(doctor, "counts_delay", lambda: counted)
+    monkeypatch.setattr(doctor, "has_run_delay", lambda: counted)
     assert all(words in doctors().output for words in expected)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fault.host_faults import name_of, neighbour_mark
+from fault.host_faults import injection_name, neighbour_mark
 from fault.process_sampler import RoleRule
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import Places
@@ -174,7 +174,11 @@ def test_what_a_fault_starts_on_a_host_is_the_experiments_own(tmp_path: Path) ->
     run = run_in(tmp_path / ID, values, places=Places(instance="i"))
     rules = rules_of(run, [RoleRule("executors", "main", "mark")])
     role = {
-        index: [rule.role for rule in rules if rule.fits(("python3", "-c", "", neighbour_mark(name_of(ID, index))))]
+        index: [
+            rule.role
+            for rule in rules
+            if rule.matches(("python3", "-c", "", neighbour_mark(injection_name(ID, index))))
+        ]
         for index in range(3)
     }
     assert role == {0: [NEIGHBOURS], 1: [NEIGHBOURS], 2: []}

@@ -33,7 +33,7 @@ class Proxy:
     def status(self) -> dict[str, str]:
         return {"mode": self.mode}
 
-    def heal(self) -> None:
+    def restore(self) -> None:
         self.mode = "plain"
 
 
@@ -67,16 +67,16 @@ def left(attempt: Attempt, faults: list[dict[str, Any]], *undos: dict[str, Any])
 
 PAUSE = {"victim": "executor", "action": "pause", "at_s": 45, "duration_s": 5}
 CUT = {"victim": "kafka", "action": "cut", "at_s": 60, "duration_s": 5}
-HEAL_PROXY = as_line(UndoSpec("cut", "heal the proxy"), 0)
+HEAL_PROXY = as_line(UndoSpec("cut", "restore the proxy"), 0)
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["names its action", "from before"])
 def test_a_pause_and_a_cut_are_healed(attempt: Attempt, host: MadeUpHost, proxy: Proxy, named: bool) -> None:
-    undos = [UndoSpec("pause", f"SIGCONT to {VICTIM}", VICTIM.as_json()), UndoSpec("cut", "heal the proxy")]
+    undos = [UndoSpec("pause", f"SIGCONT to {VICTIM}", VICTIM.as_json()), UndoSpec("cut", "restore the proxy")]
     lines = [as_line(undo, fault) for fault, undo in enumerate(undos)]
     before = [{**undo.fields, "fault": fault, "undo": undo.name} for fault, undo in enumerate(undos)]
     left(attempt, [PAUSE, CUT], *(lines if named else before))
-    assert heal(attempt) == ["heal the proxy", f"SIGCONT to {VICTIM}"], "newest first"
+    assert heal(attempt) == ["restore the proxy", f"SIGCONT to {VICTIM}"], "newest first"
     assert host.states[VICTIM] is Presence.ALIVE and proxy.mode == "plain"
     assert heal(attempt) == []
 

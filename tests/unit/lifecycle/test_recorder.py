@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fault.process_sampler import SETTLED_S, ProcessTable, RoleRule
+from fault.process_sampler import MIN_AGE_S, ProcessTable, RoleRule
 from faultline.experiment.attempt import Attempt
 from faultline.lifecycle.recorder import take_turn
 from faultline.system.locks import LockClaim
@@ -48,7 +48,7 @@ def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
     try:
         shown(process.pid, HELD)
         began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > SETTLED_S, timeout_s=120, what="an age that is looked at")
+        wait_until(lambda: time.monotonic() - began > MIN_AGE_S, timeout_s=120, what="an age that is looked at")
         assert process.pid not in told(roles)
         assert process.stdin is not None
         process.stdin.write("go\n")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fault.identity import VICTIM_WORDS, VICTIMS
+from fault.identity import VICTIM_PHRASES, VICTIMS
 from fault.registry import ACTIONS
 from faultline.records import catalogue
 from faultline.records.catalogue import columns_in, metrics_of, named
@@ -113,8 +113,8 @@ def test_what_was_broken_is_told_in_plain_words(config: dict[str, Any], words: s
 
 
 def test_every_action_tells_itself_of_every_victim() -> None:
-    assert set(VICTIM_WORDS) == set(VICTIMS)
+    assert set(VICTIM_PHRASES) == set(VICTIMS)
     for action in ACTIONS.values():
         for victim in action.targets:
-            said = action.told(victim, {})
+            said = action.describe(victim, {})
             assert said.startswith(("after ", "with ")) and "{" not in said

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fault.process_sampler import SETTLED_S
+from fault.process_sampler import MIN_AGE_S
 from faultline.system import background
 from faultline.system.background import (
     LOWEST_NICENESS,
@@ -68,7 +68,7 @@ def service(mark: str | None = INSTANCE, *, own_session: bool = True, user: int 
     try:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > SETTLED_S + 0.1, timeout_s=60, what="an age that is looked at")
+        wait_until(lambda: time.monotonic() - began > MIN_AGE_S + 0.1, timeout_s=60, what="an age that is looked at")
         yield process.pid
     finally:
         process.kill()

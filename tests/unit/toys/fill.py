@@ -19,10 +19,10 @@ SIZE = 1000
 class Fill(FaultDriver):
     """Writes a file of SIZE bytes."""
 
-    def act(self, planned: Occurrence, context: Context) -> Injection:
+    def create_injection(self, planned: Occurrence, context: Context) -> Injection:
         return FillAct(planned, context, context.folder / f"filler-{planned.index}")
 
-    def holds(self, undo: UndoSpec, context: Context) -> bool:
+    def is_active(self, undo: UndoSpec, context: Context) -> bool:
         return Path(undo.fields["path"]).exists()
 
     def undo(self, undo: UndoSpec, context: Context) -> None:
@@ -37,24 +37,24 @@ class FillAct(Injection):
     context: Context
     path: Path
 
-    def find(self) -> bool:
+    def find_victims(self) -> bool:
         return False
 
     def describe(self) -> list[str]:
-        return [f"would {self.planned.what()}"]
+        return [f"would {self.planned.describe()}"]
 
     def victims(self) -> list[dict[str, Any]]:
         nobody = dict.fromkeys(("pid", "create_time", "command", "node", "executors"))
         return [{"fault": self.planned.index, **nobody, "role": "disk", "host": ""}]
 
-    def undo(self) -> list[UndoSpec]:
+    def plan_undo(self) -> list[UndoSpec]:
         return [UndoSpec(self.planned.fault.action, f"remove {self.path.name}", {"path": str(self.path)})]
 
     def perform(self) -> list[DeliveryRecord]:
         self.path.write_bytes(bytes(SIZE))
         return [DeliveryRecord(None, "disk", self.context.now(), Delivery.SENT)]
 
-    def settle(self, sent: Sequence[DeliveryRecord]) -> Settlement:
+    def settle(self, deliveries: Sequence[DeliveryRecord]) -> Settlement:
         return Settlement(FaultOutcome.EFFECTIVE, f"{self.path.stat().st_size} bytes")
 
 
@@ -65,7 +65,7 @@ ACTION = Action(
     does="fills the attempt's folder",
     past="filled the folder",
     when="with the folder filled for {duration_s:g} s",
-    parameters=(Parameter(DURATION, short=3.0),),
-    hits="the attempt's folder",
-    hands=Fill(),
+    parameters=(Parameter(DURATION, default=3.0),),
+    resource="the attempt's folder",
+    driver=Fill(),
 )

@@ -144,7 +144,7 @@ def build_timeline(
     `until_ns`: nothing is sent that is due later; None: the whole schedule is. What is emitted and committed before a
     kill, or before the end of the load, does not depend on it.
     """
-    schedule = SendSchedule.over(run.rate, run.end_s if run.schedule_s is None else run.schedule_s)
+    schedule = SendSchedule.for_duration(run.rate, run.end_s if run.schedule_s is None else run.schedule_s)
     due = schedule.due_array(0, 1, schedule.count)
     mistreated = choose_treatments(script, run, due)
     if until_ns is not None:

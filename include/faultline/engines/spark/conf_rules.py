@@ -20,7 +20,7 @@ from faultline.experiment.named_settings import JVM_OPTIONS
 from faultline.system.errors import ConfigError
 from faultline.system.process_tags import RUN_MARK
 from faultline.system.text import suggest
-from generators.kafka_credentials import LOGIN
+from generators.kafka_credentials import CREDENTIALS_ENV
 
 KNOWN_SETTINGS_FILE = Path(__file__).with_name("known_settings.json")
 SPARK_CONF = "spark_conf"
@@ -64,7 +64,7 @@ RESERVED: Mapping[str, str] = {
     "spark.driver.extraClassPath": _CLASSES, "spark.executor.extraClassPath": _CLASSES, "spark.jars": _CLASSES,
     "spark.jars.packages": _CLASSES, "spark.archives": _CLASSES,
     "spark.executorEnv.PYTHONPATH": "the programs are found by it",
-    f"spark.executorEnv.{LOGIN}": "executors log in at the broker with it",
+    f"spark.executorEnv.{CREDENTIALS_ENV}": "executors log in at the broker with it",
     f"spark.executorEnv.{RUN_MARK}": "processes of an attempt are found by it",
     "spark.sql.session.timeZone": "times are compared in UTC",
     "spark.sql.streaming.minBatchesToRetain": "ends of batches are evidence, and none may be purged before it is read",

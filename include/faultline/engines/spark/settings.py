@@ -24,7 +24,7 @@ from faultline.experiment.workloads.topology_rules import (
 from faultline.system.process_tags import run_option
 from faultline.system.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
 from faultline.system.settings import HOST, Settings, is_open, load_settings
-from generators.kafka_credentials import LOGIN
+from generators.kafka_credentials import CREDENTIALS_ENV
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 ROCKSDB = f"{_STATE}.RocksDBStateStoreProvider"
@@ -159,7 +159,7 @@ def workload_settings(
         **({} if own and own.has_connector else kafka_classes(settings)),
         "spark.ui.port": str(ui_port),
         "spark.executorEnv.PYTHONPATH": str(programs or settings.root / PROGRAMS),
-        f"spark.executorEnv.{LOGIN}": str(login_file(settings.logins, WORKLOAD)),
+        f"spark.executorEnv.{CREDENTIALS_ENV}": str(login_file(settings.logins, WORKLOAD)),
         "spark.driver.extraJavaOptions": " ".join(map(_quoted, options[DRIVER])),
         "spark.executor.extraJavaOptions": " ".join(map(_quoted, options[EXECUTORS])),
     }
@@ -255,7 +255,7 @@ def spark_environment(
         "PYTHONPATH": str(programs or settings.root / PROGRAMS),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        LOGIN: str(login_file(settings.logins, WORKLOAD)),
+        CREDENTIALS_ENV: str(login_file(settings.logins, WORKLOAD)),
     }
 
 

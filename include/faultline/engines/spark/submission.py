@@ -39,7 +39,7 @@ from faultline.experiment.run import Run
 from faultline.system.kafka import kafka_options
 from faultline.system.process_tags import RUN_MARK, load_option, run_token
 from faultline.system.secrets import HARNESS, login_file
-from generators.kafka_credentials import LOGIN
+from generators.kafka_credentials import CREDENTIALS_ENV
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> Spa
         environment={
             **spark_environment(settings, runtime.java_home),
             "PYTHONPATH": str(settings.root),
-            LOGIN: str(login_file(settings.logins, HARNESS)),
+            CREDENTIALS_ENV: str(login_file(settings.logins, HARNESS)),
         },
         name=f"generator {attempt.id}",
         master=settings.endpoints.engine if settings.endpoints.elsewhere else None,
@@ -186,7 +186,7 @@ def generator_job(run: Run, runtime: Runtime, arguments: tuple[str, ...]) -> Spa
             # A member that failed has sent records: another one that sent them again would be no help.
             "spark.task.maxFailures": "1",
             "spark.stage.maxConsecutiveAttempts": "1",
-            f"spark.executorEnv.{LOGIN}": str(login_file(settings.logins, HARNESS)),
+            f"spark.executorEnv.{CREDENTIALS_ENV}": str(login_file(settings.logins, HARNESS)),
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.extraJavaOptions": logging_option(settings),

@@ -73,8 +73,8 @@ class Topology(Workload[TopologyParameters]):
                 raise ValueError(
                     f"topology.{key}: needs the stage persist; give parallelism four numbers, or leave it out"
                 )
-        if any(planned.fault.how.detours for planned in common.planned_faults()):
-            *most, last = (name for name, action in ACTIONS.items() if not action.detours)
+        if any(planned.fault.definition.uses_proxy for planned in common.planned_faults()):
+            *most, last = (name for name, action in ACTIONS.items() if not action.uses_proxy)
             raise ValueError(f"fault_action: topology's stages talk to Kafka directly; use {', '.join(most)} or {last}")
 
     def check_here(self, own: TopologyParameters, common: Common) -> None:

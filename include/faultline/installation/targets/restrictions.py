@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fault.identity import DRIVER
-from fault.victims import ROLES_OF
+from fault.victims import ROLES_BY_VICTIM
 from faultline.engines.spark.hdfs import SCHEME
 from faultline.engines.spark.standalone import master_state
 from faultline.installation.targets.spark_preflight import out_of_sight
@@ -54,11 +54,11 @@ def _refusals(config: Configuration) -> Iterator[str]:
         )
     for one in config.planned_faults():
         fault = one.fault
-        if fault.how.detours or fault.how.on_hosts:
+        if fault.definition.uses_proxy or fault.definition.targets_hosts:
             yield (
                 f"fault_action: {fault.action} needs a broker or hosts that `up` made, and {name} has others; use kill"
             )
-        for role in ROLES_OF[fault.victim]:
+        for role in ROLES_BY_VICTIM[fault.victim]:
             if role.scope == "services":
                 yield (
                     f"fault: {fault.victim}: {name}'s {role.name} is no victim: {NOT_OURS}; use executor, driver, "
@@ -83,7 +83,7 @@ def require_storage(endpoints: Endpoints, config: Configuration) -> None:
 
 def require_victims(endpoints: Endpoints, config: Configuration) -> None:
     """Refuses faults whose victims may be where no signal reaches. Raises ConfigError naming the hosts."""
-    roles = {role.name for one in config.planned_faults() for role in ROLES_OF[one.fault.victim]} - {DRIVER.name}
+    roles = {role.name for one in config.planned_faults() for role in ROLES_BY_VICTIM[one.fault.victim]} - {DRIVER.name}
     if not roles:
         return
     away = unseen_hosts(endpoints)

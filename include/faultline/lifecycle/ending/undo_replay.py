@@ -66,12 +66,12 @@ def heal(attempt: Attempt) -> list[str]:
                 action = ACTIONS.get(undo.action)
                 if action is None:
                     problems.append(f"action: {undo.action} is not known here; {undo.name} by hand")
-                elif action.hands.holds(undo, context):
-                    action.hands.undo(undo, context)
+                elif action.driver.is_active(undo, context):
+                    action.driver.undo(undo, context)
                     replayed.append(undo.name)
             except Exception as error:  # whatever it is, the other undos are still to be tried
                 said = error if isinstance(error, FaultError) else f"{line['undo']}: {type(error).__name__}: {error}"
-                problems.append(one_line(said) + (f"; {action.by_hand}" if action and action.by_hand else ""))
+                problems.append(one_line(said) + (f"; {action.manual_undo}" if action and action.manual_undo else ""))
     if problems:
         raise InfrastructureError(f"healing: {'; '.join(problems)}")
     return replayed

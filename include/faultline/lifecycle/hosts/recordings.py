@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fault.errors import FaultError
-from fault.host_faults import name_of, neighbour_mark
+from fault.host_faults import injection_name, neighbour_mark
 from fault.identity import KAFKA, WORKER
 from fault.injector import clock_offset
 from fault.process_sampler import RoleRule
@@ -32,7 +32,7 @@ def rules_of(run: Run, rules: Sequence[RoleRule]) -> list[RoleRule]:
     """Which processes play a role on any host. `rules`: of the attempt's engine."""
     instance = run.plan.places.instance
     # What a fault has taken is no disturbance.
-    marks = [neighbour_mark(name_of(run.attempt.id, one.index)) for one in run.plan.faults]
+    marks = [neighbour_mark(injection_name(run.attempt.id, one.index)) for one in run.plan.faults]
     rules = [*rules, *(RoleRule(NEIGHBOURS, mark, mark) for mark in marks)]
     if instance is None:
         return rules
@@ -45,7 +45,7 @@ def begin(
     rules: Sequence[RoleRule],
     heirs: Mapping[str, str],
     *,
-    again_s: float,
+    reread_s: float,
     longest_s: float,
     note: Callable[[Line], object],
 ) -> None:
@@ -53,7 +53,13 @@ def begin(
     told = [asdict(rule) for rule in rules_of(run, rules)]
     for name, host in _all(run).items():
         with _asking(name, host) as there:
-            asked = {"rules": told, "heirs": dict(heirs), "again_s": again_s, "longest_s": longest_s, "waiting": ROLES}
+            asked = {
+                "rules": told,
+                "child_roles": dict(heirs),
+                "reread_s": reread_s,
+                "max_s": longest_s,
+                "delay_roles": ROLES,
+            }
             folder = there.ask("record", step="begin", **asked)
             note({"kind": "host", "host": name, "folder": folder})
             note(_clock(name, there))

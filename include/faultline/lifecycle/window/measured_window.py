@@ -127,7 +127,7 @@ class MeasuredWindow:
     def moved(self, planned: PlannedFault, ready: Instant | None) -> PlannedFault:
         """The fault as it comes in this window, which may have started late: not before the engine is `ready`."""
         if planned.index == 0:
-            planned = planned.later(self.delay_s)
+            planned = planned.shift(self.delay_s)
         if ready is None:
             return planned
         ready_s = (ready.mono_ns - self.t0.mono_ns) / 1e9

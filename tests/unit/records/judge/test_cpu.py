@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fault.process_sampler import SETTLED_S, ProcessTable, RoleRule, counts_delay, machine
+from fault.process_sampler import MIN_AGE_S, ProcessTable, RoleRule, has_run_delay, machine_usage
 from faultline.records.judge.cpu import (
     ROLES,
     WORST_S,
@@ -313,7 +313,7 @@ def recorded(seconds: float) -> tuple[list[Line], int, int]:
     while time.monotonic() - began < seconds + 1:
         time.sleep(0.25)
         for line in (
-            {"kind": "machine", **machine()},
+            {"kind": "machine", **machine_usage()},
             *({"kind": "proc", **one.line()} for one in table.look({}).values()),
         ):
             lines.append({"wall_ns": time.time_ns(), "final": False, **line})
@@ -321,13 +321,13 @@ def recorded(seconds: float) -> tuple[list[Line], int, int]:
     return lines, instants[0], instants[-1] - NS // 10
 
 
-@pytest.mark.skipif(not counts_delay(), reason="this kernel does not count run delay")
+@pytest.mark.skipif(not has_run_delay(), reason="this kernel does not count run delay")
 def test_real_processes_lose_what_another_takes_from_them_on_their_processor() -> None:
     """Beside a process on the same processor each has half of it and waits for the other half. The estimate shares the
     wait out by F ÷ B, which counts at least a quarter of the processor; other work on the machine raises it."""
     processor = min(os.sched_getaffinity(0))
     with burners([processor], "Main", "mark"), burners([processor]):
-        time.sleep(SETTLED_S)
+        time.sleep(MIN_AGE_S)
         lines, start, end = recorded(4.0)
     found = lost(machine_of(lines), processes_of(lines), start, end)
     assert found is not None and found.others > 0.2
