@@ -109,7 +109,7 @@ class NetworkInjection(Injection):
         return [{**one, "host": host} for host in self.host_injection.hosts for one in self.injection.victims()]
 
     def plan_undo(self) -> list[UndoSpec]:
-        return self.injection.undo()
+        return self.injection.plan_undo()
 
     def arm(self, planned: Moment) -> None:
         self.injection.arm(planned)
