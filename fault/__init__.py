@@ -1,4 +1,4 @@
-"""Breaking things on purpose: plans, victims, guard rails and injectors.
+"""Fault injection: plans, victims, guard checks and injectors.
 
-Knows nothing of Faultline's core, of the generators, of Airflow or of Spark.
+Independent of Faultline's core, the generators, Airflow and Spark.
 """

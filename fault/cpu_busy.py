@@ -1,8 +1,8 @@
-"""Waiting for a process that works: a Python worker killed while it idles changes nothing.
+"""Wait for a busy process: killing an idle Python worker has no effect.
 
-The evidence is the kernel's count of the CPU time that a process has used. It grows at once when a
-process goes to sleep, but for one that keeps computing only at the kernel's ticks (1 to 10 ms apart).
-So a process is busy when its count has just grown, or grew a few ticks ago and it is running still.
+The evidence is the kernel's CPU time of a process. It is updated when the process sleeps, but for a running process
+only at the kernel's ticks (1 to 10 ms apart). So a process is busy if its CPU time has just grown, or if it grew a few
+ticks ago and the process is still running.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fault import procfs
 from fault.identity import ProcessIdentity
 from fault.procfs import stat_of
 
-# Less than this between two looks is housekeeping, not work on a batch.
+# Less CPU time between two polls is housekeeping.
 BUSY_NS = 300_000
-# Longer than the longest tick; what was seen before that says nothing about now.
+# Longer than the longest tick.
 BUSY_AGE_NS = 12_000_000
 _POLL_S = 0.001
 _REFRESH_NS = 200_000_000
@@ -26,7 +26,7 @@ _REFRESH_NS = 200_000_000
 
 @dataclass(frozen=True)
 class Reading:
-    """CPU time used so far by a process, in ns, and whether it runs or waits for a core right now."""
+    """CPU time of a process in ns, and whether it is running or waiting for a core."""
 
     run_ns: int
     runnable: bool
@@ -36,7 +36,7 @@ ReadCpu = Callable[[Sequence[ProcessIdentity]], Mapping[ProcessIdentity, Reading
 
 
 class BusyWatch:
-    """Tells from successive readings who is busy; it reads neither clock nor processes itself."""
+    """Busy processes from successive readings, independent of clock and process table."""
 
     def __init__(self) -> None:
         self._last: Mapping[ProcessIdentity, Reading] = {}
@@ -44,7 +44,7 @@ class BusyWatch:
         self._grew_ns: dict[ProcessIdentity, int] = {}
 
     def update(self, now_ns: int, readings: Mapping[ProcessIdentity, Reading]) -> set[ProcessIdentity]:
-        """Who is busy at `now_ns` (monotonic); one that is seen for the first time never is."""
+        """Return the busy candidates at `now_ns` (monotonic); a new candidate is never busy."""
         busy = set()
         recent = now_ns - self._last_ns <= BUSY_AGE_NS
         for candidate, reading in readings.items():
@@ -69,13 +69,12 @@ def await_busy(
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[ProcessIdentity, ...]:
-    """Looks at the candidates about every millisecond, and gives `count` of them as soon as so many are busy.
+    """Poll the candidates about every millisecond, and return `count` of them once they are busy.
 
-    At `until_mono_ns` it gives those (perhaps none) that were busy in the last look. Among more than
-    `count`, the order of the candidates decides. `refresh` gives the candidates anew every 0.2 s,
-    since new workers may have been forked. `find_remote` says which of the candidates on other hosts are
-    busy (`Injector.busy`); without it none of them ever is. The last
-    call of `look` lies right before the return.
+    At `until_mono_ns` it returns those that were busy in the last poll, perhaps none. If more than `count` are busy,
+    the order of the candidates decides. `refresh` returns new candidates every 0.2 s, since workers may be forked.
+    `find_remote` returns the busy candidates of other hosts (`Injector.busy`); without it they count as idle. The last
+    call of `read_cpu` directly precedes the return.
     """
     read_cpu = read_cpu or read_local_cpu
     watch = BusyWatch()
@@ -95,9 +94,9 @@ def await_busy(
 
 
 def read_local_cpu(candidates: Sequence[ProcessIdentity]) -> dict[ProcessIdentity, Reading]:
-    """The readings of this host's processes; one that is gone, or not the same any more, is left out.
+    """Return the readings of this host's candidates; those that ended or were replaced are omitted.
 
-    Source: /proc/<pid>/schedstat, or the ticks of /proc/<pid>/stat where the kernel does not keep it.
+    Source: /proc/<pid>/schedstat, or the ticks of /proc/<pid>/stat if the kernel lacks it.
     """
     readings = {}
     for candidate in candidates:

@@ -1,8 +1,8 @@
-"""What finds, checks and hits on the host that it runs on, for whoever asks. Standard library only.
+"""Handler of one host: it finds, checks and signals processes there. Standard library only.
 
-Elsewhere it is asked over standard input, one JSON line each (`serve`): it came over the connection
-(`fault.remote_bootstrap`), listens nowhere, and ends with the connection; watchdogs and recordings stay. A request is
-{"n", "do", ...}; the answer is {"n", "value"}, or {"n", "error": {"kind", ...}}.
+On a remote host the agent (`serve`) receives requests on standard input, one JSON line each. Its code arrives over the
+connection (`fault.remote_bootstrap`); it opens no port and ends with the connection, but watchdogs and recordings
+remain. A request is {"n", "do", ...}; the reply is {"n", "value"}, or {"n", "error": {"kind", ...}}.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ from fault.identity import (
 from fault.procfs import open_handle, process_handle, read_process, send_signal
 from fault.victims import find_victims, own_ancestry, read_ancestors
 
-# How long the use of CPU time is looked at: the ticks at which it is counted are up to 10 ms apart.
+# Two ticks of the kernel's CPU accounting, which are up to 10 ms apart.
 BUSY_INTERVAL_S = 0.02
 
 
 class Handler:
-    """Acts on this host; the identity of a victim is read again before each signal.
+    """Handler of this host; it reads the identity of a victim again before each signal.
 
-    Where the kernel has pidfds, the handle is taken before the check, so the signal goes to the
-    process that was checked or to none, even if its pid is handed out again in between. That also
-    lets an armed victim be checked ahead of time: reading the command line of a busy JVM can take tens of
-    milliseconds, since it waits for the lock of its memory.
+    If the kernel has pidfds, the handle is opened before the check. The signal then reaches the checked process or
+    none, even if the pid is reused. An armed victim is checked ahead of time: reading the command line of a busy JVM
+    can take tens of milliseconds, because it waits for a memory lock.
     """
 
     def __init__(self, start_watchdog: watchdog.StartWatchdog = watchdog.start_watchdog) -> None:
@@ -65,25 +64,25 @@ class Handler:
         }
 
     def ask(self, do: str, **fields: Any) -> Any:
-        """Does what is asked, and answers. Raises KeyError for what it cannot, else FaultError.
+        """Run one request and return its value. Raises KeyError for an unknown request, else FaultError.
 
-        - `find` victim word, run, services: the live candidates (`fault.victims.select_victims`), sorted
-        - `busy` candidates: those that worked during some 20 ms just now
-        - `probe` victim: what is under its pid now, a `Presence`
-        - `arm` victim: has its pidfd opened and its identity checked; the next signal goes through this handle
-        - `signal` victim, signum: checks the identity once more, then sends it once; a `Delivery`
+        - `find` victim, run, services: live candidates (`fault.victims.select_victims`), sorted
+        - `busy` candidates: those that used CPU time during the last 20 ms
+        - `probe` victim: state of its pid, a `Presence`
+        - `arm` victim: open its pidfd and check its identity; the next signal uses this handle
+        - `signal` victim, signum: check the identity again, then send the signal once; a `Delivery`
         - `act` step, kind, name, asked: `fault.host_faults.run_step`
-        - `watch` seconds and victim, or kind, name, asked: starts a watchdog, if none stands for the victim already
-        - `release` victim: ends its watchdog; the victim was continued
+        - `watch` seconds and victim, or kind, name, asked: start a watchdog, unless the victim has one
+        - `release` victim: end its watchdog; the victim was continued
         - `record` step: `fault.host_recorder.run_step`
         """
         return self._can[do](**fields)
 
     def close(self) -> None:
-        """Nothing: it has no connection."""
+        """Do nothing: a local handler has no connection."""
 
     def _arm(self, victim: ProcessIdentity) -> None:
-        """Without pidfds, or when the victim is gone, nothing is armed."""
+        """Arm the victim; without pidfds, or if the victim is gone, nothing is armed."""
         self._disarm(victim)
         try:
             handle = open_handle(victim.pid)
@@ -108,11 +107,11 @@ class Handler:
             os.close(handle)
 
     def _signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
-        """Raises IdentityMismatch or SignalRefused; then nothing was sent."""
+        """Send the signal. Raises IdentityMismatch or SignalRefused; then nothing was sent."""
         try:
             if (armed := self._armed.get(_key(victim))) is not None:
                 try:
-                    # Readable means ended. A zombie would take the signal, too, and nothing would have been hit.
+                    # A readable pidfd means that the process ended. A signal to a zombie succeeds without effect.
                     if select.select([armed], [], [], 0)[0]:
                         return Delivery.GONE
                     send_signal(victim.pid, armed, signum)
@@ -129,7 +128,7 @@ class Handler:
             return Delivery.GONE
         except PermissionError as error:
             name = signal.Signals(signum).name
-            raise SignalRefused(f"pid: {name} to {victim} is refused: {error.strerror}; run as its owner") from None
+            raise SignalRefused(f"pid: {name} to {victim} failed: {error.strerror}; fix: run as its owner") from None
         return Delivery.SENT
 
     def _watch(self, seconds: float, victim: ProcessIdentity | None = None, **act: Any) -> None:
@@ -166,7 +165,7 @@ def _probe(victim: ProcessIdentity) -> Presence:
     try:
         require_same(victim, live, by_ticks=True)
     except IdentityMismatch as mismatch:
-        # A process whose memory is being torn down has no command line left, but is no stranger.
+        # A process whose memory is being released has no command line, but it is still the victim.
         if mismatch.part in ("token", "role") and not live.command:
             return Presence.ALIVE
         return Presence.OTHER
@@ -178,19 +177,19 @@ def _key(victim: ProcessIdentity) -> tuple[int, int | None, float]:
 
 
 def _check(victim: ProcessIdentity, live: LiveProcess, signum: int) -> None:
-    """Raises IdentityMismatch. A role that is marked through another process is traced back to it again."""
-    # The guard over existing cannot know the pids of this host.
+    """Raise IdentityMismatch on a mismatch; a role marked through a parent is traced to it again."""
+    # The guard runs on another host and cannot know the pids of this one.
     if victim.pid in own_ancestry():
-        raise IdentityMismatch(victim.pid, "pid", "it is the agent that was to signal it, or an ancestor of it")
+        raise IdentityMismatch(victim.pid, "pid", "it is this process or one of its ancestors")
     if victim.role.parent_role is None or signum == signal.SIGCONT:
-        # SIGCONT heals what was proven to be the run's when it was stopped; its ancestors may have died since.
+        # SIGCONT undoes a pause of a process that was checked before; its ancestors may have died since.
         require_same(victim, live, by_ticks=signum == signal.SIGCONT)
     else:
         require_match(victim, live, tuple(read_ancestors(live, until=ROLES[victim.role.parent_role])))
 
 
 def reply_to(handler: Handler, asked: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a request; an error is one, too."""
+    """Return the reply to a request, also for an error."""
     number = asked.pop("n", None)
     try:
         return {"n": number, "value": handler.ask(**asked)}
@@ -199,10 +198,10 @@ def reply_to(handler: Handler, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve(asks: BinaryIO, answers: BinaryIO) -> None:
-    """Answers until nobody asks any more."""
+    """Reply to requests until the input ends."""
     handler = Handler(watchdog.fork_watchdog)
     for line in iter(asks.readline, b""):
         if not line.endswith(b"\n"):
-            break  # cut off on its way: it was not all said
+            break  # incomplete request
         answers.write(to_line(reply_to(handler, from_line(line))))
         answers.flush()

@@ -1,7 +1,7 @@
-"""What can be done to the host that this runs on: to its network, its disk, its processors and its memory.
+"""Faults of this host: network, disk, CPU and memory.
 
-Each act is named, does nothing twice, and is undone by its name, also by somebody who did not do it: by a watchdog that
-is started before. Standard library only, since the handler brings it to other hosts.
+Each injection has a name, is idempotent, and can be undone by name from another process, such as a watchdog started
+before it. Standard library only, since the handler runs it on other hosts.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from fault import traffic_control
 from fault.errors import ActionRefused, FaultError
 from fault.procfs import all_pids, command_of, process_handle, read_process, send_signal, stat_of
 
-# A disk of more is nobody's to fill: it would take minutes, and hit all that lives on it.
+# A larger disk takes minutes to fill, and is unlikely to be a test disk.
 MAX_FREE_BYTES = 16 * 2**30
-# Less than this is no room: a file has at least one block.
+# Smallest allocation unit of a file.
 _BLOCK = 4096
 BALLAST = "faultline-ballast-"
 NEIGHBOUR = "faultline-neighbour="
 START_TIMEOUT_S = 10.0
-# How long one that takes memory is watched until it has it, or had to go.
+# Seconds to wait until a process has its memory or was killed.
 ALLOCATE_TIMEOUT_S = 2.0
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
 _MEMINFO = Path("/proc/meminfo")
-# One that is busy, or full, until it is told to end; its name stands on its command line.
+# Programs of the processes; the mark on their command line identifies them.
 _BUSY_PROGRAM = "import sys\nwhile True: pass"
-# Where memory runs out it is the first to go, not whoever else lives there.
+# The kernel kills this process first if memory runs out.
 _MEMORY_PROGRAM = """
 import sys, time
 with open("/proc/self/oom_score_adj", "w") as file: file.write("1000")
@@ -48,8 +48,11 @@ time.sleep(1e6)
 
 @dataclass(frozen=True)
 class HostFault:
-    """`check` refuses what cannot be done here; `do` and `undo` are harmless when repeated; `holds` tells whether it is
-    done. All take the name of the act, and what it was asked for."""
+    """Steps of one kind of host fault; all take the injection's name and its parameters.
+
+    `check` raises ActionRefused if the fault is impossible here. `do` and `undo` are idempotent. `is_active` returns
+    whether the fault is in effect.
+    """
 
     check: Callable[[str, Mapping[str, Any]], None]
     do: Callable[[str, Mapping[str, Any]], None]
@@ -58,19 +61,19 @@ class HostFault:
 
 
 def find_host_fault(kind: str, name: str) -> HostFault:
-    """The act of that kind. Raises ActRefused for an unknown one, and for a name that a program could misread."""
+    """Return the fault of that kind. Raises ActionRefused for an unknown kind or an unsafe name."""
     if kind not in HOST_FAULTS or not _NAME.fullmatch(name):
-        raise ActionRefused(f"{kind}: {name!r} is no act on a host")
+        raise ActionRefused(f"{kind}: got {name!r}; expected a host fault and an injection name")
     return HOST_FAULTS[kind]
 
 
 def injection_name(run: str, index: int) -> str:
-    """What the act of that number is called in the attempt `run`; nobody else's act is called so."""
+    """Return the unique name of injection `index` in attempt `run`."""
     return f"{run.lower().replace('-', '_')}_{index}"
 
 
 def run_step(step: str, kind: str, name: str, asked: Mapping[str, Any]) -> Any:
-    """Takes a step of an act: `check`, `do`, `undo`, or `holds`, whose answer tells whether it does."""
+    """Run one step: `check`, `do`, `undo` or `is_active`, which returns a bool."""
     act = find_host_fault(kind, name)
     return {"check": act.check, "do": act.do, "undo": act.undo, "is_active": act.is_active}[step](name, asked)
 
@@ -81,18 +84,16 @@ def run_step(step: str, kind: str, name: str, asked: Mapping[str, Any]) -> Any:
 def _check_disk(name: str, parameters: Mapping[str, Any]) -> None:
     folder = Path(str(parameters["folder"]))
     if not (folder.is_absolute() and folder.is_dir()):
-        raise ActionRefused(f"disk_full: {folder} is no folder here")
+        raise ActionRefused(f"disk_full: got {folder}; expected an existing absolute folder")
     if os.stat(folder).st_dev == os.stat("/").st_dev:
-        raise ActionRefused(
-            f"disk_full: {folder} lies on the disk of the whole host, which is not filled; give it its own"
-        )
+        raise ActionRefused(f"disk_full: got {folder} on the root file system; expected a separate disk")
     if (free := shutil.disk_usage(folder).free) > MAX_FREE_BYTES:
         most = MAX_FREE_BYTES / 2**30
-        raise ActionRefused(f"disk_full: {folder} has {free / 2**30:.0f} GiB free, and {most:.0f} at most are filled")
+        raise ActionRefused(f"disk_full: got {folder} with {free / 2**30:.0f} GiB free; expected at most {most:.0f}")
 
 
 def _fill_disk(name: str, parameters: Mapping[str, Any]) -> None:
-    """Takes all the room there is, to the last byte. Raises ActRefused where some is left all the same."""
+    """Fill the disk to the last byte. Raises ActionRefused if space is left."""
     _check_disk(name, parameters)
     file = _open_ballast(_ballast_path(name, parameters))
     try:
@@ -100,13 +101,13 @@ def _fill_disk(name: str, parameters: Mapping[str, Any]) -> None:
             problem = _allocate(file, size)
     finally:
         os.close(file)
-    # Whoever writes there may have deleted something meanwhile; that much is left by no disk of the sizes above.
+    # Another process may have deleted a file meanwhile; a full disk never has this much left.
     if (left := shutil.disk_usage(parameters["folder"]).free) > 2**20:
-        raise ActionRefused(f"disk_full: {left:,} bytes are left: {problem}")
+        raise ActionRefused(f"disk_full: filling failed: {left:,} bytes left: {problem}")
 
 
 def _open_ballast(path: Path) -> int:
-    """The act's own file, made by it and by nobody else. Raises ActRefused."""
+    """Open the injection's own file, and create it if missing. Raises ActionRefused for a foreign file."""
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
@@ -114,12 +115,12 @@ def _open_ballast(path: Path) -> int:
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
         os.close(file)
-        raise ActionRefused(f"disk_full: {path} is not ours")
+        raise ActionRefused(f"disk_full: got foreign file {path}; expected a file of this injection")
     return file
 
 
 def _allocate(file: int, size: int) -> OSError:
-    """Pieces of this size until none is left; what was said then."""
+    """Append blocks of `size` bytes until this fails; return the error."""
     while True:
         end = os.lseek(file, 0, os.SEEK_END)
         try:
@@ -150,17 +151,17 @@ def _check_memory(name: str, parameters: Mapping[str, Any]) -> None:
     words = _MEMINFO.read_text().split()
     total_mb = int(words[words.index("MemTotal:") + 1]) // 1024
     if int(parameters["memory_mb"]) >= total_mb:
-        raise ActionRefused(f"memory_mb: {parameters['memory_mb']} is refused, the host has {total_mb} MiB; give less")
+        raise ActionRefused(f"memory_mb: got {parameters['memory_mb']}; expected less than {total_mb}, the host's MiB")
 
 
 def _start_busy(name: str, parameters: Mapping[str, Any]) -> None:
-    """So many processes that compute, without an end."""
+    """Start the missing busy processes, one per core."""
     for _ in range(int(parameters["cores"]) - len(_find_neighbours(name))):
         _start_neighbour(name, _BUSY_PROGRAM)
 
 
 def _start_memory(name: str, parameters: Mapping[str, Any]) -> None:
-    """A process that holds so much memory."""
+    """Start a process that holds `memory_mb` MiB."""
     if not _has_neighbours(name, parameters):
         _start_neighbour(name, _MEMORY_PROGRAM, str(int(parameters["memory_mb"])))
 
@@ -169,7 +170,7 @@ def _start_neighbour(name: str, program: str, *words: str) -> None:
     command = [sys.executable, "-I", "-S", "-c", program, neighbour_mark(name), *words]
     nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=nothing, setsid=True)
-    # By its words it is found, which it shows a moment later.
+    # The mark appears on the command line shortly after the start.
     until = time.monotonic() + START_TIMEOUT_S
     while neighbour_mark(name) not in command_of(pid) and time.monotonic() < until:
         time.sleep(0.001)
@@ -178,10 +179,10 @@ def _start_neighbour(name: str, program: str, *words: str) -> None:
 def _end_neighbours(name: str, parameters: Mapping[str, Any]) -> None:
     for pid in _find_neighbours(name):
         with contextlib.suppress(ProcessLookupError, ChildProcessError), process_handle(pid) as handle:
-            # It may have ended meanwhile, and another have its number.
+            # The pid may have been reused.
             if pid in _find_neighbours(name):
                 send_signal(pid, handle, signal.SIGKILL)
-                os.waitpid(pid, 0)  # where it is this very process's
+                os.waitpid(pid, 0)  # if it is a child of this process
 
 
 def _has_neighbours(name: str, parameters: Mapping[str, Any]) -> bool:
@@ -189,7 +190,7 @@ def _has_neighbours(name: str, parameters: Mapping[str, Any]) -> bool:
 
 
 def _holds_memory(name: str, parameters: Mapping[str, Any]) -> bool:
-    """Whether its neighbour is there. Where memory runs out it goes while it takes it, and so is given the time."""
+    """Return whether the process exists; wait until it has its memory or the kernel killed it."""
     until = time.monotonic() + ALLOCATE_TIMEOUT_S
     while pids := _find_neighbours(name):
         if _resident_mb(pids[0]) >= int(parameters["memory_mb"]) or time.monotonic() > until:
@@ -213,14 +214,14 @@ def _find_neighbours(name: str) -> list[int]:
                 continue
             process = read_process(pid)
         except (OSError, FaultError):
-            continue  # gone, or somebody's that may not be looked at
+            continue  # gone, or not readable
         if process is not None and not process.is_foreign and mark in process.command:
             found.append(pid)
     return found
 
 
 def neighbour_mark(name: str) -> str:
-    """The argument that tells whose neighbour a process is."""
+    """Return the argument that marks the processes of an injection."""
     return f"{NEIGHBOUR}{name}"
 
 

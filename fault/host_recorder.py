@@ -1,7 +1,7 @@
-"""A journal of what a host's processes use, written there each second, whatever becomes of the way to it.
+"""Recorder of the CPU and memory of a host's processes, one sample per second, independent of the connection.
 
-The handler begins it and goes; it ends when it is told to, or by itself after so many seconds. Its folder stays until
-it was fetched, or the host is started again.
+The handler starts it. It stops on request or after a maximum time. Its folder remains until it was fetched or the host
+restarts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fault.process_sampler import Key, ProcessTable, RoleRule, Usage, machine_us
 PREFIX = "faultline-record-"
 PERIOD_S = 1.0
 JOURNAL, STOP = "journal.jsonl", "stop"
-# How long an end is waited for.
+# Maximum wait for the stop.
 STOP_TIMEOUT_S = 5.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -49,14 +49,17 @@ def start_recording(
     max_s: float,
     delay_roles: Sequence[str] = (),
 ) -> str:
-    """Starts a recording, which outlives this process; returns its folder. `waiting`: see `ProcessTable`."""
+    """Start a recording that survives this process; return its folder.
+
+    `child_roles`, `reread_s`, `delay_roles`: see `ProcessTable`. `max_s`: maximum length in seconds.
+    """
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     table = ProcessTable([RoleRule(**rule) for rule in rules], child_roles, reread_s=reread_s, delay_roles=delay_roles)
-    # Nothing of the connection stays open in it, nor the agent's lock, by which the next one knows that it lives.
+    # A detached process keeps neither the connection open nor the agent's lock.
     release_fd, ready = watchdog.run_detached(lambda: _record(folder, table, max_s))
     os.close(release_fd)
     with open(ready, "rb") as pipe:
-        pipe.read()  # until the first sample stands there
+        pipe.read()  # wait for the first sample
     return str(folder)
 
 
@@ -74,14 +77,14 @@ def stop_recording(folder: str) -> bool:
 
 
 def read_part(folder: str, offset: int, size: int) -> str:
-    """So many bytes of its journal from there on, in base 64; fewer at its end. Raises VictimRefused."""
+    """Return up to `size` bytes of the journal from `offset` on, in base64. Raises VictimRefused."""
     with (_require_own(folder) / JOURNAL).open("rb") as file:
         file.seek(offset)
         return base64.b64encode(file.read(size)).decode()
 
 
 def remove_recording(folder: str) -> None:
-    """Ends and removes it; harmless when it is gone. Raises VictimRefused for what is no recording."""
+    """Stop and remove a recording; idempotent. Raises VictimRefused if `folder` is not a recording."""
     if os.path.lexists(folder):
         with contextlib.suppress(OSError):
             stop_recording(folder)
@@ -89,12 +92,12 @@ def remove_recording(folder: str) -> None:
 
 
 def _require_own(folder: str) -> Path:
-    """The folder, when it is one that `start_recording` made. Raises VictimRefused."""
+    """Return the folder if `start_recording` made it. Raises VictimRefused if not."""
     path = Path(folder)
     found = path.lstat() if os.path.lexists(path) else None
     fits = path.parent == Path(tempfile.gettempdir()) and path.name.startswith(PREFIX)
     if found is None or not fits or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise VictimRefused(f"record: {folder} is no recording of this user's")
+        raise VictimRefused(f"record: got {folder}; expected a recording of this user")
     return path
 
 
@@ -107,7 +110,7 @@ def _has_stopped(folder: Path) -> bool:
 
 
 def _record(folder: Path, table: ProcessTable, max_s: float) -> None:
-    """Samples until it is told to stop, or for so long."""
+    """Write samples until the stop file appears or `max_s` is over."""
     file = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o600)
     stop = folder / STOP
     began = due = time.monotonic()
@@ -119,7 +122,7 @@ def _record(folder: Path, table: ProcessTable, max_s: float) -> None:
         due += PERIOD_S
         while not stop.exists() and time.monotonic() < due:
             time.sleep(min(0.05, max(0.0, due - time.monotonic())))
-        # Whoever removed it, its end was not waited for.
+        # The folder may be removed without waiting for the stop.
         if stop.exists() or not folder.exists() or time.monotonic() - began > max_s:
             break
         before = _sample(file, table, before)
@@ -130,11 +133,11 @@ def _record(folder: Path, table: ProcessTable, max_s: float) -> None:
 def _sample(file: int, table: ProcessTable, before: Mapping[Key, Usage]) -> dict[Key, Usage]:
     present = table.sample({})
     _write(file, {"kind": "machine", **machine_usage()})
-    # The recording works there as well, for nobody who is measured.
+    # The recording itself uses CPU time, which does not count as workload.
     _write(file, {"kind": "group", **group_usage(), "recording_s": time.process_time()})
     for usage in present.values():
         _write(file, _line(usage, final=False))
-    # A pid's last counters are kept when it dies: its work was done all the same.
+    # Keep the last counters of a dead process: its work counts.
     for key in before.keys() - present.keys():
         _write(file, _line(before[key], final=True))
     return present
@@ -150,17 +153,17 @@ def _write(file: int, line: Mapping[str, Any]) -> None:
     os.write(file, json.dumps(stamped, separators=(",", ":")).encode() + b"\n")
 
 
-# What the control group that this process lives in has used, by the kernel's own counters, of version 1 and 2.
+# CPU and memory of this process's control group, from the kernel's counters (cgroup v1 and v2).
 
 
 _OWN, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def group_usage(own: Path = _OWN, root: Path = _ROOT) -> dict[str, float | int | str | None]:
-    """{"path", "cpu_s", "memory_bytes"}: seconds of a core and bytes of all processes of the group; None where nothing
-    is counted.
+    """Return {"path", "cpu_s", "memory_bytes"} of this process's control group; None if not counted.
 
-    `own`: which groups it is in, as the kernel lists them; `root`: where the hierarchies are mounted.
+    `cpu_s` is in core seconds, over all processes of the group. `own`: list of the groups, as the kernel gives it.
+    `root`: mount point of the hierarchies.
     """
     lines = [line.split(":", 2) for line in _read_text(own).splitlines() if line.count(":") >= 2]
     cpu_s: float | None = None
@@ -185,7 +188,7 @@ def group_usage(own: Path = _OWN, root: Path = _ROOT) -> dict[str, float | int |
 
 
 def _read_counter(root: Path, mounts: tuple[str, ...], inside: str, name: str) -> str | None:
-    """The content of the first such file that there is."""
+    """Return the content of the first existing counter file, or None."""
     found = (_read_text(root / mount / inside.strip("/") / name).strip() for mount in mounts)
     return next((text for text in found if text.isdigit()), None)
 

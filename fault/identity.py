@@ -1,8 +1,8 @@
-"""Who a process is: the facts that must agree before it may be touched.
+"""Identity of a process: the facts that must match before it is signalled.
 
-A pid alone is no identity, because the kernel hands pids out again. A victim is one process of the
-user who acts: its pid, its creation time, its role's main class or module, and the mark of the run or of the services
-in its command line. A Python worker has no mark of its own; there it is its ancestor executor's.
+A pid alone is not an identity, because the kernel reuses pids. A victim is one process of the current user: pid,
+creation time, main class or module of its role, and the token of the run or of the services on its command line. A
+Python worker has no token of its own; the token of its ancestor executor counts.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, Self
 
 from fault.errors import IdentityMismatch, VictimRefused
 
-# Creation times come in kernel ticks of 10 ms; two readings of one process agree within this.
+# Kernel ticks are 10 ms; two readings of one process agree within this.
 CREATE_TIME_TOLERANCE_S = 0.02
-# Wall creation time = boot time + ticks, and the boot time that the kernel tells moves when the wall
-# clock is set. Where the ticks are known they decide; who is to be hit must have begun near that wall time, too.
+# Wall creation time = boot time + ticks, and the reported boot time moves when the wall clock is set. Known ticks
+# decide, but a victim's wall time must also be near.
 CLOCK_STEP_TOLERANCE_S = 2.0
-# What stands before a token in the argument that marks a process, by scope.
+# Prefixes of a token in the argument that marks a process, by scope.
 TAG_PREFIXES: Mapping[str, tuple[str, ...]] = {
     "run": ("-Dfaultline.run=", "faultline-run="),
     "services": ("-Dfaultline.instance=",),
 }
-# Tokens are also matched by a remote shell, so they hold nothing that a shell pattern would read.
+# A remote shell may match tokens, so they contain no shell pattern characters.
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=:-]*")
 _WORKER_URL = re.compile(r"spark://[^@]*@(.+)")
 
 
 class Presence(StrEnum):
-    """What is found under a victim's pid; `other` is another process that was given the pid later."""
+    """State of a victim's pid; `other` is a different process that reuses the pid."""
 
     ALIVE = "alive"
     STOPPED = "stopped"
@@ -41,7 +41,7 @@ class Presence(StrEnum):
 
 
 class Delivery(StrEnum):
-    """What is known right after a signal was sent; `unknown` until a probe settles it."""
+    """Knowledge right after a signal was sent; `unknown` until a probe settles it."""
 
     SENT = "sent"
     GONE = "gone"
@@ -50,13 +50,12 @@ class Delivery(StrEnum):
 
 @dataclass(frozen=True)
 class Role:
-    """A kind of process, told by one of `mains`: one whole argument of its command line.
+    """A kind of process, recognised by one of `mains` as a whole argument of its command line.
 
-    `scope`: whose token marks it, "run" or "services". `number_option`: the option whose value
-    numbers the processes of the role, if there is one. `node_options`: the options that, joined by a
-    colon, say on which node (HOST:PORT of a Spark worker) it runs. `under`: the name of the role that
-    carries the mark for it; such a process is a copy forked by a first process with the same main,
-    and that one is a descendant of the marked process.
+    `scope`: whose token marks it, "run" or "services". `number_option`: option that numbers the processes of the role.
+    `node_options`: options that, joined by a colon, give its node (HOST:PORT of a Spark worker). `parent_role`: role
+    that carries the token for it; such a process is forked by a first process with the same main, which descends from
+    the marked process.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Role:
         return self.mains[0]
 
     def matches(self, command: Sequence[str]) -> bool:
-        """Whether a command line names one of the role's mains."""
+        """Return whether a command line names one of the role's mains."""
         return any(main in command for main in self.mains)
 
 
@@ -87,9 +86,9 @@ DRIVER = Role("driver", ("org.apache.spark.deploy.SparkSubmit", "faultline.engin
 PYTHON_WORKER = Role("python_worker", ("pyspark.daemon",), parent_role="executor")
 KAFKA = Role("kafka", ("kafka.Kafka",), scope="services")
 ROLES: Mapping[str, Role] = {role.name: role for role in (EXECUTOR, WORKER, DRIVER, PYTHON_WORKER, KAFKA)}
-# A random process on a random node: an executor, or a Spark worker that hosts one.
+# A random process on a random node: an executor, or a Spark worker with one.
 ANY = "any"
-# The words for victims.
+# All values of a victim.
 VICTIMS = (*ROLES, ANY)
 VICTIM_PHRASES: Mapping[str, str] = {
     EXECUTOR.name: "an executor",
@@ -101,16 +100,16 @@ VICTIM_PHRASES: Mapping[str, str] = {
 }
 
 
-# The name under which a remote broker's host is known.
+# Name of the host of a remote broker.
 KAFKA_HOST = "kafka"
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What marks the processes that a run may touch: its own id, and that of the services under it.
+    """Tokens of the processes that a run may signal: its own, and that of its services.
 
-    `services` None: no service can be told from a stranger's, so none is a victim.
-    Raises VictimRefused when a token could not single anything out.
+    `services` None: the services' processes cannot be identified, so none is a victim. Raises VictimRefused for an
+    unusable token.
     """
 
     run: str
@@ -122,21 +121,21 @@ class Tokens:
             require_token(self.services)
 
     def of(self, role: Role) -> str:
-        """The token of the role's scope. Raises VictimRefused when there is none."""
+        """Return the token of the role's scope. Raises VictimRefused if there is none."""
         if role.scope == "run":
             return self.run
         if self.services is None:
-            raise VictimRefused(f"victim: a {role.name} cannot be told from strangers without the services' token")
+            raise VictimRefused(f"victim: got {role.name} without a services token; expected one")
         return self.services
 
 
 @dataclass(frozen=True)
 class LiveProcess:
-    """What the operating system says about a running process (never a zombie).
+    """A running process as the operating system reports it (never a zombie).
 
-    `create_time`: seconds since the epoch, as psutil gives it. `start_ticks`: the same instant in
-    kernel ticks since boot, which no change of the wall clock moves. `stopped`: held by SIGSTOP. `foreign`: of another
-    user than the one who looks, on that host; whatever its command line says, it is nobody of ours.
+    `create_time`: seconds since the epoch, as in psutil. `start_ticks`: the same instant in kernel ticks since boot,
+    independent of the wall clock. `is_stopped`: stopped by SIGSTOP. `is_foreign`: owned by another user than the
+    current one, whatever its command line says.
     """
 
     pid: int
@@ -152,9 +151,8 @@ class LiveProcess:
 class ProcessIdentity:
     """One victim: the facts recorded when it was chosen. Raises VictimRefused for pid ≤ 1 or a bad token.
 
-    `token` is the one of its role's scope; for a Python worker the run's, which its executor carries.
-    `host`: the name of its host, empty for this one. `node`: HOST:PORT of the Spark worker that it is
-    or belongs to, None for other roles.
+    `token`: of its role's scope; for a Python worker the run's, from its executor. `host`: name of its host, empty for
+    this one. `node`: HOST:PORT of its Spark worker, None for other roles.
     """
 
     pid: int
@@ -168,16 +166,16 @@ class ProcessIdentity:
 
     def __post_init__(self) -> None:
         if self.pid <= 1:
-            raise VictimRefused(f"pid: process {self.pid} is never a victim")
+            raise VictimRefused(f"pid: got {self.pid}; expected more than 1")
         require_token(self.token)
 
     @property
     def number(self) -> int | None:
-        """Its number within its role (Spark's executor id); None where it has none."""
+        """Number within its role (Spark's executor id), or None."""
         return number_of(self.role, self.command)
 
     def as_json(self) -> dict[str, Any]:
-        """The form of the conductor's journal."""
+        """Return the form used in the fault scheduler's journal."""
         return {
             "pid": self.pid,
             "create_time": self.create_time,
@@ -190,7 +188,7 @@ class ProcessIdentity:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], tokens: Tokens) -> Self:
-        """The victim that `as_json` wrote, under the run's tokens. Raises VictimRefused."""
+        """Return the victim that `as_json` wrote, with the run's tokens. Raises VictimRefused."""
         role = ROLES[values["role"]]
         return cls(
             int(values["pid"]),
@@ -210,7 +208,7 @@ class ProcessIdentity:
 
 
 def to_line(value: Any) -> bytes:
-    """A value in which victims occur, as one JSON line; each host calls its own processes local."""
+    """Return a value that may contain victims as one JSON line; the receiver sees its own processes as local."""
 
     def form_of(victim: ProcessIdentity) -> dict[str, Any]:
         return {**victim.as_json(), "host": "", "token": victim.token, "mains": list(victim.role.mains)}
@@ -219,7 +217,7 @@ def to_line(value: Any) -> bytes:
 
 
 def from_line(line: bytes) -> Any:
-    """What `to_line` wrote. Raises ValueError, and VictimRefused for an identity that cannot be."""
+    """Return the value of `to_line`. Raises ValueError, or VictimRefused for an invalid identity."""
     return json.loads(line, object_hook=lambda one: _victim_of(one) if one.keys() >= {"token", "mains"} else one)
 
 
@@ -238,31 +236,31 @@ def _victim_of(form: Mapping[str, Any]) -> ProcessIdentity:
 
 
 def require_token(token: str) -> None:
-    """Raises VictimRefused unless `token` can single out a run: an empty one would match everything."""
+    """Raise VictimRefused unless `token` can identify a run: an empty one would match everything."""
     if len(token) < 8 or not _TOKEN.fullmatch(token):
         raise VictimRefused(
-            f"token: {token!r} is refused; use at least 8 letters, digits and ._=:- beginning with a letter or digit"
+            f"token: got {token!r}; expected 8 or more of letters, digits and ._=:-, starting with a letter or digit"
         )
 
 
 def tags_of(role: Role, token: str) -> tuple[str, ...]:
-    """The arguments, any of which marks a process of the role as `token`'s."""
+    """Return the arguments that mark a process of the role with this token; any of them suffices."""
     return tuple(f"{mark}{token}" for mark in TAG_PREFIXES[role.scope])
 
 
 def has_token(command: Sequence[str], token: str, role: Role = EXECUTOR) -> bool:
-    """Whether one whole argument is a mark of the role's scope with exactly this token."""
+    """Return whether a whole argument is a tag of the role's scope with this token."""
     return any(mark in command for mark in tags_of(role, token))
 
 
 def number_of(role: Role, command: Sequence[str]) -> int | None:
-    """The number of a process within its role (Spark's executor id); None where it has none."""
+    """Return the number of a process within its role (Spark's executor id), or None."""
     value = None if role.number_option is None else _option(command, role.number_option)
     return int(value) if value is not None and value.isdecimal() and value.isascii() else None
 
 
 def node_of(role: Role, command: Sequence[str]) -> str | None:
-    """HOST:PORT of the Spark worker that the command line names; None where it names none."""
+    """Return HOST:PORT of the Spark worker on the command line, or None."""
     values = [_option(command, option) for option in role.node_options]
     known = [value for value in values if value]
     if not known or len(known) != len(values):
@@ -272,10 +270,10 @@ def node_of(role: Role, command: Sequence[str]) -> str | None:
 
 
 def require_same(identity: ProcessIdentity, live: LiveProcess, *, by_ticks: bool = False) -> None:
-    """Raises IdentityMismatch, naming the part, unless `live` is the process that `identity` names.
+    """Raise IdentityMismatch unless `live` is the process that `identity` names.
 
-    For a role that is marked through another process this says nothing about whose it is now. `by_ticks`: ticks that
-    are known decide alone, for what harms nobody: one that is paused is found also if the clock was set meanwhile.
+    A role with a `parent_role` is not checked for its run. `by_ticks`: known ticks alone decide, for harmless requests;
+    a paused process is then found even if the clock was set meanwhile.
     """
     if live.pid != identity.pid:
         raise IdentityMismatch(live.pid, "pid", f"the victim is process {identity.pid}")
@@ -298,9 +296,9 @@ def require_same(identity: ProcessIdentity, live: LiveProcess, *, by_ticks: bool
 
 
 def require_match(identity: ProcessIdentity, live: LiveProcess, ancestors: Sequence[LiveProcess] = ()) -> None:
-    """Raises IdentityMismatch, naming the part, unless `live` is `identity`'s process and still its run's.
+    """Raise IdentityMismatch unless `live` is the process of `identity` and belongs to its run.
 
-    `ancestors`: parent first; needed only for a role that is marked through another.
+    `ancestors`: parent first; needed only for a role with a `parent_role`.
     """
     require_same(identity, live)
     role = identity.role
@@ -310,19 +308,21 @@ def require_match(identity: ProcessIdentity, live: LiveProcess, ancestors: Seque
         raise IdentityMismatch(live.pid, "role", f"it is not a process that {role.main} forked")
     marked = marked_ancestor(role, ancestors)
     if marked is None or not has_token(marked.command, identity.token, role):
-        raise IdentityMismatch(live.pid, "token", f"it belongs to no {role.parent_role} that carries {identity.token}")
+        raise IdentityMismatch(
+            live.pid, "token", f"it does not belong to a {role.parent_role} that carries {identity.token}"
+        )
 
 
 def is_forked_copy(role: Role, live: LiveProcess, ancestors: Sequence[LiveProcess]) -> bool:
-    """Whether `live` is the direct fork of a first process with the role's main, and shows that main itself."""
+    """Return whether `live` has the role's main and was forked by a first process with the same main."""
     matches = [role.matches(process.command) for process in (live, *ancestors[:2])]
     return matches in ([True, True], [True, True, False])
 
 
 def marked_ancestor(role: Role, ancestors: Sequence[LiveProcess]) -> LiveProcess | None:
-    """The nearest ancestor of the role that carries the mark for `role`; whose mark it is, is not asked.
+    """Return the nearest ancestor with the parent role, or None; its token is not checked.
 
-    None also when it is another user's.
+    An ancestor of another user counts as None.
     """
     if role.parent_role is None:
         return None
@@ -332,5 +332,5 @@ def marked_ancestor(role: Role, ancestors: Sequence[LiveProcess]) -> LiveProcess
 
 
 def _option(command: Sequence[str], option: str) -> str | None:
-    """The argument after `option`; None where there is none."""
+    """Return the argument after `option`, or None."""
     return command[command.index(option) + 1] if option in command[:-1] else None

@@ -1,4 +1,4 @@
-"""Finds victims on the hosts where they belong, hits each on its own, and settles what an act came to."""
+"""Injector: it finds victims on their hosts, signals each, and determines the outcome."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fault.handler import Handler
 from fault.identity import KAFKA_HOST, VICTIMS, Delivery, Presence, ProcessIdentity, Tokens
 from fault.victims import executor_ids, sort_candidates
 
-# How long an act may take to show.
+# Maximum seconds until an effect shows.
 SETTLE_TIMEOUT_S = 5.0
-# The first probes follow closely, since most acts show at once.
+# Most effects show at once, so the first probes are close together.
 _MIN_POLL_S, _MAX_POLL_S = 0.002, 0.02
 
 
 class FaultOutcome(StrEnum):
-    """How a fault ended."""
+    """Outcome of a fault."""
 
     EFFECTIVE = "effective"
     NO_EFFECT = "no-effect"
@@ -32,36 +32,36 @@ class FaultOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Settlement:
-    """An outcome and, in one line, what it rests on."""
+    """An outcome and its evidence in one line."""
 
     outcome: FaultOutcome
     detail: str
 
 
 class Channel(Protocol):
-    """The way to a host's handler: the handler itself on this host, else `fault.ssh_connection.SshChannel`."""
+    """Access to a host's handler: the handler itself, or a `fault.ssh_connection.SshChannel`."""
 
     def ask(self, do: str, **fields: Any) -> Any:
-        """As `Handler.ask`. Raises RemoteError as well; from a signal that may be on its way comes `unknown`."""
+        """Run a request as `Handler.ask`; also raises RemoteError. A signal in flight returns `unknown`."""
         ...
 
     def close(self) -> None:
-        """Ends the connection, if there is one."""
+        """Close the connection, if there is one."""
         ...
 
 
 @dataclass(frozen=True)
 class HostClockOffset:
-    """A host's wall clock minus ours in s, true within half of the round trip (in s) that it was read over."""
+    """A host's wall clock minus the local one in s, with an error of at most half of the round trip in s."""
 
     offset_s: float
     round_trip_s: float
 
 
 def clock_offset(channel: Channel, samples: int = 5) -> HostClockOffset:
-    """Reads a host's wall clock `samples` times; the reading with the shortest round trip counts.
+    """Read a host's wall clock `samples` times and use the reading with the shortest round trip.
 
-    Its instant is taken as the middle of the round trip. Raises RemoteError.
+    The reading is assigned to the middle of the round trip. Raises RemoteError.
     """
     found: list[HostClockOffset] = []
     for _ in range(samples):
@@ -73,10 +73,10 @@ def clock_offset(channel: Channel, samples: int = 5) -> HostClockOffset:
 
 
 def hosts_by_victim(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The hosts on which each victim word is looked for; "" is this one. `names`: of the others.
+    """Return the hosts that can run each kind of victim; "" is this host. `names`: the other hosts.
 
-    The driver runs here. Executors and what belongs to them run on the other hosts, if there are
-    any beside the broker's; the broker on the host named `kafka`, if there is one.
+    The driver runs here. Executors and their processes run on the other hosts except the broker's, if there are any.
+    The broker runs on the host named `kafka`, if there is one.
     """
     spark = tuple(name for name in names if name not in ("", KAFKA_HOST)) or ("",)
     return {
@@ -87,8 +87,11 @@ def hosts_by_victim(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 class Injector:
-    """Asks each host's handler. `channels`: of other hosts, by the name that identities and journals show; `here`: of
-    this one, whose name is empty. Raises VictimRefused for another host without a name, which would get its acts."""
+    """Access to the handlers of all hosts.
+
+    `channels`: of other hosts, by the name used in identities and journals. `here`: of this host, whose name is empty.
+    Raises VictimRefused for a channel with an empty name, which would receive the requests for this host.
+    """
 
     def __init__(self, channels: Mapping[str, Channel] | None = None, *, here: Channel | None = None) -> None:
         if channels and "" in channels:
@@ -96,9 +99,9 @@ class Injector:
         self._channels: dict[str, Channel] = {"": here or Handler(), **(channels or {})}
 
     def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
-        """The live candidates for a victim word on all hosts where it belongs, sorted; only reads.
+        """Return the live candidates for a victim on all of its hosts, sorted; reads only.
 
-        Raises VictimRefused when a needed token is missing, RemoteError when a host cannot tell.
+        Raises VictimRefused if a needed token is missing, RemoteError if a host fails.
         """
         found: list[ProcessIdentity] = []
         for name in hosts_by_victim(tuple(self._channels))[victim]:
@@ -107,42 +110,43 @@ class Injector:
         return sort_candidates(found)
 
     def probe(self, victim: ProcessIdentity) -> Presence:
-        """What is under the victim's pid now. Raises RemoteError when the host cannot tell."""
+        """Return the state of the victim's pid. Raises RemoteError."""
         return Presence(self._on(victim.host).ask("probe", victim=victim))
 
     def arm(self, victim: ProcessIdentity) -> None:
-        """Does beforehand what the next signal to the victim would lose time with, checks included.
+        """Do the checks of the next signal to the victim ahead of time.
 
-        Raises what `signal` raises. Arming is no duty, and harmless when no signal follows.
+        Raises what `signal` raises. Arming is optional, and harmless without a signal.
         """
         self._on(victim.host).ask("arm", victim=victim)
 
     def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
-        """Checks the identity once more, then sends `signum`, once.
+        """Check the identity again, then send `signum`, once.
 
-        `unknown` when the connection broke after it was asked for. From then on every further signal to this victim
-        raises UnsettledSignal, until a probe has answered. Raises IdentityMismatch when the pid is another process,
-        SignalRefused when the system does not allow it, RemoteError when the host could not be used; then nothing was
-        sent.
+        Returns `unknown` if the connection broke after the request. Further signals to this victim then raise
+        UnsettledSignal until a probe has succeeded. Raises IdentityMismatch if the pid is another process,
+        SignalRefused without permission, RemoteError if the host failed; in these cases nothing was sent.
         """
         return Delivery(self._on(victim.host).ask("signal", victim=victim, signum=int(signum)))
 
     def start_watchdog(self, victim: ProcessIdentity, seconds: float) -> None:
-        """Has the victim continued on its own host after so many seconds, whatever becomes of this process and of the
-        way there. A watchdog that stands there already stays, and for a victim that is gone none is needed.
+        """Start a watchdog on the victim's host that continues it after `seconds`.
 
-        Raises IdentityMismatch, WatchdogUnavailable or RemoteError; then the victim is not to be stopped.
+        It survives this process and the connection. An existing watchdog of the victim stays; a victim that is gone
+        needs none. Raises IdentityMismatch, WatchdogUnavailable or RemoteError; the victim must then not be stopped.
         """
         self._on(victim.host).ask("watch", victim=victim, seconds=seconds)
 
     def end_watchdog(self, victim: ProcessIdentity) -> None:
-        """Releases it: the victim was continued. Harmless when there is none; where the word cannot be sent, it leaves
-        by itself once the victim runs."""
+        """End the watchdog of a continued victim; idempotent.
+
+        If the host is unreachable, the watchdog ends by itself once the victim runs.
+        """
         with contextlib.suppress(RemoteError):
             self._on(victim.host).ask("release", victim=victim)
 
     def busy(self, candidates: Sequence[ProcessIdentity]) -> set[ProcessIdentity]:
-        """Those candidates on other hosts that work just now, for `fault.cpu_busy.await_busy`. Raises RemoteError."""
+        """Return the busy candidates on other hosts, for `fault.cpu_busy.await_busy`. Raises RemoteError."""
         found: set[ProcessIdentity] = set()
         for name in {one.host for one in candidates} - {""}:
             there = self._on(name).ask("busy", candidates=[one for one in candidates if one.host == name])
@@ -150,39 +154,41 @@ class Injector:
         return found
 
     def run_host_step(self, host: str, step: str, *, kind: str, name: str, asked: Mapping[str, Any]) -> Any:
-        """Takes a step of what can be done to a host; see `fault.host_faults`. Raises ActRefused or RemoteError."""
+        """Run a step of a host fault; see `fault.host_faults`. Raises ActionRefused or RemoteError."""
         return self._on(host).ask("act", step=step, kind=kind, name=name, asked=asked)
 
     def start_host_watchdog(self, host: str, seconds: float, *, kind: str, name: str, asked: Mapping[str, Any]) -> None:
-        """Has such an act undone after so many seconds, whatever becomes of this process and of the way there. Raises
-        ActRefused, WatchdogUnavailable or RemoteError."""
+        """Start a watchdog on the host that undoes a host fault after `seconds`.
+
+        It survives this process and the connection. Raises ActionRefused, WatchdogUnavailable or RemoteError.
+        """
         self._on(host).ask("watch", seconds=seconds, kind=kind, name=name, asked=asked)
 
     def clock_offsets(self) -> dict[str, HostClockOffset]:
-        """The clock of every other host against ours, by name. Raises RemoteError."""
+        """Return the clock offset of every other host by name. Raises RemoteError."""
         return {name: clock_offset(channel) for name, channel in self._channels.items() if name}
 
     def close(self) -> None:
-        """Ends all connections."""
+        """Close all connections."""
         for channel in self._channels.values():
             channel.close()
 
     def _on(self, name: str) -> Channel:
         if name not in self._channels:
             known = ", ".join(sorted(filter(None, self._channels))) or "none"
-            raise VictimRefused(f"host: {name} is not known; known: {known}")
+            raise VictimRefused(f"host: got {name}; expected one of: {known}")
         return self._channels[name]
 
 
 def executors_on(injector: Injector, node: str | None, tokens: Tokens) -> list[int]:
-    """The ids of the run's executors that live on the Spark worker `node` (HOST:PORT), ascending."""
+    """Return the ids of the run's executors on the Spark worker `node` (HOST:PORT), ascending."""
     return executor_ids(injector.find("executor", tokens), node) if node else []
 
 
 def resume(injector: Injector, victim: ProcessIdentity, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Sends SIGCONT until a probe says that the victim is not stopped; what is gone needs none.
+    """Send SIGCONT until a probe finds the victim not stopped or gone.
 
-    Raises SignalRefused or RemoteError when it cannot be continued within `SETTLE_TIMEOUT_S` seconds.
+    Raises SignalRefused or RemoteError if it is still stopped after `SETTLE_TIMEOUT_S` seconds.
     """
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while True:
@@ -196,7 +202,7 @@ def resume(injector: Injector, victim: ProcessIdentity, *, sleep: Callable[[floa
             if time.monotonic() >= deadline:
                 raise
         if time.monotonic() >= deadline:
-            raise SignalRefused(f"pid: {victim} is still stopped {SETTLE_TIMEOUT_S:g} s after SIGCONT")
+            raise SignalRefused(f"pid: SIGCONT failed: {victim} still stopped after {SETTLE_TIMEOUT_S:g} s")
         sleep(_MAX_POLL_S)
 
 
@@ -209,11 +215,10 @@ def settle(
     within_s: float = SETTLE_TIMEOUT_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Settlement:
-    """Probes until the act shows its effect, at most `within_s` seconds.
+    """Probe until the effect shows, at most `within_s` seconds.
 
-    `wanted`: GONE for an act that ends its victim, also when another process has its pid by now; STOPPED for
-    one that holds it. An unacknowledged signal is settled by the same evidence; `unknown` stays only where
-    no probe answers.
+    `wanted`: GONE for a fault that ends its victim, also if the pid is reused by now; STOPPED for a pause. The same
+    probes settle an unacknowledged signal; `unknown` remains only if no probe succeeds.
     """
     if delivery is Delivery.GONE:
         return Settlement(FaultOutcome.NO_EFFECT, f"{victim} was already gone")

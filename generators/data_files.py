@@ -1,11 +1,9 @@
-"""Data of the user's, read from files: JSON lines, CSV, Parquet, text, and topics that were recorded.
+"""User data from files: JSON lines, CSV, Parquet, text and recorded topics.
 
-Records are sent as they stand in the file. A row of Parquet has no bytes of its own, so it is written as JSON once. Of
-a later round only the times are other ones, and they are changed in place.
-
-What is broken is named with its file and line (of Parquet, its row). All of it is held in memory, so what does not fit
-is refused: at once when its files are too large, else as soon as what was read takes too much. How much that is depends
-on the form: plain lines take about twice their bytes, and a column of equal values in Parquet any multiple.
+Records are sent byte for byte. A Parquet row is converted to JSON once. In later replay cycles only the times change,
+in place. Errors name file and line (Parquet: row). All data is held in memory, so data that does not fit is refused: at
+once if the files are too large, else once it takes too much memory. Plain lines take about twice their size, a Parquet
+column of equal values any multiple.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ from generators.send_progress import InputError
 
 TEXT, LINES, CSV, PARQUET = ".txt", ".jsonl", ".csv", ".parquet"
 SUFFIXES = (LINES, CSV, PARQUET, TEXT)
-# The columns of a topic that was recorded.
+# Columns of a recorded topic.
 RECORDED = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
-# Of the memory that is free, what data may take, in all processes that hold it.
+# Share of free memory for data, over all processes that hold it.
 MEMORY_SHARE = 0.5
-# Rows between two looks at how much it takes.
+# Rows between two memory checks.
 ROWS_PER_CHECK = 250
-# From one round to the next where all records have one time.
+# Shift of a cycle if all records have the same time.
 SINGLE_ROUND_MS = 1000
 
 Headers = list[tuple[str, bytes | None]]
@@ -50,10 +48,10 @@ T = TypeVar("T")
 
 @dataclass
 class Data:
-    """Records in the order of their files. Lists of one length, or empty where no record has any.
+    """Records in the order of their files, as lists of one length, or empty lists.
 
-    `times_ms`: milliseconds since the epoch. `resolution_ms`: what times can be moved by without another form, and
-    multiples of it. `spans`, `unit`: where the times stand in each value, and in which unit, where they are numbers.
+    `times_ms`: milliseconds since the epoch. `resolution_ms`: times can be shifted by multiples of it without a change
+    of format. `spans`, `unit`: positions of the times in each value, and their unit if they are numbers.
     """
 
     values: list[bytes | None] = field(default_factory=list)
@@ -69,7 +67,7 @@ class Data:
 
     @cached_property
     def round_ms(self) -> int:
-        """How much later one round is than the one before, in the time of its records: one mean gap after its end."""
+        """Time shift from one replay cycle to the next, in ms: the data's length plus one mean gap."""
         if not self.times_ms:
             return 0
         span = max(self.times_ms) - min(self.times_ms)
@@ -77,7 +75,7 @@ class Data:
         return -(-length // self.resolution_ms) * self.resolution_ms
 
     def value(self, place: int, round_: int) -> bytes | None:
-        """The value of the record at `place` in a round (from 0), with the times that it has there."""
+        """Return the value at `place` in a replay cycle (from 0), with its times shifted."""
         value = self.values[place]
         if not round_ or not self.spans or value is None:
             return value
@@ -88,7 +86,7 @@ class Data:
 
 
 def data_files(path: str) -> list[Path]:
-    """The files of the data, by name. Raises InputError for nothing, and for several kinds."""
+    """Return the data files by name. Raises InputError for none, and for several kinds."""
     place = Path(path)
     if place.is_dir():
         files = sorted(one for one in place.iterdir() if one.suffix in SUFFIXES and one.is_file())
@@ -96,39 +94,39 @@ def data_files(path: str) -> list[Path]:
         files = [place] if place.is_file() else []
     if not files:
         known = ", ".join(SUFFIXES)
-        raise InputError(f"data: {path} is no file and holds none that ends in {known}; name one, or a folder of them")
+        raise InputError(f"data: got {path}; expected a file, or a folder of files, ending in {known}")
     kinds = sorted({one.suffix for one in files})
     if len(kinds) > 1:
-        raise InputError(f"data: {path} holds {' and '.join(kinds)}; keep files of one kind there")
+        raise InputError(f"data: {path}: got {' and '.join(kinds)}; expected files of one kind")
     if kinds[0] not in SUFFIXES:
-        raise InputError(f"data: {path} ends in {kinds[0] or 'nothing'}; use {', '.join(SUFFIXES)}")
+        raise InputError(f"data: {path}: got {kinds[0] or 'no suffix'}; expected {', '.join(SUFFIXES)}")
     return files
 
 
 class MemoryBudget:
-    """The memory that data has."""
+    """Memory available for the data."""
 
     def __init__(self, path: str, copies: int) -> None:
-        """`copies`: how many processes hold the data."""
-        import psutil  # like pyarrow below: a generator without data does not load it
+        """Set the budget; `copies` is the number of processes that hold the data."""
+        import psutil  # slow import, as pyarrow below
 
         self._path, self._before = path, used_memory()
         self._limit = int(psutil.virtual_memory().available * MEMORY_SHARE / copies)
 
     def require(self, files: Sequence[Path]) -> None:
-        """Raises InputError for files that are larger than what there is."""
+        """Raise InputError if the files exceed the budget."""
         size = sum(map(_size_of, files))
         if size > self._limit:
             raise self._error(f"has {size / 1e6:,.0f} MB")
 
     def check(self, where: str) -> None:
-        """Raises InputError when what was read up to `where` takes more than there is."""
+        """Raise InputError if the data read up to `where` exceeds the budget."""
         size = used_memory() - self._before
         if size > self._limit:
             raise self._error(f"takes {size / 1e6:,.0f} MB of memory up to {where}")
 
     def check_rows(self, rows: Iterator[T], where: Callable[[T], str]) -> Iterator[T]:
-        """The same rows, with a look now and then."""
+        """Yield the rows and check the budget regularly."""
         for number, row in enumerate(rows, start=1):
             if number % ROWS_PER_CHECK == 0:
                 self.check(where(row))
@@ -136,13 +134,12 @@ class MemoryBudget:
 
     def _error(self, what: str) -> InputError:
         return InputError(
-            f"data: {self._path}: {what}; expected at most {self._limit / 1e6:,.0f} MB, its share of free memory; "
-            "fix: use a part of the data, which is replayed in a loop"
+            f"data: {self._path} {what}; expected at most {self._limit / 1e6:,.0f} MB; fix: use a part of it"
         )
 
 
 def used_memory() -> int:
-    """Bytes of memory that this process has."""
+    """Return the resident memory of this process in bytes."""
     import psutil
 
     return int(psutil.Process().memory_info().rss)
@@ -151,11 +148,11 @@ def used_memory() -> int:
 def read_data(
     path: str, key: str | None = None, time: str | None = None, unit: Unit | None = None, *, copies: int = 1
 ) -> Data:
-    """The records of a file or folder. `key`, `time`: columns that hold each record's key and time. `unit`: of times
-    that are numbers; None: as their magnitude tells. `copies`: how many processes are to hold them, this one included.
+    """Return the records of a file or folder.
 
-    Raises InputError naming file and line, also of what does not fit into memory. Kept as long as nothing changes,
-    since a generator asks more than once.
+    `key`, `time`: columns with each record's key and time. `unit`: of numeric times; None: from their magnitude.
+    `copies`: number of processes that hold the data. Cached while the files are unchanged. Raises InputError naming
+    file and line.
     """
     files = tuple(data_files(path))
     return _read(path, files, tuple(file.stat().st_mtime_ns for file in files), key, time, unit, copies)
@@ -177,29 +174,28 @@ def _read(
     given = [name for name, value in named if value]
     if suffix == PARQUET and _is_recorded(files[0]):
         for name in given:
-            raise InputError(f"{name}: {path} is a topic that was recorded, with keys and times; leave it empty")
+            raise InputError(f"{name}: not allowed: {path} is a recorded topic with keys and times; fix: remove it")
         return _read_recorded(files, budget)
     if suffix == TEXT:
         for name in given:
-            raise InputError(f"{name}: lines of text have no columns; leave it empty")
+            raise InputError(f"{name}: not allowed: text lines have no columns; fix: remove it")
     if unit is not None and time is None:
-        raise InputError("data_time_unit: is of data_time, which is empty; name the column there")
+        raise InputError("data_time_unit: not allowed without data_time; fix: set data_time")
     data = _read_columns(budget.check_rows(_rows(files, suffix), lambda row: row.where), key, time, unit)
     if not len(data):
-        raise InputError(f"data: {path} holds no record; fill it")
+        raise InputError(f"data: {path}: got no records; expected at least one")
     return data
 
 
 def require_ordered(data: Data, path: str) -> None:
-    """Raises InputError naming the first record whose time lies before the one before it."""
+    """Raise InputError naming the first record whose time precedes that of the record before it."""
     if not data.times_ms:
-        raise InputError(f"data_time: {path} has no times to replay; name the column that holds them")
+        raise InputError(f"data_time: missing for {path}; expected the column with the times")
     for number, (before, after) in enumerate(zip(data.times_ms, data.times_ms[1:], strict=False), start=2):
         if after < before:
             raise InputError(
-                f"data: {path}, record {number}: got time {_format_time(after)}; "
-                f"expected at least {_format_time(before)}, the time of the previous record; "
-                "fix: sort the data or use data_pace=rate"
+                f"data: {path}, record {number}: got {_format_time(after)}; expected at least {_format_time(before)}, "
+                "as in the previous record; fix: sort the data or use data_pace=rate"
             )
 
 
@@ -212,7 +208,7 @@ def _read_columns(rows: Iterator[DataRow], key: str | None, time: str | None, un
         spans = row.spans()
         for name, column in (("data_key", key), ("data_time", time)):
             if column is not None and column not in spans:
-                raise InputError(f"{name}: {row.where} has no {column}; it has {', '.join(spans)}")
+                raise InputError(f"{name}: {row.where}: missing column {column}; got {', '.join(spans)}")
         if key is not None:
             data.keys.append(row.text(spans[key][-1]))
         if time is not None:
@@ -221,21 +217,18 @@ def _read_columns(rows: Iterator[DataRow], key: str | None, time: str | None, un
 
 
 def _add_time(data: Data, row: DataRow, spans: Sequence[Span], what: str, given_unit: Unit | None) -> None:
-    """Adds the time of a record. A column that is repeated is moved wherever it stands, so all of it is read."""
+    """Add the time of a record; a repeated column is shifted everywhere, so all of it is read."""
     for span in spans:
         written = row.value[slice(*span)]
         try:
             time = read_time(written, given_unit)
         except (InvalidTimeError, ArithmeticError) as error:
-            raise InputError(f"{what} is {text_of(written)!r}, which is {error}") from None
+            raise InputError(f"{what}: got {text_of(written)!r}; {error}") from None
         if not data.times_ms and span is spans[0]:
             data.unit = time.unit
         elif time.unit != data.unit:
             forms = [f"a number of {unit}" if unit else "a text" for unit in (time.unit, data.unit)]
-            raise InputError(
-                f"{what} is {text_of(written)!r}, {forms[0]} by its magnitude, and those before are {forms[1]}; give "
-                "data_time_unit"
-            )
+            raise InputError(f"{what}: got {text_of(written)!r}, {forms[0]}; expected {forms[1]}; set data_time_unit")
         data.resolution_ms = max(data.resolution_ms, time.resolution_ns // NS_PER_MS)
     data.spans.append(tuple(spans))
     data.times_ms.append(time.ns // NS_PER_MS)
@@ -260,29 +253,29 @@ def _json_rows(file: Path) -> Iterator[DataRow]:
         try:
             columns = json.loads(content)
         except ValueError as error:
-            raise InputError(f"data: {where}: no JSON ({error}); correct or leave out the line") from None
+            raise InputError(f"data: {where}: invalid JSON: {error}") from None
         if not isinstance(columns, dict):
-            raise InputError(f"data: {where}: no JSON object; write {{…}} on each line")
+            raise InputError(f"data: {where}: got {type(columns).__name__}; expected a JSON object")
         yield JsonRow(where, content)
 
 
 def _csv_rows(file: Path) -> Iterator[DataRow]:
-    """A record for each row, without the first one, which names the columns. A quoted field may hold line breaks."""
-    used_memory: list[bytes] = []
+    """Yield a record per row after the header; quoted fields may contain line breaks."""
+    raw_lines: list[bytes] = []
 
     def lines() -> Iterator[str]:
         for _, line in _lines(file):
-            used_memory.append(line)
+            raw_lines.append(line)
             yield line.decode()
 
     reader, names = csv.reader(lines(), strict=True), list[str]()
     while True:
-        used_memory.clear()
+        raw_lines.clear()
         number = reader.line_num + 1
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise InputError(f"data: {file}, line {number}: no CSV ({error}); correct or leave out the row") from None
+            raise InputError(f"data: {file}, line {number}: invalid CSV: {error}") from None
         if fields is None:
             return
         if not fields:
@@ -291,14 +284,14 @@ def _csv_rows(file: Path) -> Iterator[DataRow]:
             names = fields
         elif len(fields) != len(names):
             raise InputError(
-                f"data: {file}, line {number}: {len(fields)} columns, and the first line names {len(names)}; correct it"
+                f"data: {file}, line {number}: got {len(fields)} columns; expected {len(names)}, as in the header"
             )
         else:
-            yield CsvRow(f"{file}, line {number}", _strip_newline(b"".join(used_memory)), names)
+            yield CsvRow(f"{file}, line {number}", _strip_newline(b"".join(raw_lines)), names)
 
 
 def _parquet_rows(file: Path) -> Iterator[DataRow]:
-    """A JSON object for each row."""
+    """Yield a JSON object per row."""
     import pyarrow.parquet as pq
 
     number = 0
@@ -308,7 +301,7 @@ def _parquet_rows(file: Path) -> Iterator[DataRow]:
                 number += 1
                 yield JsonRow(f"{file}, row {number}", _as_json(columns))
     except (OSError, ValueError, OverflowError) as error:
-        raise InputError(f"data: {file}, after row {number}: cannot be read: {error}") from None
+        raise InputError(f"data: reading {file} failed after row {number}: {error}") from None
 
 
 def _read_recorded(files: Sequence[Path], budget: MemoryBudget) -> Data:
@@ -321,7 +314,7 @@ def _read_recorded(files: Sequence[Path], budget: MemoryBudget) -> Data:
                 rows += batch.to_pylist()
                 budget.check(f"{file}, row {len(rows)}")
         except OSError as error:
-            raise InputError(f"data: {file}: cannot be read: {error}") from None
+            raise InputError(f"data: reading {file} failed: {error}") from None
     for row in sorted(rows, key=lambda row: (row["timestamp_ms"], row["partition"], row["offset"])):
         data.values.append(row["value"])
         data.keys.append(row["key"])
@@ -337,10 +330,10 @@ def _is_recorded(file: Path) -> bool:
     try:
         schema = pq.read_schema(file)
     except (OSError, ValueError) as error:
-        raise InputError(f"data: {file}: is no Parquet file ({error}); mend it") from None
+        raise InputError(f"data: {file}: invalid Parquet file: {error}") from None
     if not set(RECORDED) <= set(schema.names):
         return False
-    # A file of another tool may have columns of these names.
+    # A file of another tool may have columns with these names.
     for name in RECORDED:
         found = schema.field(name).type
         if name == "headers":
@@ -359,7 +352,7 @@ def _is_recorded(file: Path) -> bool:
 
 
 def _size_of(file: Path) -> int:
-    """Bytes that the file has, unpacked."""
+    """Return the uncompressed size of a file in bytes."""
     if file.suffix != PARQUET:
         return file.stat().st_size
     import pyarrow.parquet as pq
@@ -367,12 +360,12 @@ def _size_of(file: Path) -> int:
     try:
         about = pq.read_metadata(file)
     except (OSError, ValueError) as error:
-        raise InputError(f"data: {file}: is no Parquet file ({error}); mend it") from None
+        raise InputError(f"data: {file}: invalid Parquet file: {error}") from None
     return sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each line, with its end. A byte-order mark at the beginning is no part of the first one."""
+    """Yield number and bytes of each line, with its end; a byte-order mark is dropped."""
     try:
         with file.open("rb") as content:
             for number, line in enumerate(content, start=1):
@@ -381,12 +374,10 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
                 try:
                     line.decode()
                 except UnicodeDecodeError as error:
-                    raise InputError(
-                        f"data: {file}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8"
-                    ) from None
+                    raise InputError(f"data: {file}, line {number}: got {error.reason}; expected UTF-8") from None
                 yield number, line
     except OSError as error:
-        raise InputError(f"data: {file}: cannot be read: {error.strerror}") from None
+        raise InputError(f"data: reading {file} failed: {error.strerror}") from None
 
 
 def _strip_newline(line: bytes) -> bytes:
@@ -402,7 +393,7 @@ def _json_default(value: Any) -> Any:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise InputError("data: a column holds bytes that are no text; leave it out, or record a topic") from None
+            raise InputError("data: got binary data in a column; expected text; fix: remove the column") from None
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Records of a user's file as they are sent, where their columns stand in them, and the times in those."""
+"""Records of user files: their bytes, the positions of columns, and their times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Literal
 
-# Where a field stands in its record: its first byte, and the one after its last.
+# First byte of a field, and the byte after its last.
 Span = tuple[int, int]
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _CSV_FIELD = re.compile(rb'"(?:[^"]|"")*"|[^,]*')
@@ -19,21 +19,23 @@ _CSV_FIELD = re.compile(rb'"(?:[^"]|"")*"|[^,]*')
 
 @dataclass(slots=True)
 class DataRow:
-    """One record of a file, as it is sent. A line of text has no columns."""
+    """One record of a file, byte for byte; a text line has no columns."""
 
     where: str
     value: bytes
 
     def spans(self) -> dict[str, list[Span]]:
-        """By column, all places where it stands: an object of JSON may repeat one, and the last one counts."""
+        """Return all positions by column: a JSON object may repeat a key, and the last one counts."""
         return {}
 
     def text(self, span: Span) -> bytes | None:
-        """What stands there, as a key: a text without its quotes and escapes, anything else as it is written."""
+        """Return a field as a key: strings without quotes and escapes, other values as they are written."""
         return self.value[slice(*span)]
 
 
 class JsonRow(DataRow):
+    """One JSON object."""
+
     def spans(self) -> dict[str, list[Span]]:
         found: dict[str, list[Span]] = {}
         depth, name, start, end = 0, None, -1, -1
@@ -59,6 +61,8 @@ class JsonRow(DataRow):
 
 @dataclass(slots=True)
 class CsvRow(DataRow):
+    """One CSV row."""
+
     names: Sequence[str]
 
     def spans(self) -> dict[str, list[Span]]:
@@ -75,22 +79,22 @@ class CsvRow(DataRow):
         return written[1:-1].replace(b'""', b'"') if written[:1] == b'"' else written
 
 
-# The times in a user's records: read, and moved in place, in the form that they have.
+# Times in user records: parsed, and shifted in place without a change of form.
 #
-# A time is a number since the epoch, in a unit that is given or that its magnitude tells, or a text by ISO 8601: a
-# date alone, or with a time of day to any part, with a fraction of up to nine digits, with an offset or without one
-# (then UTC). A moved time has the same form: the same separators, offset, and number of digits.
+# A time is a number since the epoch, with a given unit or one from its magnitude, or an ISO 8601 text: a date,
+# optionally with a time of day to any precision, up to nine fractional digits, and an offset (default UTC). A shifted
+# time keeps separators, offset and number of digits.
 
 
 Unit = Literal["s", "ms", "us", "ns"]
 # Nanoseconds of each unit.
 UNITS: dict[Unit, int] = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-# Up to here a number is of that unit: in the one before it would lie beyond the year 5138.
+# Upper limit of each unit: with the previous unit the time would be beyond the year 5138.
 _MAGNITUDES: tuple[tuple[Unit, float], ...] = (("s", 1e11), ("ms", 1e14), ("us", 1e17), ("ns", float("inf")))
 NS_PER_MS = 10**6
 _EPOCH = datetime(1970, 1, 1)
 _LATEST_NS = (datetime.max - _EPOCH) // timedelta(microseconds=1) * 1000
-# A date and a time of day may be written in this many digits, with nothing in between.
+# Lengths of a date with time of day written as digits only.
 _DIGITS = (8, 12, 14)
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(?:([eE])([+-]?\d+))?")
@@ -101,12 +105,12 @@ _ISO = re.compile(
 
 
 class InvalidTimeError(ValueError):
-    """A value that is no time; the message says what was expected."""
+    """A value that is not a time; the message names the expected form."""
 
 
 @dataclass(frozen=True)
 class Time:
-    """A time as it stands in a record. `resolution_ns`: what it can be moved by, and multiples of it."""
+    """A time in a record; it can be shifted by multiples of `resolution_ns`."""
 
     ns: int  # since the epoch
     resolution_ns: int
@@ -114,46 +118,46 @@ class Time:
 
 
 def unit_of(number: Decimal) -> Unit:
-    """The unit of a number since the epoch, by its magnitude."""
+    """Return the unit of a number since the epoch, from its magnitude."""
     return next(unit for unit, most in _MAGNITUDES if abs(number) < most)
 
 
 def text_of(field: bytes) -> str:
-    """A field of JSON or CSV without its quotes, and without white space around it."""
+    """Return a JSON or CSV field without quotes and surrounding white space."""
     if field[:1] != b'"':
         return field.decode().strip()
     text = field[1:-1].decode()
     if "\\" in text:
-        with contextlib.suppress(ValueError):  # of CSV, where it means nothing
+        with contextlib.suppress(ValueError):  # in CSV a backslash has no meaning
             text = str(json.loads(field))
     return text.strip()
 
 
 def read_time(field: bytes, unit: Unit | None = None) -> Time:
-    """The time of a field as it stands in its record, quotes included. Raises NoTimeError."""
+    """Return the time of a field as written in its record, quotes included. Raises InvalidTimeError."""
     text = text_of(field)
     if unit is None and (iso := _Iso.parse(text)) is not None:
         return Time(iso.ns, iso.resolution_ns)
     if _NUMBER.fullmatch(text) is None:
         raise InvalidTimeError(
-            "no time; expected a number since 1970, or a text as 2026-11-25T12:00:00Z"
+            "expected a number since 1970, or a text such as 2026-11-25T12:00:00Z"
             if unit is None
-            else f"no number of {unit}; correct or leave out data_time_unit"
+            else f"expected a number of {unit}; fix: correct or remove data_time_unit"
         )
     number = Decimal(text)
     unit = unit or unit_of(number)
     if abs(number) * UNITS[unit] > _LATEST_NS:
-        raise InvalidTimeError("beyond the year 9999; check data_time_unit")
-    # A fraction takes as many digits as it needs; whole numbers stay whole.
+        raise InvalidTimeError("expected a time before the year 10000; fix: check data_time_unit")
+    # Fractions may need more digits; whole numbers stay whole.
     return Time(round(number * UNITS[unit]), UNITS[unit] if text.lstrip("+-").isdigit() else 1, unit)
 
 
 def shift_time(field: bytes, by_ns: int, unit: Unit | None = None) -> bytes:
-    """The field with its time later by `by_ns`, a multiple of its resolution. `unit`: of a number, as `Time` says."""
+    """Return the field shifted by `by_ns`, a multiple of its resolution; `unit` as in `Time`."""
     text = text_of(field)
     iso = _Iso.parse(text) if unit is None else None
     later = _shift_number(text, by_ns, unit or "s") if iso is None else iso.shift(by_ns)
-    # Escapes in a text of JSON are gone with it; white space around it stays.
+    # A JSON string loses its escapes; surrounding white space stays.
     return field.replace(text.encode(), later.encode(), 1) if text.encode() in field else json.dumps(later).encode()
 
 
@@ -170,7 +174,7 @@ def _shift_number(text: str, by_ns: int, unit: Unit) -> str:
 
 @dataclass(frozen=True)
 class _Iso:
-    """A text by ISO 8601, taken apart."""
+    """A parsed ISO 8601 text."""
 
     found: re.Match[str]
     local: datetime  # whole seconds, without offset
@@ -182,7 +186,7 @@ class _Iso:
         if found is None:
             return None
         year, dash, month, day, separator, hour, _, minute, second, _, fraction, _ = found.groups()
-        # Digits alone are a date where they can be one, and a number else: 1701010100 is in the year 2023.
+        # Digits alone count as a date if plausible, else as a number: 1701010100 is in the year 2023.
         if hour and not separator and (dash or len(text) not in _DIGITS or not "1900" <= year < "2200"):
             return None
         try:
@@ -207,7 +211,7 @@ class _Iso:
         return 10**9 * (1 if second else 60 if minute else 3600 if hour else 86_400)
 
     def shift(self, by_ns: int) -> str:
-        """The same form, later. Raises OverflowError beyond the year 9999."""
+        """Return the shifted time in the same form. Raises OverflowError beyond the year 9999."""
         seconds, rest = divmod(self.fraction_ns + by_ns, 10**9)
         later = self.local + timedelta(seconds=seconds)
         _, dash, _, _, separator, hour, colon, minute, second, point, fraction, offset = self.found.groups()
