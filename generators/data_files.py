@@ -283,9 +283,7 @@ def _csv_rows(file: Path) -> Iterator[DataRow]:
         if not names:
             names = fields
         elif len(fields) != len(names):
-            raise InputError(
-                f"data: {file}, line {number}: got {len(fields)} columns; expected {len(names)}, as in the header"
-            )
+            raise InputError(f"data: {file}, line {number}: got {len(fields)} columns; expected {len(names)} (header)")
         else:
             yield CsvRow(f"{file}, line {number}", _strip_newline(b"".join(raw_lines)), names)
 
