@@ -90,7 +90,7 @@ def _rehearse(settings: Settings, made: Path, log: Path) -> str | None:
     # The workloads' JVMs have the page that tells of stages and executors.
     conf["spark.ui.enabled"] = "true"
     conf["spark.ui.port"] = "0"
-    command = spark_submit(settings, conf, program(settings, "rehearsal"), str(folder), master=LOCAL_MASTER)
+    command = spark_submit(settings, conf, program(settings, "cds_training"), str(folder), master=LOCAL_MASTER)
     with log.open("wb") as out:
         try:
             done = subprocess.run(
