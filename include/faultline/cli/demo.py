@@ -17,7 +17,7 @@ from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.installation.airflow import login_words
 from faultline.lifecycle.environment import installed_build
-from faultline.lifecycle.progress import budget_s, describe
+from faultline.lifecycle.progress import budget_s, experiment_title
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.record import JUDGED, Record
 from faultline.reports.report import write_report
@@ -89,7 +89,7 @@ def _say_lacking(records: Sequence[Record], missing: Sequence[PlannedCell], reru
     """Names the experiments without a usable record, a line for all runs of a configuration, and what measures them."""
     command = f"./faultline demo{' --rerun' * rerun}"
     last = {Cell.of(record): record.status for record in records}
-    lacking = Counter((describe(cell.config), last.get(cell.cell, "no record")) for cell in missing)
+    lacking = Counter((experiment_title(cell.config), last.get(cell.cell, "no record")) for cell in missing)
     for (name, status), runs in lacking.items():
         say(f"no usable record for {counted(runs, 'run')} of {name} ({status}); `{command}` measures them again")
 

@@ -40,7 +40,7 @@ def install(
     """
     from faultline.installation.airflow import connections
     from faultline.orchestration.external import dag_installer
-    from faultline.orchestration.external.dag_export import describe, exported_dags
+    from faultline.orchestration.external.dag_export import describe_dag, exported_dags
 
     settings, guest = load_settings(), dag_installer.ExternalInstall(into.absolute(), prefix, queue)
     if not settings.secrets.is_dir() and not dry_run:
@@ -48,7 +48,7 @@ def install(
             f"{settings.home}: has no services yet; start ./faultline up --no-airflow --foreground first, on this host"
         )
     wanted = connections(settings)
-    dags = [describe(one, list(wanted)) for one in exported_dags()]
+    dags = [describe_dag(one, list(wanted)) for one in exported_dags()]
     dag_installer.install(
         guest, dag_installer.AirflowCli(_command(airflow)), settings, wanted, dags, say, dry_run=dry_run
     )
@@ -72,11 +72,11 @@ def step(
     What the task knows of its run comes by standard input, as JSON; each line on standard output is JSON, too.
     """
     from faultline.installation.service_users import take_environment
-    from faultline.orchestration.external.steps import answer
+    from faultline.orchestration.external.steps import serve_task
 
     settings = load_settings()
     take_environment(settings)
-    answer(name, attempt, json.load(sys.stdin), settings, lambda word: print(json.dumps(word), flush=True))
+    serve_task(name, attempt, json.load(sys.stdin), settings, lambda word: print(json.dumps(word), flush=True))
 
 
 def hold_services(ports: dict[str, int] | None = None, hosts: int | None = None) -> None:

@@ -13,7 +13,7 @@ from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.nightly_file import is_nightly
 from faultline.lifecycle.progress import budget_s
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.orchestration.nightly.nightly_plan import other_build_of_nightly_run
+from faultline.orchestration.nightly.nightly_plan import nightly_build_mismatch
 from faultline.records.sweep_plan import SweepPlan, SweepPlans
 from faultline.system.errors import ConfigError
 from faultline.system.text import Say, counted
@@ -33,7 +33,7 @@ def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
         raise ConfigError(f"{matrix}: is switched off in Airflow, so nothing of it runs; switch it on first")
     for gap in open_gaps:
         plan = SweepPlans(settings.results).read(gap.sweep_id) if gap.sweep_id else None
-        if refusal := other_build_of_nightly_run(gap, plan, settings):
+        if refusal := nightly_build_mismatch(gap, plan, settings):
             say(refusal)
             code = 1
             continue

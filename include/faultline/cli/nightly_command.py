@@ -52,7 +52,7 @@ def test_alert(
 ) -> None:
     """Send a test alert to all recipients of a nightly file."""
     from faultline.experiment.alert_plan import KINDS
-    from faultline.orchestration.nightly.alerts import TEST, send
+    from faultline.orchestration.nightly.alerts import TEST, send_alert
     from faultline.reports.notes import AlertContent, results_link
     from faultline.system.settings import load_settings
 
@@ -68,7 +68,7 @@ def test_alert(
     alert = AlertContent(kind, night.dag_id, now, f"Try-out of {night.dag_id}: {kind}", (MADE_UP,), link)
     if kind in KINDS and (told := _made_up(night, kind, now, link)) is not None:
         alert = replace(told, kind=kind, title=f"Try-out: {told.title}", lines=(MADE_UP, *told.lines))
-    sent = send(alert, night.alerts)
+    sent = send_alert(alert, night.alerts)
     if not sent:
         raise ConfigError(f"--kind {kind}: nobody asked for it; {night.dag_id} tells {', '.join(_who(night))}")
     for line in sent:
@@ -78,18 +78,18 @@ def test_alert(
 def _made_up(night: NightlyFile, kind: str, now: str, link: str) -> AlertContent | None:
     """What would be told of a night of this file that came out so."""
     from faultline.comparison.regression_gate.nightly_pairs import sample_verdict
-    from faultline.lifecycle.progress import describe
+    from faultline.lifecycle.progress import experiment_title
     from faultline.orchestration.nightly.dag_factory import form_problem, nightly_params
-    from faultline.orchestration.nightly.nightly_plan import planned_nightly_run, primary_of
+    from faultline.orchestration.nightly.nightly_plan import describe_nightly_plan, primary_figures
     from faultline.reports.notes import nightly_alert
 
     params = nightly_params()
     if problem := form_problem(params, night):
         raise ConfigError(problem)
     values = {name: param.value for name, param in params.items()}
-    configs, cells, _ = planned_nightly_run(values)
-    figure = next(iter(primary_of(configs, values["primary"]).values()))
-    verdict = sample_verdict(kind, now, {one.config_id: describe(one) for one in configs}, figure)
+    configs, cells, _ = describe_nightly_plan(values)
+    figure = next(iter(primary_figures(configs, values["primary"]).values()))
+    verdict = sample_verdict(kind, now, {one.config_id: experiment_title(one) for one in configs}, figure)
     broken = kind == "broken"
     missing = len(cells) if broken else 0
     return nightly_alert(night.dag_id, now, link, verdict, planned=len(cells), missing=missing, valid=int(not broken))
@@ -100,10 +100,10 @@ def explained(night: NightlyFile) -> list[str]:
     from croniter import croniter
 
     from faultline.cli.sweep_progress import minutes_text
-    from faultline.lifecycle.prepare import check_here
-    from faultline.lifecycle.progress import budget_s, describe
+    from faultline.lifecycle.prepare import check_configuration
+    from faultline.lifecycle.progress import budget_s, experiment_title
     from faultline.orchestration.nightly.dag_factory import form_problem, nightly_params
-    from faultline.orchestration.nightly.nightly_plan import planned_nightly_run
+    from faultline.orchestration.nightly.nightly_plan import describe_nightly_plan
 
     where = night.path.name if night.path else night.dag_id
     params = nightly_params()
@@ -111,9 +111,9 @@ def explained(night: NightlyFile) -> list[str]:
         raise ConfigError(problem)
     values = {name: param.value for name, param in params.items()}
     try:
-        configs, cells, words = planned_nightly_run(values)
+        configs, cells, words = describe_nightly_plan(values)
         for config in configs:
-            check_here(config)
+            check_configuration(config)
         for plan in night.alerts:
             plan.check_here()
     except ConfigError as error:
@@ -124,7 +124,7 @@ def explained(night: NightlyFile) -> list[str]:
         f"{night.path or f'{night.dag_id}, without a file'}",
         f"  runs as the DAG {night.dag_id}, due by `{night.schedule}` (UTC), next on {due:%Y-%m-%d at %H:%M}, once "
         "it is switched on",
-        f"  measures {counted(len(configs), 'configuration')}: {'; '.join(map(describe, configs))}",
+        f"  measures {counted(len(configs), 'configuration')}: {'; '.join(map(experiment_title, configs))}",
         *(f"  {line}" for line in words),
         f"  {counted(len(cells), 'experiment')}, about {minutes_text(seconds)} on an idle machine",
     ]

@@ -23,11 +23,11 @@ from faultline.installation.service_users import are_for_runs, services_keeper, 
 from faultline.installation.supervision import down
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.hooks import PlainHooks
-from faultline.lifecycle.prepare import Order, check_here, pause_in
-from faultline.lifecycle.progress import current_attempt, describe, phase_of
+from faultline.lifecycle.prepare import Order, check_configuration, pause_warning
+from faultline.lifecycle.progress import current_attempt, experiment_title, phase_of
 from faultline.lifecycle.steps import run
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.orchestration.connections import look_ahead, require_targets, take_in
+from faultline.orchestration.connections import check_targets, import_target, preflight_targets
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.reports.pages import UI_PAGE
@@ -53,7 +53,7 @@ def parse_order(workload: str, given: Sequence[str], *, keep_topics: bool = Fals
         if not told["repetition"].isdigit():
             raise ConfigError(f"repetition: {told['repetition']!r} is not a whole number; use 0 or more")
         told["repetition"] = int(told["repetition"])
-    check_here(config)
+    check_configuration(config)
     if "build_spec" in told:
         told["build_spec"] = parse_build(told["build_spec"], "build_spec")
     sweep_id = f"single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
@@ -75,7 +75,7 @@ def _words(given: Sequence[str]) -> dict[str, str]:
 def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
     """The dry run: a line for each planned fault. Who the victims are is chosen by seed among those alive then."""
     config = parse_order(workload, given).config
-    look_ahead(load_settings(), [config.target])
+    check_targets(load_settings(), [config.target])
     seed = config.plan().seed
     lines = []
     for planned in config.planned_faults():
@@ -85,7 +85,7 @@ def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
         else:
             lines.append(f"{planned.describe(_whom(fault.victim, fault.count))} (chosen by seed {seed})")
     lines = lines or ["nothing: a control"]
-    return [*lines, pause] if (pause := pause_in(config)) is not None else lines
+    return [*lines, pause] if (pause := pause_warning(config)) is not None else lines
 
 
 def _whom(victim: str, count: int) -> str:
@@ -103,9 +103,9 @@ def run_order(order: Order, say: Say) -> Record:
     """The same of an order that was parsed."""
     settings = load_settings()
     require(settings)
-    require_targets(settings, [order.config.target], say)
-    say(describe(order.config))
-    if (pause := pause_in(order.config)) is not None:
+    preflight_targets(settings, [order.config.target], say)
+    say(experiment_title(order.config))
+    if (pause := pause_warning(order.config)) is not None:
         say(pause)
     if not _answers(settings, "scheduler"):
         return _here(order, say)
@@ -163,7 +163,7 @@ def _here(order: Order, say: Say) -> Record:
     """
     before = load_settings()
     if (elsewhere := target(before, order.config.target)) is not None:
-        take_in(before, elsewhere)
+        import_target(before, elsewhere)
     with using(before, run=True) as alone:
         were_up = Supervisor(before).running()
         settings = bring_up(say, airflow=False, for_run=True)

@@ -19,7 +19,7 @@ from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.run import run_of
 from faultline.installation.supervisord import Supervisor
-from faultline.lifecycle.progress import describe, holder_text, is_waiting, phase_of
+from faultline.lifecycle.progress import experiment_title, holder_text, is_waiting, phase_of
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.record import JUDGED, Record
 from faultline.records.store import Store
@@ -113,7 +113,7 @@ class SweepProgress:
     ) -> None:
         self._settings, self._sweep_id, self._line, self._budget_s = settings, sweep_id, line, budget_s
         self._most, self._keep_invalid = most, keep_invalid
-        self._names = {cell.config.config_id: describe(cell.config) for cell in cells}
+        self._names = {cell.config.config_id: experiment_title(cell.config) for cell in cells}
         self._measured: dict[Cell, list[Attempt]] = {}
         # Begin and end of each attempt that has ended and was reported, in s since the epoch.
         self._took: dict[str, tuple[float, float]] = {}
@@ -164,9 +164,9 @@ class SweepProgress:
         with contextlib.suppress(FaultlineError):
             if attempt.id not in self._watches:
                 self._watches[attempt.id] = RecoveryWatch(run_of(attempt, self._settings))
-            for one in self._watches[attempt.id].look():
+            for one in self._watches[attempt.id].poll():
                 number = f", recovery {one.number}" if one.number > 1 else ""
-                if one.over:
+                if one.is_over:
                     self._line.say(f"{place}{number}: {one.text}")
                     if one.caught_up_s is not None and self.first_recovery_s is None:
                         self.first_recovery_s = time.time()

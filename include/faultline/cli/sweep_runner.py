@@ -21,10 +21,10 @@ from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.installation.airflow import login_words
 from faultline.lifecycle.environment import installed_build
-from faultline.lifecycle.orphans import unclosed
-from faultline.lifecycle.progress import budget_s, describe, split_of
+from faultline.lifecycle.orphans import unclosed_attempts
+from faultline.lifecycle.progress import budget_s, experiment_title, phase_durations
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
-from faultline.orchestration.connections import look_ahead, require_targets
+from faultline.orchestration.connections import check_targets, preflight_targets
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.records.sweep_plan import SweepPlan, SweepPlans
@@ -69,7 +69,7 @@ def described(wanted: SweepRequest, *, rerun: bool = False) -> list[str]:
     settings = load_settings()
     # Of a broker that was never started nothing is known yet, and then the build is another one.
     cells = cells_of(wanted, settings)
-    look_ahead(settings, sorted({cell.config.target for cell in cells}))
+    check_targets(settings, sorted({cell.config.target for cell in cells}))
     return outline(wanted, cells, lacking(settings, cells, rerun=rerun))
 
 
@@ -88,7 +88,7 @@ def run_wanted(
     if course:
         say(f"goes on with {course.sweep_id}")
     elif missing:
-        require_targets(settings, sorted({cell.config.target for cell in missing}), say)
+        preflight_targets(settings, sorted({cell.config.target for cell in missing}), say)
         course = begin(api, wanted.spec.name, {**wanted.form, "only_missing": not rerun}, cells)
         say(f"sweep {course.sweep_id}; it goes on without this terminal, `./faultline sweep --follow` shows it again")
     ended = course is None or follow_course(api, settings, course, missing, say)
@@ -125,7 +125,7 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
     )
     say(f"{plan.sweep_id}: stopped after {done} of {counted(total, 'experiment')}; the one in work ends as cancelled")
     wait_until(
-        lambda: not any(_is_of(attempt, plan.sweep_id) for attempt in unclosed(settings)),
+        lambda: not any(_is_of(attempt, plan.sweep_id) for attempt in unclosed_attempts(settings)),
         timeout_s=STOP_TIMEOUT_S,
         every_s=0.5,
         what=f"sweep {plan.sweep_id}: the end of its last experiment",
@@ -230,7 +230,7 @@ def finish(
     for cell in [] if decided else missing:
         record = last.get(cell.cell)
         why = f" ({record.status}{f': {record.reasons[0]}' if record.reasons else ''})" if record else ""
-        say(f"no valid record for {describe(cell.config)}{why}; the same call measures it again")
+        say(f"no valid record for {experiment_title(cell.config)}{why}; the same call measures it again")
     return 0 if decided or not missing else 1
 
 
@@ -251,7 +251,7 @@ def say_times(settings: Settings, records: Sequence[Record], since: datetime, sa
     from faultline.reports.views.runs import run_name
 
     for record in records:
-        split = split_of(Attempt(settings.attempts / record.attempt))
+        split = phase_durations(Attempt(settings.attempts / record.attempt))
         if split and record.attempt > f"{since:%Y%m%dT%H%M%SZ}":
             parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in split.items())
             say(f"{run_name(record)}: took {sum(split.values()):.0f} s ({parts})")

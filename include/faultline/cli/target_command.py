@@ -59,7 +59,7 @@ def add(
     contradict an existing Connection, are refused before anything is created.
     """
     from faultline.installation.targets.target_options import TargetOptions
-    from faultline.orchestration.connections import ask
+    from faultline.orchestration.connections import query_connections
     from faultline.system.settings import load_settings
     from faultline.system.target_registry import named_after, register, targets
 
@@ -72,20 +72,20 @@ def add(
     if name in known:
         one = _as_before(known[name], one, given_own=own_connections or share_kafka is not None)
     wanted = given.connections(one)
-    answer = ask(settings, one.connections, wanted)
-    if not wanted and name not in known and not any(answer.said.values()):
+    answer = query_connections(settings, one.connections, wanted)
+    if not wanted and name not in known and not any(answer.specs.values()):
         raise ConfigError(
             "--kafka: missing, as --spark and --storage are, and none of their Connections is there; give them"
         )
-    for conn_id, keys in answer.differing.items():
+    for conn_id, keys in answer.differences.items():
         raise _differs(known, one, conn_id, keys)
     register(settings, one)
-    for conn_id, said in answer.said.items():
-        if conn_id in answer.made:
+    for conn_id, said in answer.specs.items():
+        if conn_id in answer.created:
             say(f"Connection {conn_id}: made")
         elif said is not None:
             say(f"Connection {conn_id}: is there, and stays as it is")
-    lacking = [one.missing(conn_id) for conn_id, said in answer.said.items() if said is None]
+    lacking = [one.missing(conn_id) for conn_id, said in answer.specs.items() if said is None]
     for missing in lacking:
         say(str(missing))
     if lacking:
@@ -116,7 +116,7 @@ def check(name: Name) -> None:
     """
     from faultline.cli.service_control import require
     from faultline.installation.targets.preflight import look
-    from faultline.orchestration.connections import at_work, take_in
+    from faultline.orchestration.connections import active_experiment, import_target
     from faultline.system.settings import load_settings
     from faultline.system.target_registry import target
 
@@ -125,9 +125,9 @@ def check(name: Name) -> None:
     if one is None:
         raise ConfigError("NAME: the embedded services are looked at by ./faultline doctor")
     require(settings)
-    if (experiment := at_work(settings)) is not None:
+    if (experiment := active_experiment(settings)) is not None:
         raise InfrastructureError(f"machine: {experiment} is at work, and looking would disturb it; wait for its end")
-    take_in(settings, one)
+    import_target(settings, one)
     if error := look(settings, one, print):
         say(
             f"{name} is not as experiments need it; mend what the line with NO names: there, or on Airflow's page "
@@ -143,7 +143,7 @@ def remove(name: Name) -> None:
 
     Connections that another target uses, and all results, are kept.
     """
-    from faultline.orchestration.connections import ask
+    from faultline.orchestration.connections import query_connections
     from faultline.system.settings import load_settings
     from faultline.system.target_registry import target, targets, unregister
 
@@ -155,14 +155,14 @@ def remove(name: Name) -> None:
     others = [other for other in targets(settings).values() if other.name != name]
     used = {conn_id: other.name for other in others for conn_id in other.connections}
     alone = [conn_id for conn_id in one.connections if conn_id not in used]
-    answer = ask(settings, alone, remove=alone)
+    answer = query_connections(settings, alone, remove=alone)
     unregister(settings, one)
     for conn_id in one.connections:
         if conn_id in answer.removed:
             say(f"Connection {conn_id}: removed")
         elif conn_id in used:
             say(f"Connection {conn_id}: stays, {used[conn_id]} uses it")
-        elif answer.said[conn_id] is not None:
+        elif answer.specs[conn_id] is not None:
             say(f"Connection {conn_id}: was not made by target add, and stays")
     say(f"{name} is forgotten; what was measured on it stays")
 

@@ -56,7 +56,7 @@ MS = 1_000_000
 
 
 def harvest(config: Path) -> None:
-    """Writes the three tables of a harvest, as the configuration of `faultline.lifecycle.collect.gather` says.
+    """Write the three tables of a harvest; see `faultline.lifecycle.collect.collect_raw_data`.
 
     Records and counts stay empty: nothing is kept of single events. Batches that filled the state are gone, but for the
     last of them. Raises InfrastructureError when batches after the gate are gone, too: nobody could say how large the

@@ -34,13 +34,13 @@ class Hooks(Protocol):
     def hosts(self) -> Mapping[str, Mapping[str, Any]]:
         """The hosts that are reached over SSH, by name. Raises ConfigError for one that is not described."""
 
-    def take_target(self, target: Target) -> None:
+    def store_target(self, target: Target) -> None:
         """Writes down what the target's Connections say. Raises ConfigError naming the Connection."""
 
-    def run_is_alive(self, run_id: str) -> bool:
+    def is_run_active(self, run_id: str) -> bool:
         """Whether the run with this id is queued or running, and is another than this one."""
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether nobody waits for this experiment any more. May be asked often."""
 
     def cause_of(self, error: Exception) -> Exception:

@@ -21,7 +21,7 @@ from faultline.installation.java import find_java
 from faultline.installation.kafka import HEAP_MB, HEAP_OPTIONS
 from faultline.installation.software import hashes, versions
 from faultline.lifecycle.build_checkout import Build
-from faultline.lifecycle.machine import machine
+from faultline.lifecycle.machine import machine_facts
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.errors import ConfigError
 from faultline.system.hashes import kept_hash
@@ -30,7 +30,9 @@ from generators.data_files import data_files
 from generators.send_progress import InputError
 
 
-def describe(settings: Settings, config: Configuration, java: str, build: Build | None = None) -> dict[str, Any]:
+def describe_environment(
+    settings: Settings, config: Configuration, java: str, build: Build | None = None
+) -> dict[str, Any]:
     """The record's `environment`. `java` is the version text of the runtime that engine and broker use, `build` what is
     under test in place of the installed programs and settings."""
     cores = os.cpu_count() or 1
@@ -52,7 +54,7 @@ def describe(settings: Settings, config: Configuration, java: str, build: Build 
         "build_spec": build.as_environment() if build else None,
         # Of a target's broker only its Connection is known.
         "kafka_conf": None if elsewhere else kafka_conf(settings),
-        **machine(),
+        **machine_facts(),
         "jvm": jvms(settings, config),
         "hashes": {**hashes(settings), **{_short(name, config): said for name, said in job_hashes([config]).items()}},
     }

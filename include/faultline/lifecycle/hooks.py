@@ -58,14 +58,14 @@ class PlainHooks:
     def hosts(self) -> Mapping[str, Mapping[str, Any]]:
         return ssh_hosts(self._settings)
 
-    def take_target(self, target: Target) -> None:
+    def store_target(self, target: Target) -> None:
         pass
 
-    def run_is_alive(self, run_id: str) -> bool:
+    def is_run_active(self, run_id: str) -> bool:
         """Only a task of Airflow knows what became of Airflow's runs, so theirs are left alone."""
         return True
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         return False
 
     def cause_of(self, error: Exception) -> Exception:

@@ -23,7 +23,7 @@ from faultline.installation.hosts.layout import checkpoint_disk
 from faultline.installation.service_users import services_keeper
 from faultline.installation.targets.restrictions import check_target, not_measured, require_possible
 from faultline.lifecycle.build_checkout import Build, build_of, check_build
-from faultline.lifecycle.environment import default_build, describe, job_hashes
+from faultline.lifecycle.environment import default_build, describe_environment, job_hashes
 from faultline.lifecycle.teardown import refused_record
 from faultline.records.record import Record
 from faultline.records.store import Store
@@ -91,7 +91,7 @@ def make_attempt(
     check_folders(settings)
     if instance(settings):
         require_logins(settings.secrets)
-    check_here(order.config)
+    check_configuration(order.config)
     endpoints = engine_of(order.config).endpoints(settings, order.config)
     if endpoints.elsewhere:
         hosts = endpoints.hosts
@@ -103,10 +103,10 @@ def make_attempt(
     sync_folder(settings.attempts)
     copy_job(order.config, attempt)
     # Written first: it says who may close the attempt, whatever becomes of the rest.
-    write_json(attempt.folder / "attempt.json", said_of(attempt, order, settings, java, built))
+    write_json(attempt.folder / "attempt.json", attempt_description(attempt, order, settings, java, built))
     plan = resolve(
         order.config,
-        ordered(order, settings, java, built),
+        labelled_order(order, settings, java, built),
         engine=PlannedEngine(
             name=engine.name,
             addresses=engine.addresses(endpoints),
@@ -142,8 +142,8 @@ def _places(config: Configuration, settings: Settings, engine: Engine, *, elsewh
 def record_refusal(order: Order, settings: Settings, java: str, error: FaultlineError) -> Record:
     """Stores and returns a `failed` or `cancelled` record, so that a sweep learns why nothing was measured."""
     attempt = Attempt(settings.attempts / new_attempt_id(settings.attempts))
-    order_of_it = ordered(order, settings, java)
-    record = refused_record({**said_of(attempt, order, settings, java), **asdict(order_of_it)}, error)
+    order_of_it = labelled_order(order, settings, java)
+    record = refused_record({**attempt_description(attempt, order, settings, java), **asdict(order_of_it)}, error)
     Store(settings.results).write(record)
     return record
 
@@ -155,7 +155,7 @@ def copy_job(config: Configuration, attempt: Attempt) -> None:
         shutil.copyfile(path, attempt.job / name)
 
 
-def ordered(order: Order, settings: Settings, java: str, built: Build | None = None) -> Ordered:
+def labelled_order(order: Order, settings: Settings, java: str, built: Build | None = None) -> Ordered:
     """An order with its labels. `built`: the build that it names; None where none could be had, of which the record of
     the refusal tells."""
     made = None if order.build_spec.installed else built
@@ -174,7 +174,7 @@ def ordered(order: Order, settings: Settings, java: str, built: Build | None = N
     )
 
 
-def said_of(
+def attempt_description(
     attempt: Attempt, order: Order, settings: Settings, java: str, built: Build | None = None
 ) -> dict[str, Any]:
     """What `attempt.json` holds: who may close the attempt, and where it ran."""
@@ -186,11 +186,13 @@ def said_of(
         "owner": None if order.run_id else this_process(),
         "run_id": order.run_id,
         "prepared_wall_ns": time.time_ns(),
-        "environment": describe(settings, order.config, java, None if order.build_spec.installed else built),
+        "environment": describe_environment(
+            settings, order.config, java, None if order.build_spec.installed else built
+        ),
     }
 
 
-def check_here(config: Configuration) -> None:
+def check_configuration(config: Configuration) -> None:
     """Refuses what this machine cannot run: what its engine has no room for, a source or a store that is not there."""
     check_target(load_settings(), config)
     check_engine(config)
@@ -242,8 +244,8 @@ def check_load(config: Configuration) -> None:
         return
     # At least: a warm-up that lasts until the engine is steady may be longer.
     seconds = config.warmup_s + config.duration_s
-    data = _data(config) if config.data_pace == "recorded" else None
-    records = config.rate * seconds if data is None else _recorded(data, config, seconds)
+    data = _load_data(config) if config.data_pace == "recorded" else None
+    records = config.rate * seconds if data is None else _recorded_count(data, config, seconds)
     if records < 1 and config.rate_curve is None:
         least = math.ceil(100 / seconds) / 100
         raise ConfigError(f"rate: {config.rate:g} records/s make no record in {seconds:g} s; use at least {least:g}")
@@ -261,11 +263,11 @@ def check_load(config: Configuration) -> None:
         )
 
 
-def pause_in(config: Configuration) -> str | None:
+def pause_warning(config: Configuration) -> str | None:
     """That nothing is sent for long, as the data was recorded, which is said before anyone waits for it; or None."""
     from generators.pacing import RecordedSchedule
 
-    data = _data(config) if config.data_pace == "recorded" else None
+    data = _load_data(config) if config.data_pace == "recorded" else None
     if data is None:
         return None
     seconds = config.warmup_s + config.duration_s
@@ -282,7 +284,7 @@ def pause_in(config: Configuration) -> str | None:
     )
 
 
-def _recorded(data: Data, config: Configuration, seconds: float) -> int:
+def _recorded_count(data: Data, config: Configuration, seconds: float) -> int:
     """How many records of data are due that come as they were recorded. Raises ConfigError for more than can be
     sent."""
     from generators.pacing import RecordedSchedule
@@ -311,10 +313,10 @@ def check_source(config: Configuration) -> None:
             closes_of(named["prices"])
     except InputError as error:
         raise ConfigError(str(error)) from None
-    _data(config)
+    _load_data(config)
 
 
-def _data(config: Configuration) -> Data | None:
+def _load_data(config: Configuration) -> Data | None:
     """The data that is replayed, if any. Raises ConfigError naming file and line of what cannot be used."""
     from generators.data_files import read_data, require_ordered
     from generators.send_progress import InputError

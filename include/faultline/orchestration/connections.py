@@ -23,7 +23,7 @@ from faultline.system.settings import Settings, check_folders
 from faultline.system.target_registry import Target, target
 from faultline.system.text import Say
 
-ANSWER_S = 300.0
+QUERY_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class ConnectionReply:
     """What Airflow's Connections say by id, None for one that there is not; the ids of those that were made and
     removed; the keys of those that say something else than was to be made, for which nothing is made."""
 
-    said: Mapping[str, ConnectionSpec | None]
-    made: Sequence[str] = ()
+    specs: Mapping[str, ConnectionSpec | None]
+    created: Sequence[str] = ()
     removed: Sequence[str] = ()
-    differing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    differences: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def ask(
+def query_connections(
     settings: Settings,
     ids: Sequence[str],
     make: Mapping[str, Mapping[str, Any]] | None = None,
@@ -56,25 +56,25 @@ def ask(
             cwd=settings.root,
             capture_output=True,
             text=True,
-            timeout=ANSWER_S,
+            timeout=QUERY_TIMEOUT_S,
             check=False,
         )
         answer = json.loads(done.stdout)
     except (ValueError, subprocess.TimeoutExpired):
         raise InfrastructureError("airflow: its Connections cannot be read; look at ./faultline doctor") from None
-    said = {name: None if one is None else ConnectionSpec(**one) for name, one in answer["said"].items()}
+    said = {name: None if one is None else ConnectionSpec(**one) for name, one in answer["specs"].items()}
     return ConnectionReply(said, answer["made"], answer["removed"], answer["differing"])
 
 
-def look_ahead(settings: Settings, names: Iterable[str]) -> None:
+def check_targets(settings: Settings, names: Iterable[str]) -> None:
     """Looks at what targets' Connections say, as far as that needs no cluster, and writes nothing: for a dry run.
     Raises ConfigError for the first thing that is missing or wrong."""
     for name in names:
         if (one := target(settings, name)) is not None:
-            check_spec(one, _all_said(settings, one))
+            check_spec(one, _specs_of(settings, one))
 
 
-def at_work(settings: Settings) -> str | None:
+def active_experiment(settings: Settings) -> str | None:
     """The experiment that a look would disturb, in words: one of this machine, or of this installation's."""
     if (holder := MachineLock(settings.machine).holder()) is not None:
         return holder.text
@@ -84,37 +84,37 @@ def at_work(settings: Settings) -> str | None:
     return next((one.id for one in open_attempts(settings.attempts, settings.home) if one.over is None), None)
 
 
-def require_targets(settings: Settings, names: Iterable[str], say: Say) -> None:
+def preflight_targets(settings: Settings, names: Iterable[str], say: Say) -> None:
     """Looks at targets before experiments on them are asked for: what is wrong with one is told once then, and leaves
     no record. Raises the first thing that is wrong."""
-    if at_work(settings) is not None:
+    if active_experiment(settings) is not None:
         # The experiment looks when its turn has come.
-        return look_ahead(settings, names)
+        return check_targets(settings, names)
     for name in names:
         if (one := target(settings, name)) is not None:
-            take_in(settings, one)
+            import_target(settings, one)
             require_well(settings, one, say)
 
 
-def look_at_targets(settings: Settings, names: Iterable[str]) -> None:
+def preflight_available_targets(settings: Settings, names: Iterable[str]) -> None:
     """The same before a sweep is planned: a target that does not answer is left to the cells, since it may by then."""
     for name in names:
         try:
-            require_targets(settings, [name], print)
+            preflight_targets(settings, [name], print)
         except InfrastructureError as error:
             print(f"target {name}: {error}; each experiment looks again")
 
 
-def take_in(settings: Settings, one: Target) -> None:
+def import_target(settings: Settings, one: Target) -> None:
     """Writes what the target's Connections say to where whoever measures looks. Raises ConfigError naming what is
     missing or wrong."""
-    write_target(settings, one, _all_said(settings, one))
+    write_target(settings, one, _specs_of(settings, one))
 
 
-def _all_said(settings: Settings, one: Target) -> dict[str, ConnectionSpec]:
+def _specs_of(settings: Settings, one: Target) -> dict[str, ConnectionSpec]:
     """Raises ConfigError naming a Connection that is missing."""
     found = {}
-    for conn_id, said in ask(settings, one.connections).said.items():
+    for conn_id, said in query_connections(settings, one.connections).specs.items():
         if said is None:
             raise one.missing(conn_id)
         found[conn_id] = said

@@ -38,7 +38,7 @@ LIBRARIES = (
 # Of the project itself. A task runs the code that lies there when it runs: when a file was changed since, it loads all
 # of it by itself.
 PACKAGES = ("faultline", "fault", "generators")
-OWN = (
+PROJECT_MODULES = (
     "faultline.orchestration.experiment",
     "faultline.orchestration.hooks",
     "faultline.orchestration.local_spark",
@@ -50,15 +50,15 @@ OWN = (
     "faultline.lifecycle.steps",
 )
 # How long work that comes from elsewhere (a run that somebody triggers, a trigger that fires) may go unseen.
-IDLE_S = 0.8
-MEASURED_S = 8.0
+IDLE_WAIT_S = 0.8
+MEASURED_WAIT_S = 8.0
 
 
 class EventExecutor(LocalExecutor):
     """See `airflow.executors.local_executor.LocalExecutor`."""
 
     def start(self) -> None:
-        for name in (*LIBRARIES, *OWN):
+        for name in (*LIBRARIES, *PROJECT_MODULES):
             importlib.import_module(name)
         configuration_params()  # whose schema every DAG is made with
         own = LoadedCode.of(PACKAGES)
@@ -71,7 +71,7 @@ class EventExecutor(LocalExecutor):
 
     def sync(self) -> None:
         """Waits for a worker's word, at most as long as new work may wait; then reads what there is."""
-        wait_s = MEASURED_S if is_measured(self._window_lock) else IDLE_S
+        wait_s = MEASURED_WAIT_S if is_measured(self._window_lock) else IDLE_WAIT_S
         with contextlib.suppress(AttributeError):  # a queue of another Python: the scheduler's own sleep remains
             self.result_queue._reader.poll(wait_s)
         super().sync()

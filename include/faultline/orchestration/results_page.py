@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from faultline.records.index import Index
     from faultline.reports.pages.site import ResultsSite
 
-_OF_RUN = f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}"
+_RUN_PAGE = f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}"
 # What the UI shows in a frame: the entry of the navigation, and a tab of each DAG, of each run and of its tasks.
 VIEWS = (
     {"name": "Faultline", "href": f"{PREFIX}/", "destination": "nav", "url_route": UI_ROUTE},
-    {"name": "Results", "href": _OF_RUN, "destination": "dag_run", "url_route": "faultline-run"},
-    {"name": "Results", "href": _OF_RUN, "destination": "task_instance", "url_route": "faultline-task"},
+    {"name": "Results", "href": _RUN_PAGE, "destination": "dag_run", "url_route": "faultline-run"},
+    {"name": "Results", "href": _RUN_PAGE, "destination": "task_instance", "url_route": "faultline-task"},
     {"name": "Results", "href": f"{PREFIX}/dags/{{DAG_ID}}", "destination": "dag", "url_route": "faultline-dag"},
 )
 

@@ -223,9 +223,9 @@ def test_a_connection_that_is_missing_is_told_with_who_makes_it(
         ("faultline_host_a", r"add it by --host-file, or on Airflow's page \(an SSH Connection: host, login, port; "),
     ):
         told = {one: None if one == gone else ConnectionSpec(one) for one in lab.connections}
-        monkeypatch.setattr(connections, "ask", lambda *_, told=told: connections.ConnectionReply(told))
+        monkeypatch.setattr(connections, "query_connections", lambda *_, told=told: connections.ConnectionReply(told))
         with pytest.raises(ConfigError, match=f"^Connection {gone}: missing, and the target lab needs it; {remedy}"):
-            connections.take_in(settings, lab)
+            connections.import_target(settings, lab)
 
 
 def test_targets_are_known_by_their_files(settings: Settings) -> None:

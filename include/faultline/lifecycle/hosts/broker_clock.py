@@ -21,7 +21,7 @@ def broker_of(endpoints: Endpoints) -> TargetBroker:
     return TargetBroker(endpoints.kafka, Path(endpoints.logins), f"of {endpoints.target}")
 
 
-def ask(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
+def record_clock(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
     """Asks and notes it; nothing where the broker's host is reached, and asked itself.
 
     Raises ConfigError or InfrastructureError for a broker that cannot be asked.
@@ -34,10 +34,10 @@ def ask(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
     note({"kind": "clock", "host": KAFKA_HOST, "offset_s": found.ahead_ms / 1000, "round_trip_s": round_trip_s})
 
 
-def ask_again(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
+def record_final_clock(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
     """The same at the end. That a broker cannot be asked any more is noted: then nobody knows how far its clock
     moved."""
     try:
-        ask(endpoints, note)
+        record_clock(endpoints, note)
     except FaultlineError as error:
         note({"kind": "host_lost", "host": KAFKA_HOST, "message": str(error)})
