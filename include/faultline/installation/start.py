@@ -154,7 +154,9 @@ def spark_session() -> NoReturn:
     read_secrets(settings.secrets)
     conf = batch_settings(settings, archive=archive_here(settings))
     socket = ("--socket", str(settings.session_socket))
-    command = spark_submit(settings, conf, program(settings, "job_server"), *socket, master=LOCAL_MASTER, name="session")
+    command = spark_submit(
+        settings, conf, program(settings, "job_server"), *socket, master=LOCAL_MASTER, name="session"
+    )
     environment = {**os.environ, **spark_environment(settings, find_java(settings.home / "java.json").home)}
     os.execve(command[0], command, environment)
 
