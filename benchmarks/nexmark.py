@@ -19,14 +19,14 @@ from faultline.experiment.workloads.nexmark_events import QUERIES, reads
 from faultline.records.record import Record
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
 # Each choice of kinds that some query makes.
 READ = tuple(dict.fromkeys(map(reads, QUERIES)))
 
 
-def run(say: Say, quick: bool) -> dict[str, BenchmarkFigure]:
+def run(say: Progress, quick: bool) -> dict[str, BenchmarkFigure]:
     """All queries through the matrix's preset `default`, or its `smoke` when `quick`.
 
     Figures: events_per_s_QUERY, events_per_s_per_core_QUERY, events_per_s_per_core_with_driver_QUERY, and of the

@@ -28,7 +28,14 @@ from faultline.lifecycle.teardown import close_attempt, refuse_closed
 from faultline.records.store import Store
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Journal
-from faultline.system.process_ledger import birth, end_ledger, process_of, read_ledger, spawn_detached, this_process
+from faultline.system.process_ledger import (
+    end_ledger,
+    process_of,
+    read_ledger,
+    spawn_detached,
+    start_identity,
+    this_process,
+)
 from faultline.system.settings import Settings
 from tests.support.attempts import prepared
 from tests.support.decoys import NOBODY, only_root
@@ -257,5 +264,5 @@ def test_only_a_process_that_performs_all_steps_is_an_owner(site: Site) -> None:
 
 
 def _me() -> dict[str, Any]:
-    ticks, boot = birth(os.getpid())
+    ticks, boot = start_identity(os.getpid())
     return {"pid": os.getpid(), "create_time": psutil.Process().create_time(), "start_ticks": ticks, "boot": boot}

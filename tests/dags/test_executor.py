@@ -18,7 +18,7 @@ from faultline.installation.airflow import configuration
 from faultline.orchestration import executor as subject
 from faultline.orchestration.executor import LIBRARIES, PROJECT_MODULES, EventExecutor
 from faultline.system.hashes import LoadedCode
-from faultline.system.locks import window
+from faultline.system.locks import hold_measurement_lock
 from faultline.system.settings import ROOT, Settings, load_settings
 from tests.support.decoys import NOBODY
 
@@ -93,6 +93,6 @@ def test_without_news_it_waits_longer_while_a_window_is_measured(
     reader = executor.result_queue._reader
     monkeypatch.setattr(executor.result_queue, "_reader", Reader(reader, waits))
     executor.sync()
-    with window(tmp_path / "window.lock"):
+    with hold_measurement_lock(tmp_path / "window.lock"):
         executor.sync()
     assert [wait for wait in waits if wait] == [0.2, subject.MEASURED_WAIT_S]

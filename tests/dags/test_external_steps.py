@@ -24,7 +24,7 @@ from faultline.experiment.attempt_plan import Places, read_plan
 from faultline.experiment.config import parse_configuration
 from faultline.installation import supervision
 from faultline.installation.java import Java
-from faultline.installation.service_users import OWNER, owner_of
+from faultline.installation.service_users import OWNER, external_owner
 from faultline.lifecycle import steps as life
 from faultline.lifecycle.steps import STEPS
 from faultline.orchestration.external import proxy_dags, steps, task_execution
@@ -283,10 +283,10 @@ def test_the_teardown_also_ends_a_step_that_is_only_starting_and_lets_none_begin
 
 def test_a_task_waits_for_services_that_are_away(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([False, False])
-    monkeypatch.setattr(steps, "steps_may_begin", lambda _: next(looks, True))
+    monkeypatch.setattr(steps, "are_steps_admitted", lambda _: next(looks, True))
     monkeypatch.setattr(steps, "CANCEL_CHECK_S", 0.01)
     assert done(settings, "judge", request())["outcome"] == "done"
-    monkeypatch.setattr(steps, "steps_may_begin", lambda _: False)
+    monkeypatch.setattr(steps, "are_steps_admitted", lambda _: False)
     monkeypatch.setattr(steps, "SERVICES_WAIT_S", 0.0)
     with pytest.raises(InfrastructureError, match="no services run here"):
         start_and_follow(task_process_of("judge", ATTEMPT, request(), settings), request(), settings, lambda word: None)
@@ -306,7 +306,7 @@ def test_no_experiment_of_another_airflow_begins_while_one_goes_on(
     assert end["outcome"] == "fail" and f"{ATTEMPT}: goes on here for DAGs theirs_" in end["why"]
     write_json(settings.home / "instance.json", {"instance": "started again"})
     assert done(settings, "runs", ours)["value"] == ["before"]
-    monkeypatch.setattr(supervision, "airflow_runs", lambda settings: True)
+    monkeypatch.setattr(supervision, "is_airflow_running", lambda settings: True)
     assert "Faultline's own Airflow runs here" in done(settings, "runs", ours)["why"]
 
 
@@ -364,7 +364,7 @@ def test_prepare_makes_an_attempt_of_this_airflow(settings: Settings, java: None
     made = Attempt(settings.attempts / end["value"])
     assert read_plan(made).order.config["workload"] == "word_count"
     assert made.read()["run_id"] == "r" and read_plan(made).order.sweep_id
-    assert owner_of(made, settings) == ("/dags/faultline.json", "theirs_")
+    assert external_owner(made, settings) == ("/dags/faultline.json", "theirs_")
 
 
 @pytest.mark.parametrize(

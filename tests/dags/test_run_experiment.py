@@ -362,7 +362,7 @@ def test_a_target_of_an_external_airflow_is_as_the_tables_of_this_installation_s
     written: list[tuple[Target, dict[str, ConnectionSpec]]] = []
     monkeypatch.setattr(outside, "query_connections", lambda _, ids: outside.ConnectionReply(told))
     monkeypatch.setattr(outside, "write_target", lambda _, one, said: written.append((one, dict(said))))
-    monkeypatch.setattr(outside, "require_well", lambda *given: None)
+    monkeypatch.setattr(outside, "require_preflight", lambda *given: None)
     hooks = ExternalHooks(settings, {"prefix": "theirs_", "run_id": "r", "connections": {}}, Path("/nowhere"))
     hooks.store_target(LAB)
     outside.preflight_available_targets(settings, ["lab", EMBEDDED])

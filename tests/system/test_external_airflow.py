@@ -171,7 +171,7 @@ def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothin
     assert theirs.state() == before
     conducting.terminate()
     assert conducting.wait(120) == 0
-    assert not Supervisor(installation.settings).running()
+    assert not Supervisor(installation.settings).is_running()
 
 
 def test_two_that_hold_the_services_of_one_installation_are_refused(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.system.text import say
+from faultline.system.text import progress
 
 if TYPE_CHECKING:
     from faultline.engines.spark.distributions import Distribution
@@ -44,13 +44,15 @@ def add(
     made = inspect_distribution(settings, name, spark_home, java, told, version("pyspark"))
     before = distributions(settings).get(name)
     register(settings, made)
-    say(f"{name}: Spark {made.version} in {made.spark_home}, jars {made.sha256[:12]}, Python {made.python}")
+    progress(f"{name}: Spark {made.version} in {made.spark_home}, jars {made.sha256[:12]}, Python {made.python}")
     supervisor = Supervisor(settings)
-    if supervisor.running():
+    if supervisor.is_running():
         if before is not None and before != made:
             _stop(settings, before)
         _start(settings)
-    say(f"use it as spark_build={name}; ./faultline compare --measure installed {name} holds it against the installed")
+    progress(
+        f"use it as spark_build={name}; ./faultline compare --measure installed {name} holds it against the installed"
+    )
 
 
 @app.command("list")
@@ -69,7 +71,7 @@ def show() -> None:
             state = str(error)
         print(f"{one.name}  Spark {one.version}  {one.spark_home}  {state}")
     if not known:
-        say("no other build of Spark is registered; ./faultline build add --help")
+        progress("no other build of Spark is registered; ./faultline build add --help")
 
 
 @app.command()
@@ -85,9 +87,9 @@ def remove(name: Annotated[str, typer.Argument(help="Build to unregister; its fo
     if (holder := MachineLock(settings.machine).holder()) and holder.own:
         raise ConfigError(f"{name}: an experiment is measured ({holder.text}); remove it when that is over")
     gone = unregister(settings, name)
-    if Supervisor(settings).running():
+    if Supervisor(settings).is_running():
         _stop(settings, gone)
-    say(f"{name} is forgotten; {gone.spark_home} stays")
+    progress(f"{name} is forgotten; {gone.spark_home} stays")
 
 
 def _start(settings: Settings) -> None:
@@ -95,10 +97,10 @@ def _start(settings: Settings) -> None:
     from faultline.installation.supervisord import Supervisor
 
     airflow = any(name.startswith("airflow-") for name in Supervisor(settings).states())
-    bring_up(say, airflow=airflow, settings=settings)
+    bring_up(progress, airflow=airflow, settings=settings)
 
 
 def _stop(settings: Settings, gone: Distribution) -> None:
     from faultline.installation.supervisord import Supervisor
 
-    Supervisor(settings).drop([name for name in Supervisor(settings).states() if name.endswith(f"@{gone.name}")])
+    Supervisor(settings).remove([name for name in Supervisor(settings).states() if name.endswith(f"@{gone.name}")])

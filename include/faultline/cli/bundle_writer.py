@@ -16,10 +16,10 @@ from faultline.records.record import Record
 from faultline.records.sweep_plan import SweepPlans
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 
-def bundle_records(records: Sequence[Record], path: Path, say: Say, *, saved: Sequence[Path] = ()) -> None:
+def bundle_records(records: Sequence[Record], path: Path, say: Progress, *, saved: Sequence[Path] = ()) -> None:
     """Writes the bundle of these records: with the plans of their sweeps, records that others took the place of, and
     the raw files of their attempts. Paths of this machine are replaced in texts.
 

@@ -76,7 +76,7 @@ def compare(
 def _measure(before: str, after: str, words: list[str], figure: str) -> int:
     """A sweep over both builds that ends once it can be told which has less of the figure."""
     from faultline.cli.sweep_runner import run_sweep
-    from faultline.system.text import say
+    from faultline.system.text import progress
 
     if before == after:
         raise ConfigError(f"B: is {after}, too; name another build, or register it under a second name")
@@ -85,7 +85,7 @@ def _measure(before: str, after: str, words: list[str], figure: str) -> int:
     asked = [] if "decide" in given else [f"decide={json.dumps(decide)}"]
     # Without a fault pairs differ least; whoever asks for recoveries names one.
     usual = [] if "fault" in given else ["fault=none"]
-    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], say, dry_run=False, rerun=False)
+    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], progress, dry_run=False, rerun=False)
 
 
 def _compare_along(sweep: str, axis: str, as_json: bool) -> None:

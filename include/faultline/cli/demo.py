@@ -15,29 +15,29 @@ from faultline.experiment.cell import EXPERIMENT, Cell, sweep_id_of
 from faultline.experiment.common_parameters import DEMO, DEMO_MEASUREMENTS
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
-from faultline.installation.airflow import login_words
+from faultline.installation.airflow import login_text
 from faultline.lifecycle.environment import installed_build
 from faultline.lifecycle.progress import budget_s, experiment_title
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.record import JUDGED, Record
 from faultline.reports.report import write_report
-from faultline.system.child_environment import as_caller
+from faultline.system.child_environment import caller_umask
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import check_target
+from faultline.system.files import check_output_path
 from faultline.system.settings import Settings
-from faultline.system.text import Say, counted
+from faultline.system.text import Progress, pluralize
 
 DAG_ID = "state_size_x_checkpoint_interval"
 
 
-def run_demo(say: Say, *, rerun: bool, output: Path | None) -> int:
+def run_demo(say: Progress, *, rerun: bool, output: Path | None) -> int:
     """Runs the demo; returns the exit code: 0 when every cell was measured and judged, whether or not it is sound."""
     started = datetime.now(UTC)
     if output is not None:
-        check_target(output, "--output")
+        check_output_path(output, "--output")
     settings = bring_up(say)
     up = datetime.now(UTC)
-    say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
+    say(f"Airflow {settings.endpoints.airflow}, {login_text(settings, sys.stderr)}")
     cells = demo_matrix().cells(installed_build(settings))
     api = AirflowApi(settings)
     missing = cells if rerun else newest_records(settings, cells)[1]
@@ -47,7 +47,7 @@ def run_demo(say: Say, *, rerun: bool, output: Path | None) -> int:
         say(f"resuming {run_id}")
     elif missing:
         minutes = minutes_text(sum(budget_s(cell.config) for cell in missing))
-        say(f"{len(missing)} of {counted(len(cells), 'experiment')} to measure, about {minutes}")
+        say(f"{len(missing)} of {pluralize(len(cells), 'experiment')} to measure, about {minutes}")
         run_id = api.trigger(DAG_ID, _form(rerun), run_id=_new_run_id())
     else:
         say("all experiments have valid records; `--rerun` measures them again")
@@ -74,24 +74,24 @@ def run_demo(say: Say, *, rerun: bool, output: Path | None) -> int:
     return 0 if watched.state == "success" and all(cell.cell in judged for cell in cells) else 1
 
 
-def show(settings: Settings, records: list[Record], started: datetime, output: Path | None, say: Say) -> None:
+def show(settings: Settings, records: list[Record], started: datetime, output: Path | None, say: Progress) -> None:
     """Prints the answer, the table, where the time of what was measured since `started` went, and where report and UI
     are."""
     print_outcome(records)
     say_times(settings, records, started, say)
     target = output or settings.results / "reports" / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html"
-    with as_caller():
+    with caller_umask():
         print(f"report: {write_report(records, settings.results, target, title='Word count under a kill')}")
-    print(f"airflow: {settings.endpoints.airflow} ({login_words(settings, sys.stdout)})")
+    print(f"airflow: {settings.endpoints.airflow} ({login_text(settings, sys.stdout)})")
 
 
-def _say_lacking(records: Sequence[Record], missing: Sequence[PlannedCell], rerun: bool, say: Say) -> None:
+def _say_lacking(records: Sequence[Record], missing: Sequence[PlannedCell], rerun: bool, say: Progress) -> None:
     """Names the experiments without a usable record, a line for all runs of a configuration, and what measures them."""
     command = f"./faultline demo{' --rerun' * rerun}"
     last = {Cell.of(record): record.status for record in records}
     lacking = Counter((experiment_title(cell.config), last.get(cell.cell, "no record")) for cell in missing)
     for (name, status), runs in lacking.items():
-        say(f"no usable record for {counted(runs, 'run')} of {name} ({status}); `{command}` measures them again")
+        say(f"no usable record for {pluralize(runs, 'run')} of {name} ({status}); `{command}` measures them again")
 
 
 def _running(api: AirflowApi) -> str | None:

@@ -13,7 +13,7 @@ import typer
 
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import say
+from faultline.system.text import progress
 
 app = typer.Typer(help="Run Faultline's DAGs in an external Airflow.", no_args_is_help=True)
 Into = Annotated[Path, typer.Option("--into", help="DAG folder of the external Airflow.")]
@@ -50,7 +50,7 @@ def install(
     wanted = connections(settings)
     dags = [describe_dag(one, list(wanted)) for one in exported_dags()]
     dag_installer.install(
-        guest, dag_installer.AirflowCli(_command(airflow)), settings, wanted, dags, say, dry_run=dry_run
+        guest, dag_installer.AirflowCli(_command(airflow)), settings, wanted, dags, progress, dry_run=dry_run
     )
 
 
@@ -60,7 +60,7 @@ def uninstall(into: Into, prefix: Prefix = DEFAULT_PREFIX, airflow: Command = No
     from faultline.orchestration.external import dag_installer
 
     guest = dag_installer.ExternalInstall(into.absolute(), prefix, DEFAULT_QUEUE)
-    dag_installer.uninstall(guest, dag_installer.AirflowCli(_command(airflow)), say, dry_run=dry_run)
+    dag_installer.uninstall(guest, dag_installer.AirflowCli(_command(airflow)), progress, dry_run=dry_run)
 
 
 def step(
@@ -71,11 +71,11 @@ def step(
 
     What the task knows of its run comes by standard input, as JSON; each line on standard output is JSON, too.
     """
-    from faultline.installation.service_users import take_environment
+    from faultline.installation.service_users import load_environment
     from faultline.orchestration.external.steps import serve_task
 
     settings = load_settings()
-    take_environment(settings)
+    load_environment(settings)
     serve_task(name, attempt, json.load(sys.stdin), settings, lambda word: print(json.dumps(word), flush=True))
 
 
@@ -84,43 +84,43 @@ def hold_services(ports: dict[str, int] | None = None, hosts: int | None = None)
     `run` that uses them."""
     from faultline.cli.service_control import bring_up, close_what_ended, require
     from faultline.installation import service_users
-    from faultline.installation.supervision import airflow_runs, down
+    from faultline.installation.supervision import down, is_airflow_running
     from faultline.installation.supervisord import Supervisor
 
     settings = load_settings()
     require(settings)
-    with service_users.only_foreground(settings), service_users.using(settings) as alone:
+    with service_users.hold_foreground(settings), service_users.use_services(settings) as alone:
         _refuse_airflow(settings)
         # Also those of a process that was killed.
-        ours = service_users.keeps_services(settings) or not Supervisor(settings).running()
+        ours = service_users.is_foreground(settings) or not Supervisor(settings).is_running()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
-        service_users.keep_steps_out(settings)
+        service_users.block_steps(settings)
         try:
-            settings = bring_up(say, airflow=False, ports=ports, hosts=hosts, settings=settings)
+            settings = bring_up(progress, airflow=False, ports=ports, hosts=hosts, settings=settings)
             # One that was on its way up while this one came.
             _refuse_airflow(settings)
             if ours:
-                service_users.keep_services(settings)
-            close_what_ended(settings, say)
-            service_users.let_steps_in(settings)
-            say("services: ready; they end with this process")
+                service_users.mark_foreground(settings)
+            close_what_ended(settings, progress)
+            service_users.admit_steps(settings)
+            progress("services: ready; they end with this process")
             while True:
                 signal.pause()
         finally:
-            if ours and not airflow_runs(settings):
+            if ours and not is_airflow_running(settings):
                 # Before the look at who else there is, so that a `run` that ends meanwhile ends them.
-                service_users.note_for_runs(settings)
+                service_users.mark_for_runs(settings)
                 if alone():
-                    down(settings, say)
+                    down(settings, progress)
                 else:
-                    say("services: a run uses them, too, so they go on until its end")
+                    progress("services: a run uses them, too, so they go on until its end")
 
 
 def _refuse_airflow(settings: Settings) -> None:
-    from faultline.installation.supervision import airflow_runs
+    from faultline.installation.supervision import is_airflow_running
 
-    if airflow_runs(settings):
+    if is_airflow_running(settings):
         raise ConfigError(
             "--foreground: Faultline's own Airflow runs here, and either would close the other's experiments; "
             "./faultline down first"

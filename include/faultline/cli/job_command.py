@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import say
+from faultline.system.text import progress
 
 app = typer.Typer(help="Check and create user jobs.", no_args_is_help=True)
 
@@ -29,7 +29,7 @@ def check(
     """
     from faultline.cli.job_check import check_job
 
-    outcome = check_job(file, parameters or [], say)
+    outcome = check_job(file, parameters or [], progress)
     print("\n".join(outcome.lines))
     raise typer.Exit(0 if outcome.sound else 1)
 
@@ -51,4 +51,4 @@ def new(
         raise ConfigError(f"{path}: is there already; choose another name") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
-    say(f"{path} is written; try it with ./faultline job check {path}")
+    progress(f"{path} is written; try it with ./faultline job check {path}")

@@ -16,10 +16,10 @@ from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.orchestration.nightly.nightly_plan import nightly_build_mismatch
 from faultline.records.sweep_plan import SweepPlan, SweepPlans
 from faultline.system.errors import ConfigError
-from faultline.system.text import Say, counted
+from faultline.system.text import Progress, pluralize
 
 
-def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
+def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Progress) -> int:
     """Measures what the gaps lack, but of no night that another build began; the exit code is 0 when all is there."""
     open_gaps = [gap for gap in gaps if gap.missing]
     if not open_gaps:
@@ -39,7 +39,7 @@ def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
             continue
         cells = gap.cells()
         minutes = minutes_text(sum(budget_s(cell.config) for cell in cells))
-        say(f"{gap.matrix}, series {gap.series}: {counted(len(cells), 'experiment')}, about {minutes}")
+        say(f"{gap.matrix}, series {gap.series}: {pluralize(len(cells), 'experiment')}, about {minutes}")
         course = _night(api, gap, plan, cells) if is_nightly(gap.matrix) else _sweep(api, gap, preset, cells)
         ended = follow_course(api, settings, course, cells, say)
         code = max(code, finish(settings, planned_in(plan) if plan else cells, say, ended=ended, course=course))

@@ -20,7 +20,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.reports.markdown.tables import COUNT_COLUMN, MarkdownColumn, markdown_column
 from faultline.system.process_tags import WORKERS
-from faultline.system.text import Say, natural
+from faultline.system.text import Progress, natural_key
 
 DAG_ID = "nexmark"
 
@@ -38,7 +38,7 @@ def describe(given: Sequence[str]) -> list[str]:
 def print_queries(records: Sequence[Record]) -> None:
     """One line a query: medians of its valid repetitions."""
     points = sorted(
-        points_of([IndexEntry.of(record) for record in records]), key=lambda one: natural(one.config["query"])
+        points_of([IndexEntry.of(record) for record in records]), key=lambda one: natural_key(one.config["query"])
     )
     broken = not all(point.control for point in points)
     own_pace = any(not has_schedule(point.config) for point in points)
@@ -103,6 +103,6 @@ def _with_driver(point: Point) -> str:
     return f"{statistics.median(values):,.0f}" if values else "—"
 
 
-def main(given: Sequence[str], say: Say) -> int:
+def main(given: Sequence[str], say: Progress) -> int:
     """The command; returns the exit code: 0 when every query has its valid records."""
     return run_wanted(wanted_of(given), say, show=print_queries)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import counted, say, suggest
+from faultline.system.text import pluralize, progress, suggest
 
 if TYPE_CHECKING:
     from faultline.experiment.nightly_file import NightlyFile
@@ -72,7 +72,7 @@ def test_alert(
     if not sent:
         raise ConfigError(f"--kind {kind}: nobody asked for it; {night.dag_id} tells {', '.join(_who(night))}")
     for line in sent:
-        say(line)
+        progress(line)
 
 
 def _made_up(night: NightlyFile, kind: str, now: str, link: str) -> AlertContent | None:
@@ -124,9 +124,9 @@ def explained(night: NightlyFile) -> list[str]:
         f"{night.path or f'{night.dag_id}, without a file'}",
         f"  runs as the DAG {night.dag_id}, due by `{night.schedule}` (UTC), next on {due:%Y-%m-%d at %H:%M}, once "
         "it is switched on",
-        f"  measures {counted(len(configs), 'configuration')}: {'; '.join(map(experiment_title, configs))}",
+        f"  measures {pluralize(len(configs), 'configuration')}: {'; '.join(map(experiment_title, configs))}",
         *(f"  {line}" for line in words),
-        f"  {counted(len(cells), 'experiment')}, about {minutes_text(seconds)} on an idle machine",
+        f"  {pluralize(len(cells), 'experiment')}, about {minutes_text(seconds)} on an idle machine",
     ]
     return [*lines, f"  tells {'; '.join(_who(night)) or 'nobody'}"]
 

@@ -19,7 +19,7 @@ from faultline.experiment.build import parse_build
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
 from faultline.installation.airflow import airflow_health
-from faultline.installation.service_users import are_for_runs, services_keeper, using
+from faultline.installation.service_users import is_for_runs, supervisor_pid, use_services
 from faultline.installation.supervision import down
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.hooks import PlainHooks
@@ -34,8 +34,8 @@ from faultline.reports.pages import UI_PAGE
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.process_tags import INSTANCE_MARK
 from faultline.system.settings import Settings, instance, load_settings
-from faultline.system.target_registry import target
-from faultline.system.text import Say
+from faultline.system.target_registry import find_target
+from faultline.system.text import Progress
 
 BOOKKEEPING = ("repetition", "series", "build", "build_spec")
 POLL_S = 1.0
@@ -94,12 +94,12 @@ def _whom(victim: str, count: int) -> str:
     return f"1 {name}" if count == 1 else f"{count} at once: {name}"
 
 
-def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bool) -> Record:
+def run_single(workload: str, given: Sequence[str], say: Progress, *, keep_topics: bool) -> Record:
     """Runs one experiment and returns its record, whatever its status."""
     return run_order(parse_order(workload, given, keep_topics=keep_topics), say)
 
 
-def run_order(order: Order, say: Say) -> Record:
+def run_order(order: Order, say: Progress) -> Record:
     """The same of an order that was parsed."""
     settings = load_settings()
     require(settings)
@@ -142,7 +142,7 @@ def _answers(settings: Settings, component: str) -> bool:
     return airflow_health(settings).get(component) == "healthy" and AirflowApi(settings).is_own()
 
 
-def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> None:
+def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Progress) -> None:
     api = AirflowApi(settings)
     await_dags(api, EXPERIMENT)
     run_id = api.trigger(EXPERIMENT, conf, run_id=conf["sweep_id"])
@@ -150,33 +150,33 @@ def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> No
     while api.run_state(EXPERIMENT, run_id) not in FINISHED:
         shown = _show(settings, conf["sweep_id"], shown, say)
         time.sleep(POLL_S)
-        if services_keeper(settings) is None:
+        if supervisor_pid(settings) is None:
             raise InfrastructureError(
                 "run: the services were ended under it; the next ./faultline up goes on, or closes what was cut off"
             )
 
 
-def _here(order: Order, say: Say) -> Record:
+def _here(order: Order, say: Progress) -> Record:
     """Measures the experiment in this process.
 
     Services that were not running are started before, and ended after unless others have come to use them.
     """
     before = load_settings()
-    if (elsewhere := target(before, order.config.target)) is not None:
+    if (elsewhere := find_target(before, order.config.target)) is not None:
         import_target(before, elsewhere)
-    with using(before, run=True) as alone:
-        were_up = Supervisor(before).running()
+    with use_services(before, run=True) as alone:
+        were_up = Supervisor(before).is_running()
         settings = bring_up(say, airflow=False, for_run=True)
         try:
             return _measure(order, settings, say)
         finally:
-            if are_for_runs(settings) and alone():
+            if is_for_runs(settings) and alone():
                 down(settings, say)
             elif not were_up:
                 say("services: others use them, too, so they go on; ./faultline down ends them")
 
 
-def _measure(order: Order, settings: Settings, say: Say) -> Record:
+def _measure(order: Order, settings: Settings, say: Progress) -> Record:
     """Performs the steps, whose output goes into a log, and shows how far they are."""
     over = threading.Event()
 
@@ -216,7 +216,7 @@ def _measure(order: Order, settings: Settings, say: Say) -> Record:
     return record
 
 
-def _show(settings: Settings, sweep_id: str, shown: str, say: Say) -> str:
+def _show(settings: Settings, sweep_id: str, shown: str, say: Progress) -> str:
     attempt = current_attempt(settings, sweep_id)
     if attempt is None:
         return shown

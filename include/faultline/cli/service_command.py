@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from faultline.system.child_environment import HANDED_ON, passed_on
+from faultline.system.child_environment import SERVICE_NAMES, workload_variables
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.settings import Settings, load_settings
@@ -117,8 +117,8 @@ def unit_text(settings: Settings, path: Path, *, external_airflow: bool = False,
         if any(character in str(place) for character in '\n%"\\'):
             raise ConfigError(f"{place}: a path with %, quotes or line breaks cannot stand in a unit; move it")
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    given = {name: os.environ[name] for name in (*HANDED_ON, *_OF_UP) if name in os.environ} | passed_on() | places
-    hidden = {*passed_on(), *_SECRET} if shown else frozenset()
+    given = {name: os.environ[name] for name in (*SERVICE_NAMES, *_OF_UP) if name in os.environ} | workload_variables() | places
+    hidden = {*workload_variables(), *_SECRET} if shown else frozenset()
     lines = [f"{name}={'…' if name in hidden else _quoted(name, value)}" for name, value in given.items()]
     environment = "".join(f'Environment="{line}"\n' for line in lines)
     what = _FOREGROUND if external_airflow else _UP

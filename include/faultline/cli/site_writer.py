@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings
-from faultline.system.text import Say, counted
+from faultline.system.text import Progress, pluralize
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -38,7 +38,7 @@ _REFRESH = re.compile(r' data-refresh="[^"]*"')
 _STATIC_STYLE = "<style>form.choice, .ask, #now { display: none }</style>"
 
 
-def publish(settings: Settings, target: Path, say: Say) -> Path:
+def publish(settings: Settings, target: Path, say: Progress) -> Path:
     """Writes the site to the folder `target`, in place of one that is there already; returns its first page.
 
     Raises ConfigError for a folder that holds anything else, or cannot be written.
@@ -64,7 +64,7 @@ def publish(settings: Settings, target: Path, say: Say) -> Path:
     finally:
         if building is not None:
             shutil.rmtree(building, ignore_errors=True)
-    say(f"{counted(pages, 'page')} in {target}; open {target / 'index.html'}")
+    say(f"{pluralize(pages, 'page')} in {target}; open {target / 'index.html'}")
     return target / "index.html"
 
 

@@ -29,7 +29,7 @@ from faultline.reports.views.faults import early_end_lines
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.journal import JournalCache
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 if TYPE_CHECKING:
     from faultline.lifecycle.live_recovery import RecoveryWatch
@@ -60,7 +60,7 @@ def follow(
     dag_id: str,
     run_id: str,
     cells: Sequence[PlannedCell],
-    say: Say,
+    say: Progress,
     *,
     budget_s: float,
     most: int = MOST_MEASUREMENTS,
@@ -303,7 +303,7 @@ class ProgressState:
 class ProgressLine:
     """Progress line: rewritten on a terminal, plain lines elsewhere and with NO_COLOR or TERM=dumb."""
 
-    def __init__(self, say: Say, out: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, say: Progress, out: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._out = sys.stderr if out is None else out
         given = os.environ if environment is None else environment
         plain = bool(given.get("NO_COLOR")) or given.get("TERM", "dumb") in ("", "dumb")

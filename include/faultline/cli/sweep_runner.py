@@ -19,7 +19,7 @@ from faultline.experiment.cell import EXPERIMENT, Cell, sweep_id_of
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
-from faultline.installation.airflow import login_words
+from faultline.installation.airflow import login_text
 from faultline.lifecycle.environment import installed_build
 from faultline.lifecycle.orphans import unclosed_attempts
 from faultline.lifecycle.progress import budget_s, experiment_title, phase_durations
@@ -32,7 +32,7 @@ from faultline.reports.notes import STOPPED_PREFIX
 from faultline.reports.pages import UI_PAGE
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import Say, counted, suggest
+from faultline.system.text import Progress, pluralize, suggest
 from faultline.system.waiting import wait_until
 
 # How a run ends that is stopped.
@@ -55,7 +55,7 @@ class SubmittedSweep:
         return sweep_id_of(self.run_id)
 
 
-def run_sweep(words: Sequence[str], say: Say, *, dry_run: bool, rerun: bool) -> int:
+def run_sweep(words: Sequence[str], say: Progress, *, dry_run: bool, rerun: bool) -> int:
     """The command; returns the exit code: 0 when every cell has a valid record, or when nothing was to be started."""
     wanted = wanted_of(words)
     if dry_run:
@@ -74,7 +74,7 @@ def described(wanted: SweepRequest, *, rerun: bool = False) -> list[str]:
 
 
 def run_wanted(
-    wanted: SweepRequest, say: Say, *, rerun: bool = False, show: Callable[[list[Record]], None] | None = None
+    wanted: SweepRequest, say: Progress, *, rerun: bool = False, show: Callable[[list[Record]], None] | None = None
 ) -> int:
     """Measures what has no valid record yet, and shows all of it with `show`; returns the exit code."""
     settings = bring_up(say)
@@ -95,7 +95,7 @@ def run_wanted(
     return finish(settings, cells, say, ended=ended, course=course, rerun=rerun, show=show)
 
 
-def follow_sweep(sweep: str | None, say: Say) -> int:
+def follow_sweep(sweep: str | None, say: Progress) -> int:
     """Shows the progress of a sweep that runs, by default the newest, and what it came to."""
     settings = load_settings()
     plan = plan_of(settings, sweep)
@@ -106,7 +106,7 @@ def follow_sweep(sweep: str | None, say: Say) -> int:
     return finish(settings, cells, say, ended=ended, course=course)
 
 
-def stop_sweep(sweep: str | None, say: Say) -> int:
+def stop_sweep(sweep: str | None, say: Progress) -> int:
     """Ends a sweep that runs; what it measured stays, and the experiment in work ends as cancelled."""
     settings = load_settings()
     plan = plan_of(settings, sweep)
@@ -121,9 +121,9 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
     api.set_note(
         plan.matrix,
         plan.run_id,
-        f"{STOPPED_PREFIX} by hand after {done} of {counted(total, 'experiment')}; the same form goes on from there.",
+        f"{STOPPED_PREFIX} by hand after {done} of {pluralize(total, 'experiment')}; the same form goes on from there.",
     )
-    say(f"{plan.sweep_id}: stopped after {done} of {counted(total, 'experiment')}; the one in work ends as cancelled")
+    say(f"{plan.sweep_id}: stopped after {done} of {pluralize(total, 'experiment')}; the one in work ends as cancelled")
     wait_until(
         lambda: not any(_is_of(attempt, plan.sweep_id) for attempt in unclosed_attempts(settings)),
         timeout_s=STOP_TIMEOUT_S,
@@ -163,7 +163,7 @@ def outline(wanted: SweepRequest, cells: Sequence[PlannedCell], missing: Sequenc
     upto = "at most " if wanted.params["decide"] else ""
     head = (
         f"{wanted.spec.name}, preset {wanted.params.get('preset') or 'default'}: "
-        f"{counted(configurations, 'configuration')}, {upto}{counted(len(cells), 'experiment')}"
+        f"{pluralize(configurations, 'configuration')}, {upto}{pluralize(len(cells), 'experiment')}"
     )
     if not missing:
         return [
@@ -196,7 +196,7 @@ def running(api: AirflowApi, settings: Settings, dag_id: str, cells: Sequence[Pl
 
 
 def follow_course(
-    api: AirflowApi, settings: Settings, course: SubmittedSweep, missing: Sequence[PlannedCell], say: Say
+    api: AirflowApi, settings: Settings, course: SubmittedSweep, missing: Sequence[PlannedCell], say: Progress
 ) -> bool:
     """Shows the progress until the run has ended; False when the services were ended before."""
     typical_s = max((budget_s(cell.config) for cell in missing), default=0.0)
@@ -206,7 +206,7 @@ def follow_course(
 def finish(
     settings: Settings,
     cells: Sequence[PlannedCell],
-    say: Say,
+    say: Progress,
     *,
     ended: bool,
     course: SubmittedSweep | None,
@@ -222,7 +222,7 @@ def finish(
         (show or print_outcome)(records)
     if course:
         print(f"page: {settings.endpoints.airflow}{UI_PAGE}/sweeps/{quote(course.sweep_id, safe='')}"
-              f" ({login_words(settings, sys.stdout)})")  # fmt: skip
+              f" ({login_text(settings, sys.stdout)})")  # fmt: skip
     if not ended:
         return 1
     decided = course is not None and bool(_settled(settings, course))
@@ -246,7 +246,7 @@ def print_outcome(records: list[Record]) -> None:
     print_table(records)
 
 
-def say_times(settings: Settings, records: Sequence[Record], since: datetime, say: Say) -> None:
+def say_times(settings: Settings, records: Sequence[Record], since: datetime, say: Progress) -> None:
     """Where the time of each experiment went that was measured `since`."""
     from faultline.reports.views.runs import run_name
 
@@ -342,7 +342,7 @@ def _is_of(attempt: Attempt, sweep_id: str) -> bool:
         return False
 
 
-def say_what_goes_on(settings: Settings, say: Say) -> None:
+def say_what_goes_on(settings: Settings, say: Progress) -> None:
     """A line for each sweep that Airflow goes on with, such as after the machine was started anew."""
 
     manifests = SweepPlans(settings.results)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.text import say
+from faultline.system.text import progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,12 +61,12 @@ def add(
     from faultline.installation.targets.target_options import TargetOptions
     from faultline.orchestration.connections import query_connections
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import named_after, register, targets
+    from faultline.system.target_registry import load_targets, make_target, register
 
     settings = load_settings()
     given = TargetOptions(kafka, spark, spark_file, storage, storage_web, host_file)
-    known = targets(settings)
-    one = named_after(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own_connections)
+    known = load_targets(settings)
+    one = make_target(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own_connections)
     if share_kafka is not None:
         one = replace(one, kafka=_kafka_of(known, share_kafka, given))
     if name in known:
@@ -82,30 +82,30 @@ def add(
     register(settings, one)
     for conn_id, said in answer.specs.items():
         if conn_id in answer.created:
-            say(f"Connection {conn_id}: made")
+            progress(f"Connection {conn_id}: made")
         elif said is not None:
-            say(f"Connection {conn_id}: is there, and stays as it is")
-    lacking = [one.missing(conn_id) for conn_id, said in answer.specs.items() if said is None]
+            progress(f"Connection {conn_id}: is there, and stays as it is")
+    lacking = [one.missing_connection(conn_id) for conn_id, said in answer.specs.items() if said is None]
     for missing in lacking:
-        say(str(missing))
+        progress(str(missing))
     if lacking:
-        say(f"{name} is registered, and cannot be used yet")
+        progress(f"{name} is registered, and cannot be used yet")
         raise typer.Exit(2)
-    say(f"now look at it: ./faultline target check {name}")
+    progress(f"now look at it: ./faultline target check {name}")
 
 
 @app.command("list")
 def show() -> None:
     """List the registered targets with their last known addresses and Connections."""
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import targets, where
+    from faultline.system.target_registry import describe_addresses, load_targets
 
     settings = load_settings()
-    known = targets(settings)
+    known = load_targets(settings)
     for one in known.values():
-        print(f"{one.name}  {where(settings, one)}  {'  '.join(one.connections)}")
+        print(f"{one.name}  {describe_addresses(settings, one)}  {'  '.join(one.connections)}")
     if not known:
-        say("no target is registered, experiments run on the embedded services; ./faultline target add --help")
+        progress("no target is registered, experiments run on the embedded services; ./faultline target add --help")
 
 
 @app.command()
@@ -115,26 +115,26 @@ def check(name: Name) -> None:
     Creates and removes a temporary topic and folder. Exit code 2 if the setup is wrong, 1 if a part is unreachable.
     """
     from faultline.cli.service_control import require
-    from faultline.installation.targets.preflight import look
+    from faultline.installation.targets.preflight import run_preflight
     from faultline.orchestration.connections import active_experiment, import_target
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import target
+    from faultline.system.target_registry import find_target
 
     settings = load_settings()
-    one = target(settings, name)
+    one = find_target(settings, name)
     if one is None:
         raise ConfigError("NAME: the embedded services are looked at by ./faultline doctor")
     require(settings)
     if (experiment := active_experiment(settings)) is not None:
         raise InfrastructureError(f"machine: {experiment} is at work, and looking would disturb it; wait for its end")
     import_target(settings, one)
-    if error := look(settings, one, print):
-        say(
+    if error := run_preflight(settings, one, print):
+        progress(
             f"{name} is not as experiments need it; mend what the line with NO names: there, or on Airflow's page "
             f"(./faultline up), or by ./faultline target remove {name} and adding it anew; then look again"
         )
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1)
-    say(f"{name} is as experiments need it: target={name}")
+    progress(f"{name} is as experiments need it: target={name}")
 
 
 @app.command()
@@ -145,26 +145,26 @@ def remove(name: Name) -> None:
     """
     from faultline.orchestration.connections import query_connections
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import target, targets, unregister
+    from faultline.system.target_registry import find_target, load_targets, unregister
 
     settings = load_settings()
-    one = target(settings, name)
+    one = find_target(settings, name)
     if one is None:
         raise ConfigError("NAME: the embedded services are no target that was added; ./faultline down ends them")
     _refuse_in_use(settings, name)
-    others = [other for other in targets(settings).values() if other.name != name]
+    others = [other for other in load_targets(settings).values() if other.name != name]
     used = {conn_id: other.name for other in others for conn_id in other.connections}
     alone = [conn_id for conn_id in one.connections if conn_id not in used]
     answer = query_connections(settings, alone, remove=alone)
     unregister(settings, one)
     for conn_id in one.connections:
         if conn_id in answer.removed:
-            say(f"Connection {conn_id}: removed")
+            progress(f"Connection {conn_id}: removed")
         elif conn_id in used:
-            say(f"Connection {conn_id}: stays, {used[conn_id]} uses it")
+            progress(f"Connection {conn_id}: stays, {used[conn_id]} uses it")
         elif answer.specs[conn_id] is not None:
-            say(f"Connection {conn_id}: was not made by target add, and stays")
-    say(f"{name} is forgotten; what was measured on it stays")
+            progress(f"Connection {conn_id}: was not made by target add, and stays")
+    progress(f"{name} is forgotten; what was measured on it stays")
 
 
 def _as_before(known: Target, one: Target, *, given_own: bool) -> Target:
@@ -190,12 +190,12 @@ def _kafka_of(known: Mapping[str, Target], other: str, given: TargetOptions) -> 
 
 def _differs(known: Mapping[str, Target], one: Target, conn_id: str, keys: Sequence[str]) -> ConfigError:
     """What is said where a Connection is there and says something else than what is given."""
-    from faultline.system.target_registry import named_after
+    from faultline.system.target_registry import make_target
 
     users = [other.name for other in known.values() if conn_id in other.connections]
     if users == [one.name]:
         remedy = f"./faultline target remove {one.name}, and add it anew"
-    elif conn_id in named_after(one.name).connections:
+    elif conn_id in make_target(one.name).connections:
         remedy = "leave its option out, or give --own-connections, for Connections that end with the target's name"
     else:
         remedy = "leave its option out"
@@ -209,14 +209,14 @@ def _refuse_in_use(settings: Settings, name: str) -> None:
     """Its logins are needed to the end of an experiment."""
     from faultline.experiment.attempt import open_attempts
     from faultline.experiment.attempt_plan import read_plan
-    from faultline.installation.service_users import services_keeper
+    from faultline.installation.service_users import supervisor_pid
 
     for attempt in open_attempts(settings.attempts, settings.home):
         if read_plan(attempt).order.config["target"] != name:
             continue
         if attempt.over is not None:
             raise ConfigError(f"{name}: the experiment {attempt.id} is not healed; the next one tries that again")
-        if services_keeper(settings) is None:
+        if supervisor_pid(settings) is None:
             raise ConfigError(f"{name}: the experiment {attempt.id} was cut off; ./faultline up closes it")
         raise ConfigError(
             f"{name}: the experiment {attempt.id} runs on it; let it end, or end it: its sweep by ./faultline sweep "

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.kafka import kafka_client
-from faultline.system.text import Say, counted
+from faultline.system.text import Progress, pluralize
 from generators.data_files import PARQUET
 from generators.producer import NUMBER, PHASE
 
@@ -33,7 +33,7 @@ SILENT_S = 30.0
 AT_ONCE = 20_000
 
 
-def export_topic(bootstrap: str, topic: str, target: Path, say: Say) -> int:
+def export_topic(bootstrap: str, topic: str, target: Path, say: Progress) -> int:
     """Copies what the topic holds now; returns how many records that were.
 
     What Faultline sent beside a schedule, to get an engine warm or to close windows, is left out. The file is there
@@ -58,7 +58,7 @@ def export_topic(bootstrap: str, topic: str, target: Path, say: Say) -> int:
         raise ConfigError(f"--to: {target} cannot be written: {error.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)
-    say(f"{counted(copied, 'record')} of {topic} in {target}; replay it with data={target}")
+    say(f"{pluralize(copied, 'record')} of {topic} in {target}; replay it with data={target}")
     return copied
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from faultline.engines.protocol import NUMBERED_PARTITION
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import unwritable
+from faultline.system.files import write_error
 
 RECORDS = pa.schema(
     [("partition", pa.int32()), ("offset", pa.int64()), ("timestamp_ms", pa.int64()), ("primer", pa.bool_()),
@@ -49,7 +49,7 @@ def write_tables(target: Path, tables: Mapping[str, pa.Table]) -> None:
                 part.unlink(missing_ok=True)
                 raise
         except OSError as error:
-            raise unwritable(path, error) from None
+            raise write_error(path, error) from None
 
 
 MS = 1_000_000

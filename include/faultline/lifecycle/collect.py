@@ -16,7 +16,7 @@ from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.run import Run
 from faultline.lifecycle.attempt_processes import last_line
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import last, read_ended, read_journal, write_lines
+from faultline.system.journal import last_line, read_finished, read_journal, write_lines
 from faultline.system.kafka import KafkaEndOffsets, kafka_options
 from faultline.system.settings import Settings
 
@@ -68,7 +68,7 @@ def require_complete(plan: AttemptPlan) -> None:
     Raises InfrastructureError naming topic, partition and offset, or when the broker does not answer.
     """
     for topic in plan.topics.values() if plan.paced else ():
-        begin = KafkaEndOffsets(plan.endpoints.kafka, topic.name).first(OFFSETS_TIMEOUT_S)
+        begin = KafkaEndOffsets(plan.endpoints.kafka, topic.name).earliest(OFFSETS_TIMEOUT_S)
         for partition, offset in begin.items():
             if offset:
                 raise InfrastructureError(
@@ -89,7 +89,7 @@ def sent_records(attempt: Attempt, plan: AttemptPlan) -> int:
     """Records of the schedule: those that the generator says it sent, else those of the whole schedule."""
     from generators.spec import GeneratorSpec
 
-    done = last(read_journal(attempt.generator_journal), event="done")
+    done = last_line(read_journal(attempt.generator_journal), event="done")
     return GeneratorSpec.model_validate(plan.generator).total if done is None else int(done["records"])
 
 
@@ -112,7 +112,7 @@ def broker_ahead_ms(attempt: Attempt) -> int:
     sends: outputs that it stamped are moved by so many. 0 where the broker runs here, or was never asked."""
     from faultline.records.judge.samples import clocks_of  # tables take their time to be imported
 
-    clock = clocks_of(read_ended(attempt.recorder_journal)).get(KAFKA_HOST)
+    clock = clocks_of(read_finished(attempt.recorder_journal)).get(KAFKA_HOST)
     return 0 if clock is None else round(clock.ahead_s * 1000)
 
 

@@ -13,7 +13,7 @@ from faultline.engines.runtime import BatchJob, Program, Runtime
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import read_plan
 from faultline.experiment.run import Run
-from faultline.installation.cds_archive import archive_here
+from faultline.installation.cds_archive import find_archive
 from faultline.installation.java import find_java
 from faultline.system.settings import Settings
 from faultline.system.target_registry import Target
@@ -75,4 +75,4 @@ def open_run(attempt_id: str, hooks: Hooks, settings: Settings) -> RunContext:
 
 
 def runtime_of(settings: Settings) -> Runtime:
-    return Runtime(find_java(settings.home / "java.json").home, archive_here(settings))
+    return Runtime(find_java(settings.home / "java.json").home, find_archive(settings))

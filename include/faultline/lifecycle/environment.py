@@ -24,7 +24,7 @@ from faultline.lifecycle.build_checkout import Build
 from faultline.lifecycle.machine import machine_facts
 from faultline.system.endpoints import EMBEDDED
 from faultline.system.errors import ConfigError
-from faultline.system.hashes import kept_hash
+from faultline.system.hashes import cached_hash
 from faultline.system.settings import Settings, load_settings
 from generators.data_files import data_files
 from generators.send_progress import InputError
@@ -72,7 +72,7 @@ def _short(path: str, config: Configuration) -> str:
 def jvms(settings: Settings, config: Configuration) -> dict[str, dict[str, Any]]:
     """How the JVMs of each role are started: what the engine says of its own, and the broker."""
     # Whoever makes an archive of classes removes those of before.
-    archived = any(settings.class_data.glob("classes-*.jsa"))
+    archived = any(settings.cds_folder.glob("classes-*.jsa"))
     broker = {"kafka": {"options": list(HEAP_OPTIONS), "heap_mb": HEAP_MB}} if config.target == EMBEDDED else {}
     return {**engine_of(config).jvms(config, with_archive=archived), **broker}
 
@@ -94,7 +94,7 @@ def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
         if config.data is not None:
             with contextlib.suppress(InputError):
                 files |= {str(path): path for path in data_files(config.data)}
-    return {name: kept_hash(path) for name, path in sorted(files.items())} | builds
+    return {name: cached_hash(path) for name, path in sorted(files.items())} | builds
 
 
 def default_build(

@@ -37,7 +37,7 @@ from faultline.lifecycle.window.measured_window import MeasuredWindow, barrier_w
 from faultline.lifecycle.window.signals import SignalReader
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.system.journal import Instant, Journal
-from faultline.system.kafka import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
+from faultline.system.kafka import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, poll_offsets
 from faultline.system.settings import load_settings
 from faultline.system.text import one_line
 
@@ -200,7 +200,7 @@ class FaultScheduler:
         for victim in scheduled.injection.victims():
             journal.write("invoked", fault=index, victim=victim["pid"], planned_wall_ns=planned.wall_ns)
         _sleep_until(planned.mono_ns, spin=True)
-        with following(self._offsets, scheduled.planned.fault.needs_busy_victim) as newest:
+        with poll_offsets(self._offsets, scheduled.planned.fault.needs_busy_victim) as newest:
             ready = self._await_victims(journal, scheduled, planned)
             if ready is None:
                 return None

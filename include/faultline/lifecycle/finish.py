@@ -13,7 +13,7 @@ from faultline.lifecycle.collect import collect_raw_data, is_large, require_comp
 from faultline.lifecycle.context import RunContext
 from faultline.lifecycle.teardown import close_attempt
 from faultline.system.errors import ConfigError
-from faultline.system.process_ledger import end_processes, marked
+from faultline.system.process_ledger import end_processes, processes_with_mark
 from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import Settings
 
@@ -40,7 +40,7 @@ def harvest(run: RunContext) -> None:
         own(configuration)
         return
     # The job of an earlier try whose task was killed would write into the same folder.
-    end_processes(marked(RUN_MARK, attempt.id))
+    end_processes(processes_with_mark(RUN_MARK, attempt.id))
     job = BatchJob(
         program="harvest",
         arguments=("--config", str(configuration)),

@@ -9,7 +9,7 @@ from typing import Any
 from faultline.engines.runtime import BatchJob, Program
 from faultline.engines.spark.job_client import run_batch
 from faultline.engines.spark.submission import SparkProgram, spark_submit_command
-from faultline.installation.kafka import admin_of
+from faultline.installation.kafka import admin_client
 from faultline.lifecycle.context import runtime_of
 from faultline.system.child_environment import clean_environment
 from faultline.system.errors import InfrastructureError
@@ -28,7 +28,7 @@ class PlainHooks:
         self._settings = settings
 
     def kafka_admin(self) -> Any:
-        return admin_of(self._settings)
+        return admin_client(self._settings)
 
     def command(self, program: Program) -> list[str]:
         if not isinstance(program, SparkProgram):

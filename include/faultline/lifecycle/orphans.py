@@ -18,7 +18,7 @@ from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.run import run_of
 from faultline.lifecycle.teardown import close_attempt, processes_ended_if_unreadable
 from faultline.system.errors import FaultlineError, InfrastructureError
-from faultline.system.locks import beside_windows
+from faultline.system.locks import share_measurement_lock
 from faultline.system.process_ledger import live_process
 from faultline.system.settings import Settings
 
@@ -44,7 +44,7 @@ def close_ownerless(settings: Settings, delete_topics: Callable[[list[str]], Non
     with contextlib.suppress(FaultlineError):  # damaged: it is named below
         if not any(_is_ownerless(attempt) for attempt in unclosed_attempts(settings)):
             return []
-    with beside_windows(settings.window_lock):
+    with share_measurement_lock(settings.window_lock):
         return _clean_up(settings, _is_ownerless, delete_topics)
 
 

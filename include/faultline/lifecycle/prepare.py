@@ -20,8 +20,8 @@ from faultline.experiment.build import BuildSpec
 from faultline.experiment.cell import require_sweep_id
 from faultline.experiment.config import Configuration
 from faultline.installation.hosts.layout import checkpoint_disk
-from faultline.installation.service_users import services_keeper
-from faultline.installation.targets.restrictions import check_target, not_measured, require_possible
+from faultline.installation.service_users import supervisor_pid
+from faultline.installation.targets.restrictions import check_target, require_supported, unavailable_figures
 from faultline.lifecycle.build_checkout import Build, build_of, check_build
 from faultline.lifecycle.environment import default_build, describe_environment, job_hashes
 from faultline.lifecycle.teardown import refused_record
@@ -33,7 +33,7 @@ from faultline.system.process_ledger import this_process
 from faultline.system.secrets import require_logins
 from faultline.system.settings import Settings, check_folders, free_port, instance, load_settings
 from faultline.system.ssh_hosts import ssh_hosts
-from faultline.system.waiting import longest_wait_s
+from faultline.system.waiting import max_wait_s
 
 if TYPE_CHECKING:  # who prepares no data does not load what reads it
     from generators.data_files import Data
@@ -87,15 +87,15 @@ def make_attempt(
     Raises ConfigError when the machines can never hold the executors asked for, and
     InfrastructureError naming the holder or the service when the wait runs out.
     """
-    longest_wait_s()
+    max_wait_s()
     check_folders(settings)
     if instance(settings):
         require_logins(settings.secrets)
     check_configuration(order.config)
     endpoints = engine_of(order.config).endpoints(settings, order.config)
-    if endpoints.elsewhere:
+    if endpoints.is_external:
         hosts = endpoints.hosts
-        require_possible(endpoints, order.config)
+        require_supported(endpoints, order.config)
     built = build_of(order.build_spec, settings, key="build_spec")
     make_folder(settings.attempts)
     attempt, engine = Attempt(settings.attempts / new_attempt_id(settings.attempts)), engine_of(order.config)
@@ -116,9 +116,9 @@ def make_attempt(
         ),
         endpoints=replace(endpoints, hosts=hosts or {}),
         topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
-        places=_places(order.config, settings, engine, elsewhere=endpoints.elsewhere),
+        places=_places(order.config, settings, engine, elsewhere=endpoints.is_external),
         cycles=engine.capabilities.cycles,
-        not_measured=not_measured(endpoints),
+        not_measured=unavailable_figures(endpoints),
     )
     write_json(attempt.plan, replace(plan, program=program_of(attempt, order.config, plan)).as_mapping())
     return attempt
@@ -127,15 +127,15 @@ def make_attempt(
 def _places(config: Configuration, settings: Settings, engine: Engine, *, elsewhere: bool) -> Places:
     """`elsewhere`: on a target, where the embedded services play no part."""
     mark = instance(settings).get("instance")
-    holds = {} if elsewhere else {"kafka": settings.hold("kafka"), **engine.restart_delays(settings)}
+    holds = {} if elsewhere else {"kafka": settings.restart_delay("kafka"), **engine.restart_delays(settings)}
     return Places(
         window_lock=str(settings.window_lock),
         instance=None if elsewhere else mark,
         background=mark,
-        keeper=services_keeper(settings),
+        keeper=supervisor_pid(settings),
         holds={node: str(path) for node, path in holds.items()},
         ports={one.role: free_port() for one in config.kind.companions(config.own)},
-        checkpoint_disk=str(checkpoint_disk(settings)) if settings.placement.spread and not elsewhere else None,
+        checkpoint_disk=str(checkpoint_disk(settings)) if settings.placement.is_spread and not elsewhere else None,
     )
 
 
@@ -231,7 +231,7 @@ def check_hosts(config: Configuration) -> None:
                 f"fault_action: {one.fault.action} of a {one.fault.victim} {what}, and there is none here; ./faultline "
                 "down, and up --hosts 3"
             )
-    if config.kind.own_client and load_settings().placement.spread:
+    if config.kind.own_client and load_settings().placement.is_spread:
         raise ConfigError(
             f"workload: {config.workload} comes to the broker through the gate, which knows this machine's connections "
             "only; ./faultline down, and up --hosts 0"

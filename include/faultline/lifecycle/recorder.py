@@ -25,14 +25,14 @@ from faultline.engines.runtime import Sampler
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.run import Run, run_of
-from faultline.installation.start import LONGEST_HOLD_S
-from faultline.system.background import Background, means
+from faultline.installation.start import MAX_DELAY_S
+from faultline.system.background import Background, background_methods
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.journal import Journal
 from faultline.system.kafka import KafkaEndOffsets
-from faultline.system.locks import LEAST_WAIT_S, LockClaim, MachineLock, is_measured
-from faultline.system.process_ledger import birth, read_ledger
+from faultline.system.locks import MIN_WAIT_S, LockClaim, MachineLock, is_measured
+from faultline.system.process_ledger import read_ledger, start_identity
 from faultline.system.process_tags import ROLES, SERVICES, instance_option
 from faultline.system.settings import load_settings
 
@@ -50,7 +50,7 @@ def local_roles(plan: AttemptPlan, sampler: Sampler) -> ProcessTable:
     apart = bool(plan.endpoints.hosts)
     child_roles = {"supervisor": "driver", **sampler.child_roles}
     return ProcessTable(
-        [*sampler.rules, *kafka], child_roles, reread_s=LONGEST_HOLD_S, own_namespace_only=apart, delay_roles=ROLES
+        [*sampler.rules, *kafka], child_roles, reread_s=MAX_DELAY_S, own_namespace_only=apart, delay_roles=ROLES
     )
 
 
@@ -68,7 +68,7 @@ class Recorder:
         self._input = KafkaEndOffsets(plan.endpoints.kafka, plan.topics["input"].name)
         self._seen: dict[Key, dict[str, Any]] = {}
         self._window = None if places.window_lock is None else Path(places.window_lock)
-        self._background = None if places.background is None else Background(places.background, means())
+        self._background = None if places.background is None else Background(places.background, background_methods())
         self._samples_after_window = 0
 
     def start(self) -> None:
@@ -80,9 +80,9 @@ class Recorder:
             rules, heirs = self._engine.rules, self._engine.child_roles
             longest_s = self._run.plan.window_s + recordings.MARGIN_S
             recordings.start_recordings(
-                self._run, rules, heirs, reread_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
+                self._run, rules, heirs, reread_s=MAX_DELAY_S, longest_s=longest_s, note=self._journal.append
             )
-        if self._endpoints.elsewhere:
+        if self._endpoints.is_external:
             from faultline.lifecycle.hosts import broker_clock  # as the client of a target does
 
             broker_clock.record_clock(self._endpoints, self._journal.append)
@@ -93,7 +93,7 @@ class Recorder:
             from faultline.lifecycle.hosts import recordings
 
             recordings.stop_recordings(self._run, self._journal.append)
-        if self._endpoints.elsewhere:
+        if self._endpoints.is_external:
             from faultline.lifecycle.hosts import broker_clock
 
             broker_clock.record_final_clock(self._endpoints, self._journal.append)
@@ -162,7 +162,7 @@ def record_attempt(
         recorder = Recorder(run, journal)
         recorder.start()
         journal.append(
-            {"kind": "start", "after": after, "boot": birth(os.getpid())[1], "space": pid_namespace_of("self")}
+            {"kind": "start", "after": after, "boot": start_identity(os.getpid())[1], "space": pid_namespace_of("self")}
         )
         due = time.monotonic()
         try:
@@ -186,14 +186,14 @@ def record_attempt(
 def hold_target(run: Run, wait_s: float, over: Callable[[], bool]) -> Iterator[Callable[[], object]]:
     """The target that the attempt runs on, to be kept by calling what this gives; the embedded one is the machine's."""
     endpoints = run.plan.endpoints
-    if not endpoints.elsewhere:
+    if not endpoints.is_external:
         yield lambda: None
         return
-    from faultline.installation.targets.target_lock import held
+    from faultline.installation.targets.target_lock import hold_target
     from faultline.lifecycle.hosts.broker_clock import broker_of
 
-    with held(broker_of(endpoints), run.attempt.id, wait_s=wait_s, over=over) as turn:
-        yield turn.keep
+    with hold_target(broker_of(endpoints), run.attempt.id, wait_s=wait_s, is_cancelled=over) as turn:
+        yield turn.refresh
 
 
 def claim_turn(turn: Path, attempt: Attempt, waited_for: LockClaim | None) -> str | None:
@@ -217,13 +217,13 @@ def main() -> None:
     parser.add_argument("--attempt-dir", type=Path, required=True)
     parser.add_argument("--machine", required=True)
     parser.add_argument("--turn", type=Path, required=True)
-    parser.add_argument("--wait", type=float, default=LEAST_WAIT_S, help="seconds to wait for the machine's turn")
+    parser.add_argument("--wait", type=float, default=MIN_WAIT_S, help="seconds to wait for the machine's turn")
     options, _ = parser.parse_known_args()
     attempt = Attempt(options.attempt_dir)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    waited_for = MachineLock(options.machine).take(wait_s=options.wait, over=stop.is_set)
+    waited_for = MachineLock(options.machine).take(wait_s=options.wait, is_cancelled=stop.is_set)
     run = run_of(attempt, load_settings())
     with hold_target(run, options.wait, stop.is_set) as keep:
         record_attempt(run, stop, after=claim_turn(options.turn, attempt, waited_for), keep=keep)

@@ -16,7 +16,7 @@ from fault.victims import VictimGuard
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.attempt_plan import AttemptPlan, FaultPhase, read_plan
 from faultline.experiment.common_parameters import MAX_WAIT_S, RECOVERED_WITHIN
-from faultline.installation.start import lay_hold
+from faultline.installation.start import write_delay
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.journal import Instant
 from faultline.system.ssh_hosts import remote_hosts
@@ -83,7 +83,7 @@ class SchedulerInput:
 
     def _delay_restart(self, service: str, until_mono_ns: int) -> None:
         if service in self.holds:
-            lay_hold(self.holds[service], until_mono_ns)
+            write_delay(self.holds[service], until_mono_ns)
 
 
 def read_scheduler_input(directory: Path) -> SchedulerInput:

@@ -14,7 +14,7 @@ from typing import Any
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.prerequisites import PreloadGoal
-from faultline.installation.kafka import TIMEOUTS, admin_of, kafka_ready, let_workload_in
+from faultline.installation.kafka import TIMEOUTS, admin_client, grant_workload_rights, kafka_ready
 from faultline.installation.supervisord import Supervisor
 from faultline.lifecycle.attempt_processes import (
     attempt_option,
@@ -36,11 +36,11 @@ from faultline.lifecycle.window.schedule_check import ScheduleCheck
 from faultline.system.errors import Cancelled, InfrastructureError
 from faultline.system.files import read_document
 from faultline.system.locks import RECORDER
-from faultline.system.process_ledger import LedgerEntry, process_of, send, victim_of
+from faultline.system.process_ledger import LedgerEntry, process_of, send_signals, victim_of
 from faultline.system.process_tags import load_token
 from faultline.system.secrets import HARNESS, login_file
-from faultline.system.settings import Settings, is_open
-from faultline.system.waiting import await_quiet, longest_wait_s, seldom, wait_until
+from faultline.system.settings import Settings, is_auth_disabled
+from faultline.system.waiting import await_low_steal, max_wait_s, rate_limited, wait_until
 from generators.kafka_credentials import CREDENTIALS_ENV
 
 RECORDER_START_S = 15.0
@@ -84,9 +84,9 @@ def provision_topics(run: RunContext) -> None:
         NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=copies, config=conf(role))
         for role, topic in plan.topics.items()
     ]
-    client = admin_of(there) if there.target else run.hooks.kafka_admin()
-    if there.target is None and not is_open(there):
-        let_workload_in(client)
+    client = admin_client(there) if there.target else run.hooks.kafka_admin()
+    if there.target is None and not is_auth_disabled(there):
+        grant_workload_rights(client)
     for name, future in client.create_topics(topics, **TIMEOUTS).items():
         try:
             future.result()
@@ -114,7 +114,7 @@ def start_recorder(run: RunContext) -> LedgerEntry:
         ],
         stdout=attempt.logs / "recorder.out",
     )
-    now_and_then = seldom(cancelled, QUEUE_CANCEL_CHECK_S)
+    now_and_then = rate_limited(cancelled, QUEUE_CANCEL_CHECK_S)
     wait_until(
         lambda: last_line(attempt.recorder_journal, kind="start") or _raise_if_cancelled(now_and_then),
         timeout_s=MAX_TURN_WAIT_S + RECORDER_START_S,
@@ -124,9 +124,9 @@ def start_recorder(run: RunContext) -> LedgerEntry:
     # Its turn may have come because its sweep was stopped.
     _raise_if_cancelled(cancelled)
     await_services(run)
-    if wait_s := longest_wait_s():
+    if wait_s := max_wait_s():
         print(f"waiting until the machine's host takes nearly nothing from it, {wait_s:g} s at most")
-        print(f"waited {await_quiet(wait_s, cancelled=cancelled):.0f} s")
+        print(f"waited {await_low_steal(wait_s, cancelled=cancelled):.0f} s")
     return entry
 
 
@@ -137,7 +137,7 @@ def await_services(run: RunContext) -> None:
 
     def ready() -> bool:
         nonlocal lacking
-        supervisor.start_given_up()
+        supervisor.start_failed()
         lacking = (
             run.engine.startup_blocker(endpoints, run.config)
             if kafka_ready(endpoints.kafka, logins)
@@ -211,7 +211,7 @@ def submit_workload(run: RunContext) -> LedgerEntry:
 def _start_with_primer(run: RunContext) -> LedgerEntry:
     """Starts a workload, and waits until it has committed what the generator sent before the gate."""
     attempt, progress = run.attempt, run.progress
-    cancelled = seldom(run.hooks.is_cancelled, CANCEL_CHECK_S)
+    cancelled = rate_limited(run.hooks.is_cancelled, CANCEL_CHECK_S)
 
     def sent() -> dict[str, Any] | None:
         _raise_if_cancelled(cancelled)
@@ -253,7 +253,7 @@ def _await_commit(
     run: RunContext, entry: LedgerEntry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
 ) -> None:
     attempt, starting = run.attempt, run.engine.while_starting(run)
-    cancelled = seldom(run.hooks.is_cancelled, CANCEL_CHECK_S)
+    cancelled = rate_limited(run.hooks.is_cancelled, CANCEL_CHECK_S)
 
     def look() -> bool:
         starting()
@@ -316,7 +316,7 @@ def await_end(run: RunContext) -> dict[str, Any]:
     invalid. Raises Cancelled when the parent sweep was stopped, InvalidMeasurement for a rate that cannot be reached.
     """
     attempt, plan = run.attempt, run.plan
-    cancelled = seldom(run.hooks.is_cancelled, CANCEL_CHECK_S)
+    cancelled = rate_limited(run.hooks.is_cancelled, CANCEL_CHECK_S)
     problems: list[str] = []
 
     schedule = ScheduleCheck(attempt)
@@ -381,7 +381,7 @@ def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
         if not last_line(attempt.recorder_journal, kind="stop"):
             problems.append("recorder: died before the end")
         return
-    send(process, signal.SIGTERM)
+    send_signals(process, signal.SIGTERM)
     _await_exit(attempt, "recorder", problems)
 
 

@@ -19,7 +19,7 @@ from faultline.experiment.attempt_plan import AttemptPlan, read_plan
 from faultline.experiment.cell import AGAIN_AFTER_S, TRIED_AGAIN, Cell
 from faultline.installation.java import find_java
 from faultline.installation.kafka import delete_topics
-from faultline.installation.targets.preflight import require_well
+from faultline.installation.targets.preflight import require_preflight
 from faultline.lifecycle import finish, start
 from faultline.lifecycle.context import Hooks, RunContext, open_run
 from faultline.lifecycle.ending.drain_limit import MAX_DRAIN_S
@@ -37,10 +37,10 @@ from faultline.lifecycle.teardown import (
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.system.errors import Cancelled, FaultlineError, InfrastructureError
-from faultline.system.locks import beside_windows
+from faultline.system.locks import share_measurement_lock
 from faultline.system.settings import Settings
-from faultline.system.target_registry import target
-from faultline.system.waiting import longest_wait_s, seldom, wait_until
+from faultline.system.target_registry import find_target
+from faultline.system.waiting import max_wait_s, rate_limited, wait_until
 
 # Between two looks at another run that measures the same cell.
 DUPLICATE_CHECK_S = 2.0
@@ -75,7 +75,7 @@ STEPS = {
         Step(
             "start_recorder",
             start.start_recorder,
-            timeout_s=lambda plan: MAX_TURN_WAIT_S + longest_wait_s() + 15 * MINUTE_S,
+            timeout_s=lambda plan: MAX_TURN_WAIT_S + max_wait_s() + 15 * MINUTE_S,
         ),
         Step("start_generator", start.start_generator),
         Step("submit_workload", start.submit_workload, timeout_s=lambda plan: 15 * MINUTE_S + preload_s(plan)),
@@ -112,14 +112,14 @@ def prepare(order: Order, hooks: Hooks, settings: Settings) -> RunContext:
             raise AlreadyMeasuredError("the cell got a valid record while this run was queued")
     java = find_java(settings.home / "java.json").version
     try:
-        with beside_windows(settings.window_lock):
+        with share_measurement_lock(settings.window_lock):
             for line in close_orphans(
                 settings, hooks.is_run_active, lambda topics: delete_topics(hooks.kafka_admin(), topics)
             ):
                 print(line)
-            if (elsewhere := target(settings, order.config.target)) is not None:
+            if (elsewhere := find_target(settings, order.config.target)) is not None:
                 hooks.store_target(elsewhere)
-                require_well(settings, elsewhere, print)
+                require_preflight(settings, elsewhere, print)
             attempt = make_attempt(order, settings, java, hosts=hooks.hosts())
     except FaultlineError as error:
         raise RefusedError(error, record_refusal(order, settings, java, error)) from error
@@ -138,7 +138,7 @@ def await_duplicate_run(cell: Cell, hooks: Hooks, settings: Settings) -> None:
                         return True
         return False
 
-    cancelled = seldom(hooks.is_cancelled, CANCEL_CHECK_S)
+    cancelled = rate_limited(hooks.is_cancelled, CANCEL_CHECK_S)
     wait_until(
         lambda: cancelled() or not measured_elsewhere(),
         timeout_s=MAX_TURN_WAIT_S,

@@ -19,7 +19,7 @@ from faultline.system.background import restore
 from faultline.system.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.system.files import sync_files
 from faultline.system.journal import Journal, read_journal
-from faultline.system.process_ledger import end_ledger, end_processes, marked, present_boot, read_ledger
+from faultline.system.process_ledger import boot_id, end_ledger, end_processes, processes_with_mark, read_ledger
 from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import Settings, instance
 from faultline.system.target_registry import endpoints_at
@@ -48,7 +48,7 @@ def refuse_closed(attempt: Attempt) -> None:
 def has_rebooted(attempt: Attempt) -> bool:
     """Whether the machine was started anew since a process of the attempt began. Then raw files and topics hold what
     happened to be on the disk."""
-    present = present_boot()
+    present = boot_id()
     return any(entry.boot not in ("", present) for entry in read_ledger(attempt.ledger))
 
 
@@ -91,7 +91,7 @@ def close_attempt(run: Run, delete_topics: Callable[[list[str]], None]) -> dict[
     finally:
         # Also when a process would not end: a paused service would stay so for everybody.
         unhealed = undo_leftovers(run)
-    ended += end_processes(marked(RUN_MARK, attempt.id))
+    ended += end_processes(processes_with_mark(RUN_MARK, attempt.id))
     restore(instance(settings).get("instance"), settings.window_lock)
     try:
         topics = _remove_data(run, delete_topics)
@@ -119,7 +119,7 @@ def processes_ended_if_unreadable(attempt: Attempt) -> Iterator[None]:
         try:
             end_ledger(attempt.ledger)
         finally:
-            end_processes(marked(RUN_MARK, attempt.id))
+            end_processes(processes_with_mark(RUN_MARK, attempt.id))
         raise
 
 
@@ -136,7 +136,7 @@ def _remove_data(run: Run, delete_topics: Callable[[list[str]], None]) -> list[s
         return []
     topics = [] if order.keep_topics else [topic.name for topic in run.plan.topics.values()]
     # Where the target is reached today: its address may have changed since.
-    there = run.settings.at(endpoints_at(run.settings, str(order.config["target"])))
+    there = run.settings.for_target(endpoints_at(run.settings, str(order.config["target"])))
     delete = delete_topics if there.target is None else lambda names: delete_own_topics(there, names)
     try:
         remove_working_data(run)

@@ -11,17 +11,17 @@ from typing import Any
 
 from faultline.experiment.attempt import open_attempts
 from faultline.installation.airflow import airflow_environment, choose_database, write_airflow_home
-from faultline.installation.service_users import services_keeper
+from faultline.installation.service_users import supervisor_pid
 from faultline.installation.supervisord import Supervisor
 from faultline.installation.targets.connection_specs import ConnectionSpec, check_spec
 from faultline.installation.targets.credential_files import write_target
-from faultline.installation.targets.preflight import require_well
+from faultline.installation.targets.preflight import require_preflight
 from faultline.system.child_environment import clean_environment
 from faultline.system.errors import InfrastructureError
 from faultline.system.locks import MachineLock
 from faultline.system.settings import Settings, check_folders
-from faultline.system.target_registry import Target, target
-from faultline.system.text import Say
+from faultline.system.target_registry import Target, find_target
+from faultline.system.text import Progress
 
 QUERY_TIMEOUT_S = 300.0
 
@@ -47,7 +47,7 @@ def query_connections(
     that were made so. Raises InfrastructureError when Airflow does not answer."""
     check_folders(settings)
     if not (settings.airflow_home / "airflow.cfg").exists():
-        write_airflow_home(settings, choose_database(settings, running=Supervisor(settings).running()))
+        write_airflow_home(settings, choose_database(settings, running=Supervisor(settings).is_running()))
     try:
         done = subprocess.run(
             [sys.executable, "-m", "faultline.orchestration.targets.connection_query"],
@@ -70,7 +70,7 @@ def check_targets(settings: Settings, names: Iterable[str]) -> None:
     """Looks at what targets' Connections say, as far as that needs no cluster, and writes nothing: for a dry run.
     Raises ConfigError for the first thing that is missing or wrong."""
     for name in names:
-        if (one := target(settings, name)) is not None:
+        if (one := find_target(settings, name)) is not None:
             check_spec(one, _specs_of(settings, one))
 
 
@@ -78,22 +78,22 @@ def active_experiment(settings: Settings) -> str | None:
     """The experiment that a look would disturb, in words: one of this machine, or of this installation's."""
     if (holder := MachineLock(settings.machine).holder()) is not None:
         return holder.text
-    if services_keeper(settings) is None:
+    if supervisor_pid(settings) is None:
         # What is open then was cut off.
         return None
     return next((one.id for one in open_attempts(settings.attempts, settings.home) if one.over is None), None)
 
 
-def preflight_targets(settings: Settings, names: Iterable[str], say: Say) -> None:
+def preflight_targets(settings: Settings, names: Iterable[str], say: Progress) -> None:
     """Looks at targets before experiments on them are asked for: what is wrong with one is told once then, and leaves
     no record. Raises the first thing that is wrong."""
     if active_experiment(settings) is not None:
         # The experiment looks when its turn has come.
         return check_targets(settings, names)
     for name in names:
-        if (one := target(settings, name)) is not None:
+        if (one := find_target(settings, name)) is not None:
             import_target(settings, one)
-            require_well(settings, one, say)
+            require_preflight(settings, one, say)
 
 
 def preflight_available_targets(settings: Settings, names: Iterable[str]) -> None:
@@ -116,6 +116,6 @@ def _specs_of(settings: Settings, one: Target) -> dict[str, ConnectionSpec]:
     found = {}
     for conn_id, said in query_connections(settings, one.connections).specs.items():
         if said is None:
-            raise one.missing(conn_id)
+            raise one.missing_connection(conn_id)
         found[conn_id] = said
     return found

@@ -14,7 +14,7 @@ import os
 from airflow.executors.local_executor import LocalExecutor
 from airflow.sdk.api.client import Client
 
-from faultline.installation.server_proof import keep_tokens
+from faultline.installation.server_proof import guard_tokens
 from faultline.orchestration.forms import configuration_params
 from faultline.system.hashes import LoadedCode
 from faultline.system.locks import is_measured
@@ -62,10 +62,10 @@ class EventExecutor(LocalExecutor):
             importlib.import_module(name)
         configuration_params()  # whose schema every DAG is made with
         own = LoadedCode.of(PACKAGES)
-        os.register_at_fork(after_in_child=lambda: own.forget() if own.is_stale() else None)
+        os.register_at_fork(after_in_child=lambda: own.unload() if own.is_stale() else None)
         settings = load_settings()
         # The processes that run tasks are forked from here.
-        keep_tokens(Client, settings)
+        guard_tokens(Client, settings)
         self._window_lock = settings.window_lock
         super().start()
 

@@ -52,7 +52,7 @@ class ProofApp:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         from urllib.parse import parse_qs
 
-        from faultline.installation.server_proof import answer
+        from faultline.installation.server_proof import compute_proof
         from faultline.system.secrets import read_secrets
         from faultline.system.settings import load_settings
 
@@ -60,7 +60,7 @@ class ProofApp:
             return
         settings = load_settings()
         challenge = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("challenge", [""])[0]
-        given = answer(read_secrets(settings.secrets).proof, challenge, settings.ports["airflow"])
+        given = compute_proof(read_secrets(settings.secrets).proof, challenge, settings.ports["airflow"])
         body = f'"{given or ""}"'.encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200 if given else 400, "headers": headers})

@@ -117,7 +117,7 @@ def desk(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Desk:
         monkeypatch.setattr(module, "AirflowApi", lambda settings: made.airflow)
         monkeypatch.setattr(module, "await_dags", lambda api, *dags, **how: None)
     monkeypatch.setattr(sweep_runner, "load_settings", lambda: settings)
-    monkeypatch.setattr(sweep_runner, "login_words", lambda settings, out: "user admin")
+    monkeypatch.setattr(sweep_runner, "login_text", lambda settings, out: "user admin")
     monkeypatch.setattr(sweep_runner, "follow", made.follow)
     return made
 

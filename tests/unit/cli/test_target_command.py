@@ -60,7 +60,7 @@ def test_it_is_not_looked_at_while_an_experiment_is_at_work(
 ) -> None:
     looked: list[object] = []
     monkeypatch.setattr(connections, "import_target", lambda *_: looked.append(1))
-    monkeypatch.setattr("faultline.installation.targets.preflight.look", lambda *_: looked.append(2))
+    monkeypatch.setattr("faultline.installation.targets.preflight.run_preflight", lambda *_: looked.append(2))
     with pytest.raises(InfrastructureError, match=r"^machine: 20261127T000000Z-aaaaaa is at work, and looking would"):
         target_command.check("lab")
     monkeypatch.setattr(connections.MachineLock, "holder", lambda _: SimpleNamespace(text="another's"))
@@ -108,7 +108,7 @@ def test_a_target_is_looked_at_once_unless_something_is_measured_and_what_is_wro
     found: list[str] = []
     monkeypatch.setattr(connections, "active_experiment", lambda _: holder)
     monkeypatch.setattr(connections, "import_target", lambda _, one: found.append(f"said {one.name}"))
-    monkeypatch.setattr(connections, "require_well", lambda _, one, __: found.append(f"well {one.name}"))
+    monkeypatch.setattr(connections, "require_preflight", lambda _, one, __: found.append(f"well {one.name}"))
     monkeypatch.setattr(connections, "check_targets", lambda _, names: found.extend(f"ahead {name}" for name in names))
     connections.preflight_targets(lab, ["lab"], found.append)
     assert found == looked

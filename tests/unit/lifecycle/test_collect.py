@@ -25,7 +25,7 @@ from faultline.lifecycle.hosts.recordings import role_rules
 from faultline.records.judge.samples import HostClock as Drift
 from faultline.records.judge.samples import clocks_of
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import read_ended
+from faultline.system.journal import read_finished
 from faultline.system.process_tags import NEIGHBOURS, SERVICES
 from tests.support.attempts import ID, run_in
 from tests.unit.installation.test_target_look import endpoints
@@ -114,10 +114,10 @@ def recorded(run: Run, monkeypatch: pytest.MonkeyPatch, *answers: ClockOffsetBou
 
     stop = threading.Event()
     stop.set()
-    monkeypatch.setattr(broker_clock, "worked", worked)
+    monkeypatch.setattr(broker_clock, "check_rights", worked)
     recorder.record_attempt(run, stop)
     assert left == []
-    return clocks_of(read_ended(run.attempt.recorder_journal))
+    return clocks_of(read_finished(run.attempt.recorder_journal))
 
 
 def test_a_targets_broker_is_asked_by_records_at_the_start_and_at_the_end(
@@ -140,7 +140,7 @@ def test_a_broker_that_is_away_at_the_end_leaves_its_clock_unknown_and_at_the_st
     run.attempt.recorder_journal.unlink()
     clock = recorded(run, monkeypatch, ClockOffsetBound(40.0, 1.5), InfrastructureError("gone"))["kafka"]
     assert clock.end_s is None and clock.uncertain_ms == math.inf
-    (lost,) = [line for line in read_ended(run.attempt.recorder_journal) if line["kind"] == "host_lost"]
+    (lost,) = [line for line in read_finished(run.attempt.recorder_journal) if line["kind"] == "host_lost"]
     assert (lost["host"], lost["message"]) == ("kafka", "gone")
 
 

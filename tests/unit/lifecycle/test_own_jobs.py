@@ -22,8 +22,8 @@ from faultline.lifecycle.environment import job_hashes
 from faultline.lifecycle.prepare import check_configuration, copy_job, labelled_order
 from faultline.system import hashes
 from faultline.system.errors import ConfigError
-from faultline.system.hashes import kept_hash
-from faultline.system.process_ledger import end_processes, marked
+from faultline.system.hashes import cached_hash
+from faultline.system.process_ledger import end_processes, processes_with_mark
 from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import ROOT
 from faultline.system.waiting import wait_until
@@ -90,11 +90,13 @@ def test_a_file_is_hashed_once_while_nothing_changes_it(tmp_path: Path, monkeypa
     data = tmp_path / "a.jsonl"
     data.write_text("1")
     os.utime(data, (1, 1))
-    assert kept_hash(data) == kept_hash(data) == whole(data) and read == [data]
+    assert cached_hash(data) == cached_hash(data) == whole(data) and read == [data]
     data.write_text("2")
-    assert kept_hash(data) == kept_hash(data) == whole(data) and len(read) == 3, "what changed just now may do so again"
+    assert cached_hash(data) == cached_hash(data) == whole(data) and len(read) == 3, (
+        "what changed just now may do so again"
+    )
     os.utime(data, (1, 2))
-    assert kept_hash(data) == kept_hash(data) == whole(data) and len(read) == 4
+    assert cached_hash(data) == cached_hash(data) == whole(data) and len(read) == 4
 
 
 def test_the_load_of_recorded_times_is_theirs(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +179,7 @@ def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
     )
     try:
         wait_until(lambda: forked.pid in found("20261125T000000Z-forked"), timeout_s=120, what="the fork")
-        assert end_processes(marked(RUN_MARK, "20261125T000000Z-forked")) == [forked.pid]
+        assert end_processes(processes_with_mark(RUN_MARK, "20261125T000000Z-forked")) == [forked.pid]
         assert not found("20261125T000000Z-forked") and stranger.poll() is None
     finally:
         for process in (forked, stranger):
@@ -186,7 +188,7 @@ def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
 
 
 def found(attempt: str) -> set[int]:
-    return {process.pid for process in marked(RUN_MARK, attempt)}
+    return {process.pid for process in processes_with_mark(RUN_MARK, attempt)}
 
 
 def test_what_has_one_name_cannot_be_kept_beside_each_other(tmp_path: Path, job: Path) -> None:

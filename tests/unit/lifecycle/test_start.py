@@ -117,7 +117,7 @@ def test_records_stay_however_long_the_run_and_however_late_its_harvest(
         made.extend(topics)
         return {topic.topic: done for topic in topics}
 
-    monkeypatch.setattr(subject, "let_workload_in", lambda client: None)
+    monkeypatch.setattr(subject, "grant_workload_rights", lambda client: None)
     settings = load_settings()
     topics = {role: SimpleNamespace(name=f"t-{role}", partitions=4) for role in ("input", "output")}
     run: Any = SimpleNamespace(

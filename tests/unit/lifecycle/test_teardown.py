@@ -36,7 +36,7 @@ from faultline.lifecycle.teardown import close_attempt, note_failure, refuse_unf
 from faultline.records.store import Store
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Journal, write_lines
-from faultline.system.process_ledger import LedgerEntry, append_entry, is_marked, present_boot
+from faultline.system.process_ledger import LedgerEntry, append_entry, boot_id, is_marked
 from faultline.system.process_tags import RUN_MARK
 from faultline.system.settings import Settings
 from faultline.system.waiting import wait_until
@@ -127,7 +127,7 @@ def test_of_a_machine_that_went_down_nothing_is_kept_or_judged(settings: Setting
         attempt.harvest.mkdir()
         (attempt.harvest / "counts.parquet").touch()
     entry = LedgerEntry(1, 1.0, "recorder", ["x"], attempt.id, "t", start_ticks=1)
-    for boot in ("", present_boot()):
+    for boot in ("", boot_id()):
         append_entry(attempt.ledger, replace(entry, boot=boot))
         refuse_unfinished(attempt)
     append_entry(attempt.ledger, replace(entry, boot="before"))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fault.identity import KAFKA_HOST
-from faultline.installation.targets.kafka_preflight import TargetBroker, worked
+from faultline.installation.targets.kafka_preflight import TargetBroker, check_rights
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import FaultlineError
 from faultline.system.journal import Line
@@ -28,7 +28,7 @@ def record_clock(endpoints: Endpoints, note: Callable[[Line], object]) -> None:
     """
     if KAFKA_HOST in endpoints.hosts:
         return
-    found = worked(broker_of(endpoints))
+    found = check_rights(broker_of(endpoints))
     # As of a host: true within half of the round trip.
     round_trip_s = 2 * found.uncertain_ms / 1000
     note({"kind": "clock", "host": KAFKA_HOST, "offset_s": found.ahead_ms / 1000, "round_trip_s": round_trip_s})

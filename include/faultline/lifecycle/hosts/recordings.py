@@ -16,8 +16,8 @@ from fault.process_sampler import RoleRule
 from fault.ssh_connection import RemoteHost, SshChannel
 from faultline.experiment.run import Run
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import make_folder, write_whole
-from faultline.system.journal import Line, read_ended
+from faultline.system.files import make_folder, write_atomic
+from faultline.system.journal import Line, read_finished
 from faultline.system.process_tags import NEIGHBOURS, ROLES, SERVICES, instance_option
 from faultline.system.ssh_hosts import remote_hosts
 
@@ -86,7 +86,7 @@ def fetch_journals(run: Run) -> None:
             there.ask("record", step="end", folder=folder)
             text = _read_journal(there, folder)
         make_folder(run.attempt.host_journals)
-        write_whole(target, text)
+        write_atomic(target, text)
 
 
 def _read_journal(there: SshChannel, folder: str) -> str:
@@ -114,7 +114,7 @@ def remove_journals(run: Run) -> list[str]:
 def _started_recordings(run: Run) -> Iterator[tuple[str, RemoteHost, str]]:
     """Name, address and folder of each that was begun."""
     hosts = _remote_hosts(run)
-    for line in read_ended(run.attempt.recorder_journal) if hosts else ():
+    for line in read_finished(run.attempt.recorder_journal) if hosts else ():
         if line.get("kind") == "host" and line["host"] in hosts:
             yield str(line["host"]), hosts[str(line["host"])], str(line["folder"])
 

@@ -31,8 +31,8 @@ from faultline.lifecycle.window.signals import (
 from faultline.records.judge.steady import Limits
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Instant, Journal, read_journal
-from faultline.system.journal import last as newest
-from faultline.system.locks import LONGEST_WORK_S, window
+from faultline.system.journal import last_line as newest
+from faultline.system.locks import MAX_WORK_S, hold_measurement_lock
 
 # T0 lies this far ahead when the gate opens, so that the generator reads the gate in time; so does the load's end.
 BARRIER_LEAD_S = 0.3
@@ -274,7 +274,7 @@ def _mono(instant: Instant) -> int:
 # The longest wait for the end of what follows on the recording before.
 PREVIOUS_CLOSE_S = 120.0
 # The longest that a gate is held shut.
-MAX_BARRIER_WAIT_S = PREVIOUS_CLOSE_S + LONGEST_WORK_S
+MAX_BARRIER_WAIT_S = PREVIOUS_CLOSE_S + MAX_WORK_S
 
 
 @contextlib.contextmanager
@@ -284,7 +284,7 @@ def barrier_wait(attempt: Attempt, lock: Path | None) -> Iterator[float]:
     `lock`: the window's; None where nothing else works. Raises InfrastructureError when it takes too long.
     """
     waited_s = _await_close(_previous_attempt(attempt))
-    with window(lock) if lock else contextlib.nullcontext(0.0) as more_s:
+    with hold_measurement_lock(lock) if lock else contextlib.nullcontext(0.0) as more_s:
         yield waited_s + more_s
 
 

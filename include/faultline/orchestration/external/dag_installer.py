@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.system.files import write_private, write_whole
+from faultline.system.files import write_atomic, write_private
 from faultline.system.settings import Settings
-from faultline.system.text import Say
+from faultline.system.text import Progress
 
 DAG_FILE, INSTALLATION_FILE = "faultline_dags.py", "faultline.json"
 # The longest answer of another `airflow` command.
@@ -158,7 +158,7 @@ def install(
     settings: Settings,
     connections: Mapping[str, Mapping[str, Any]],
     dags: list[dict[str, Any]],
-    say: Say,
+    say: Progress,
     *,
     dry_run: bool = False,
 ) -> None:
@@ -199,17 +199,17 @@ def install(
     }  # fmt: skip
     # First what is to be undone, last what Airflow reads: whatever fails between them, `uninstall` puts right.
     guest.folder.mkdir(exist_ok=True)
-    write_whole(guest.folder / INSTALLATION_FILE, json.dumps(place, indent=1))
+    write_atomic(guest.folder / INSTALLATION_FILE, json.dumps(place, indent=1))
     if missing:
         airflow.add_connections(missing)
     if stale:
         airflow.replace_connections(stale)
     if new_pool:
         airflow.add_pool(guest.pool)
-    write_whole(guest.folder / DAG_FILE, source)
+    write_atomic(guest.folder / DAG_FILE, source)
 
 
-def uninstall(guest: ExternalInstall, airflow: AirflowCli, say: Say, *, dry_run: bool = False) -> None:
+def uninstall(guest: ExternalInstall, airflow: AirflowCli, say: Progress, *, dry_run: bool = False) -> None:
     """Removes what `install` made and noted: DAGs with their runs, pool, Connections, folder. Records stay.
 
     Raises ConfigError where nothing is installed, and while one of its runs goes on, before anything is removed;
@@ -269,7 +269,7 @@ def _reject_taken_names(
         raise ConfigError(f"--into {guest.into}: cannot be written; run this as a user who may")
 
 
-def _remove_folder(folder: Path, say: Say) -> None:
+def _remove_folder(folder: Path, say: Progress) -> None:
     (folder / INSTALLATION_FILE).unlink(missing_ok=True)
     # Which Airflow leaves when it has read the DAGs.
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)

@@ -27,10 +27,10 @@ import psutil
 
 from faultline.experiment.attempt import Attempt, write_json
 from faultline.experiment.cell import EXPERIMENT
-from faultline.installation.service_users import owner_of, steps_may_begin, take_environment
+from faultline.installation.service_users import are_steps_admitted, external_owner, load_environment
 from faultline.system.child_environment import clean_environment
 from faultline.system.errors import ConfigError, FaultlineError, InfrastructureError
-from faultline.system.files import write_whole
+from faultline.system.files import write_atomic
 from faultline.system.locks import FileLock, LockHold
 from faultline.system.process_ledger import end_processes, process_of, read_ledger
 from faultline.system.process_tags import INSTANCE_MARK
@@ -132,14 +132,14 @@ class TaskProcess:
     def start_lock(self) -> contextlib.AbstractContextManager[LockHold]:
         """Whoever decides whether to begin the work does so alone."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.folder / f"{self.name}.turn").held()
+        return FileLock(self.folder / f"{self.name}.turn").acquire()
 
     def lifetime_lock(
         self, *, shared: bool = False, limit_s: float = 0.0
     ) -> contextlib.AbstractContextManager[LockHold]:
         """The work's lock, which a process that inherits its descriptor holds as long as it lives."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.folder / f"{self.name}.lock").held(shared=shared, limit_s=limit_s)
+        return FileLock(self.folder / f"{self.name}.lock").acquire(shared=shared, limit_s=limit_s)
 
     def is_running(self) -> bool:
         # Shared, so that one who looks is not taken for the process by another.
@@ -224,10 +224,10 @@ def _ensure_started(process: TaskProcess, request: Request, settings: Settings) 
             return True
         if process.is_single and process.attempt and not process.attempt.over and process.was_started():
             return True
-        if not steps_may_begin(settings):
+        if not are_steps_admitted(settings):
             return False
         # They may have come up since this process began.
-        take_environment(settings)
+        load_environment(settings)
         # Of a run that was cleared since.
         with process.take_over() as lock:
             for file in (process.outcome_file, process.output, process.cancel_file):
@@ -235,7 +235,7 @@ def _ensure_started(process: TaskProcess, request: Request, settings: Settings) 
             if process.attempt is None:
                 process.ledger.unlink(missing_ok=True)
                 _remove_expired(settings.home / "steps")
-            write_whole(process.start_file, process.run_start)
+            write_atomic(process.start_file, process.run_start)
             _start_process(process, lock, request, settings)
     return True
 
@@ -339,14 +339,14 @@ def open_run_ids(request: Request, settings: Settings) -> list[str]:
     from faultline.installation import supervision
     from faultline.lifecycle.orphans import unclosed_attempts
 
-    if supervision.airflow_runs(settings):
+    if supervision.is_airflow_running(settings):
         raise FailedError(
             "airflow: Faultline's own Airflow runs here, and either would close the other's experiments; "
             "./faultline down first"
         )
     found = []
     for attempt in unclosed_attempts(settings):
-        owner = owner_of(attempt, settings)
+        owner = external_owner(attempt, settings)
         if owner is not None and owner != (request["place"], request["prefix"]):
             place, prefix = owner
             raise FailedError(

@@ -31,7 +31,7 @@ from faultline.orchestration.external.hooks import ExternalHooks
 from faultline.orchestration.external.steps import FailedError, SkipError, TaskProcess, run_to_outcome, task_process_of
 from faultline.system.child_environment import set_owner_umask
 from faultline.system.errors import ConfigError, InvalidMeasurement
-from faultline.system.process_ledger import LedgerEntry, append_entry, birth
+from faultline.system.process_ledger import LedgerEntry, append_entry, start_identity
 from faultline.system.settings import Settings, instance, load_settings
 
 
@@ -149,7 +149,7 @@ def execute(task: Task) -> dict[str, Any]:
 def register_process(folder: Path, name: str) -> None:
     """Writes this process down in the ledger of its work."""
     own = psutil.Process()
-    ticks, boot = birth(own.pid)
+    ticks, boot = start_identity(own.pid)
     entry = LedgerEntry(own.pid, own.create_time(), name, [], "", "", time.time_ns(), time.monotonic_ns(), ticks, boot)
     append_entry(folder / "ledger.jsonl", entry)
 

@@ -9,7 +9,7 @@ from faultline.comparison.statistics.estimate import LEAST
 from faultline.experiment.nightly_file import PAIRS, is_nightly, nightly_configurations, nightly_files
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
-from faultline.system.text import counted, suggest
+from faultline.system.text import pluralize, suggest
 
 if TYPE_CHECKING:
     from faultline.comparison.coverage import Gap
@@ -124,7 +124,7 @@ def pairs_per_configuration(params: Mapping[str, Any], configurations: int) -> i
 
     need, pairs = least_pairs(configurations), int(params["repetitions"] or PAIRS)
     if pairs < need:
-        many = counted(configurations, "configuration")
+        many = pluralize(configurations, "configuration")
         raise ConfigError(f"repetitions: {pairs} pairs can tell nothing of {many}; give {need} or more, best {PAIRS}")
     return pairs
 

@@ -21,7 +21,7 @@ from faultline.installation.airflow import installation_environment
 from faultline.orchestration.matrix_dag import integer_param
 from faultline.orchestration.nightly.dag_factory import nightly_date
 from faultline.system.child_environment import clean_environment
-from faultline.system.locks import window
+from faultline.system.locks import hold_measurement_lock
 from faultline.system.settings import load_settings
 from faultline.system.waiting import wait_until
 
@@ -85,7 +85,7 @@ def measure(name: str) -> dict[str, Any]:
         every_s=POLL_S,
         what=f"bench {name}: an end of the experiments that are queued or running",
     )
-    with contextlib.nullcontext() if name in MEASURING_BENCHMARKS else window(settings.window_lock):
+    with contextlib.nullcontext() if name in MEASURING_BENCHMARKS else hold_measurement_lock(settings.window_lock):
         status, output = run_process_group(
             [sys.executable, "-P", "-m", "faultline", "bench", name, "--quick", "--json"],
             clean_environment(installation_environment(settings)),

@@ -11,11 +11,11 @@ from typing import Any
 
 from faultline.installation.targets.connection_specs import ConnectionSpec, check_spec
 from faultline.installation.targets.credential_files import write_target
-from faultline.installation.targets.preflight import require_well
+from faultline.installation.targets.preflight import require_preflight
 from faultline.orchestration.connections import active_experiment
 from faultline.system.errors import InfrastructureError
 from faultline.system.settings import Settings
-from faultline.system.target_registry import Target, target
+from faultline.system.target_registry import Target, find_target
 
 
 def store_target(settings: Settings, one: Target) -> None:
@@ -28,9 +28,9 @@ def store_and_preflight(settings: Settings, name: str) -> None:
 
     Within a task. Raises ConfigError or InfrastructureError for the first thing that is wrong.
     """
-    if (one := target(settings, name)) is not None:
+    if (one := find_target(settings, name)) is not None:
         store_target(settings, one)
-        require_well(settings, one, print)
+        require_preflight(settings, one, print)
 
 
 def preflight_in_task(settings: Settings, names: Iterable[str]) -> None:
@@ -40,7 +40,7 @@ def preflight_in_task(settings: Settings, names: Iterable[str]) -> None:
     Within a task. Raises ConfigError; one that does not answer is left to the cells, since it may by then.
     """
     for name in names:
-        one = target(settings, name)
+        one = find_target(settings, name)
         if one is None:
             continue
         try:
@@ -62,7 +62,7 @@ def task_connections(one: Target) -> dict[str, ConnectionSpec]:
         try:
             found[conn_id] = spec_of(BaseHook.get_connection(conn_id))
         except AirflowException:
-            raise one.missing(conn_id) from None
+            raise one.missing_connection(conn_id) from None
     return found
 
 
@@ -102,7 +102,7 @@ def create_missing(wanted: dict[str, dict[str, Any]]) -> tuple[list[str], dict[s
     differing = {
         conn_id: keys
         for conn_id, there in known.items()
-        if there is not None and (keys := there.differs(spec_of(new[conn_id])))
+        if there is not None and (keys := there.differing_keys(spec_of(new[conn_id])))
     }
     made = [conn_id for conn_id in wanted if known[conn_id] is None and not differing]
     with create_session() as session:

@@ -23,7 +23,7 @@ from faultline.lifecycle.window.injection_time import InjectionTime, injection_t
 from faultline.lifecycle.window.measured_window import barrier_wait
 from faultline.system.journal import Instant
 from faultline.system.kafka import OFFSETS_LEAD_S
-from faultline.system.locks import beside_windows, is_measured
+from faultline.system.locks import is_measured, share_measurement_lock
 from tests.support.fake_clock import FakeClock
 
 NS = 10**9
@@ -176,7 +176,7 @@ def test_other_work_holds_it_shut_and_is_kept_out_until_its_end(attempt: Attempt
     lock, working = tmp_path / "window.lock", threading.Event()
 
     def work() -> None:
-        with beside_windows(lock):
+        with share_measurement_lock(lock):
             working.set()
             threading.Event().wait(0.3)
 
