@@ -33,7 +33,7 @@ def act(task: Task) -> dict[str, Any]:
 def use_work(replace: Callable[[Any, str, Any], None]) -> None:
     """Has `./faultline step` begin this work, without services."""
     replace(steps, "PROGRAM", "tests.support.external_work")
-    replace(steps, "steps_may_begin", lambda settings: True)
+    replace(steps, "are_steps_admitted", lambda settings: True)
     replace(steps, "clean_environment", environment)
 
 

@@ -81,7 +81,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     java = SimpleNamespace(executable=Path("java"), home=Path("/"))
     for name, fake in {"require": lambda _: java, "make_archive": lambda *_: None, "up": desk.up}.items():
         monkeypatch.setattr(service_control, name, fake)
-    for name, fake in {"target": lambda *_: None, "down": desk.down, "_measure": desk.measure}.items():
+    for name, fake in {"find_target": lambda *_: None, "down": desk.down, "_measure": desk.measure}.items():
         monkeypatch.setattr(run_command, name, fake)
     yield desk
     for end in desk.under_way.values():

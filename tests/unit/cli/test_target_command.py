@@ -52,7 +52,7 @@ def settings(lab: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def run(monkeypatch: pytest.MonkeyPatch, keeper: int | None) -> None:
     for where in (service_users, connections, run_command):
-        monkeypatch.setattr(where, "services_keeper", lambda _: keeper)
+        monkeypatch.setattr(where, "supervisor_pid", lambda _: keeper)
 
 
 def test_it_is_not_looked_at_while_an_experiment_is_at_work(

@@ -41,9 +41,9 @@ def test_an_exchange_is_that_of_the_specification_and_a_challenge_for_somebody_e
     with pytest.raises(InfrastructureError, match="does not know the password"):
         exchange.verify_server(END.replace(b"6rr", b"7rr"))
     with pytest.raises(InfrastructureError, match="another's"):
-        ScramExchange("user", "pencil", "mine").last(CHALLENGE)
+        ScramExchange("user", "pencil", "mine").final_message(CHALLENGE)
     with pytest.raises(InfrastructureError, match="cannot be read"):
-        ScramExchange("user", "pencil", NONCE).last(b"e=unknown-user")
+        ScramExchange("user", "pencil", NONCE).final_message(b"e=unknown-user")
 
 
 @pytest.mark.parametrize(

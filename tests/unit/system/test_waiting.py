@@ -34,7 +34,7 @@ class Host:
         self.stolen += (self.waves.pop(0) if self.waves else 0.0) * seconds
 
     def wait(self, limit_s: float, cancelled: bool = False) -> float:
-        told = {"stolen_s": lambda: self.stolen, "clock": lambda: self.now, "sleep": self.sleep}
+        told = {"read_steal_s": lambda: self.stolen, "clock": lambda: self.now, "sleep": self.sleep}
         return await_low_steal(limit_s, cancelled=lambda: cancelled, **told)
 
 
