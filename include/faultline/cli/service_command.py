@@ -12,7 +12,7 @@ from faultline.system.child_environment import SERVICE_NAMES, workload_variables
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import say
+from faultline.system.text import progress
 
 app = typer.Typer(help="Start the services after a reboot, with systemd.", no_args_is_help=True)
 
@@ -70,10 +70,10 @@ def install(
     settings, path = load_settings(), unit_path()
     if dry_run:
         print(unit_text(settings, path, external_airflow=external_airflow, shown=True), end="")
-        say(f"{path} would be written; nothing was done: --dry-run")
+        progress(f"{path} would be written; nothing was done: --dry-run")
         return
     write_unit(settings, path, external_airflow=external_airflow)
-    say(f"{path} is written; these make it run at each start of the machine:")
+    progress(f"{path} is written; these make it run at each start of the machine:")
     print("systemctl --user daemon-reload")
     print(f"systemctl --user enable --now {UNIT}")
     print("loginctl enable-linger")
@@ -89,7 +89,7 @@ def remove() -> None:
     if not path.exists():
         raise ConfigError(f"{path}: there is none; nothing to remove")
     path.unlink()
-    say(f"{path} is removed; systemctl --user daemon-reload makes systemd forget it")
+    progress(f"{path} is removed; systemctl --user daemon-reload makes systemd forget it")
 
 
 def unit_path() -> Path:
@@ -117,7 +117,11 @@ def unit_text(settings: Settings, path: Path, *, external_airflow: bool = False,
         if any(character in str(place) for character in '\n%"\\'):
             raise ConfigError(f"{place}: a path with %, quotes or line breaks cannot stand in a unit; move it")
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    given = {name: os.environ[name] for name in (*SERVICE_NAMES, *_OF_UP) if name in os.environ} | workload_variables() | places
+    given = (
+        {name: os.environ[name] for name in (*SERVICE_NAMES, *_OF_UP) if name in os.environ}
+        | workload_variables()
+        | places
+    )
     hidden = {*workload_variables(), *_SECRET} if shown else frozenset()
     lines = [f"{name}={'…' if name in hidden else _quoted(name, value)}" for name, value in given.items()]
     environment = "".join(f'Environment="{line}"\n' for line in lines)
