@@ -50,9 +50,7 @@ def add(
         if before is not None and before != made:
             _stop(settings, before)
         _start(settings)
-    progress(
-        f"use it as spark_build={name}; ./faultline compare --measure installed {name} holds it against the installed"
-    )
+    progress(f"next: spark_build={name}, or `./faultline compare --measure installed {name}`")
 
 
 @app.command("list")

@@ -117,11 +117,8 @@ def unit_text(settings: Settings, path: Path, *, external_airflow: bool = False,
         if any(character in str(place) for character in '\n%"\\'):
             raise ConfigError(f"{place}: a path with %, quotes or line breaks cannot stand in a unit; move it")
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    given = (
-        {name: os.environ[name] for name in (*SERVICE_NAMES, *_OF_UP) if name in os.environ}
-        | workload_variables()
-        | places
-    )
+    given = {name: os.environ[name] for name in (*SERVICE_NAMES, *_OF_UP) if name in os.environ}
+    given |= workload_variables() | places
     hidden = {*workload_variables(), *_SECRET} if shown else frozenset()
     lines = [f"{name}={'…' if name in hidden else _quoted(name, value)}" for name, value in given.items()]
     environment = "".join(f'Environment="{line}"\n' for line in lines)
