@@ -33,7 +33,7 @@ from faultline.experiment.common_parameters import SECONDS_AFTER_FAULT
 from faultline.experiment.config import parse_configuration
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import JournalReader, events, last_line
+from faultline.system.journal import JournalReader, events, find_last
 from faultline.system.process_ledger import LedgerEntry, end_processes, process_of, spawn_detached, victim_of
 from faultline.system.settings import Settings
 from faultline.system.text import Progress
@@ -164,7 +164,7 @@ def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: in
         return len(events(lines, "settled")) == faults
 
     def trouble() -> str | None:
-        if failed := last_line(lines, event="failed"):
+        if failed := find_last(lines, event="failed"):
             return f"conductor: {failed['message']}"
         return None if process_of(entry) else f"conductor: ended early; see {attempt.logs / 'conductor.err'}"
 

@@ -19,7 +19,7 @@ from faultline.experiment.attempt import Attempt
 from faultline.experiment.cell import sweep_id_of
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration.airflow_api import AirflowApi
-from faultline.system.journal import last_line, read_journal
+from faultline.system.journal import find_last, read_journal
 from faultline.system.settings import Settings
 from faultline.system.text import Progress
 
@@ -94,7 +94,7 @@ def figures(attempts: Sequence[Attempt], window_s: float, foreign: Sequence[floa
 
 def gate_s(attempt: Attempt) -> float | None:
     """T0 in seconds since the epoch; None when it was never reached."""
-    gate = last_line(read_journal(attempt.conductor_journal), event="gate")
+    gate = find_last(read_journal(attempt.conductor_journal), event="gate")
     return None if gate is None else int(gate["t0_wall_ns"]) / 1e9
 
 

@@ -17,7 +17,7 @@ from faultline.experiment.prerequisites import Companion
 from faultline.experiment.run import Run
 from faultline.system.errors import InfrastructureError
 from faultline.system.files import read_document
-from faultline.system.journal import Line, events, last_line, read_journal
+from faultline.system.journal import Line, events, find_last, read_journal
 from faultline.system.process_ledger import LedgerEntry, process_of, read_ledger, spawn_detached
 from faultline.system.secrets import WORKLOAD, login_file
 from faultline.system.settings import Settings
@@ -151,7 +151,7 @@ def attempt_option(attempt: Attempt) -> list[str]:
 
 def last_line(journal: Path, **match: str | int) -> Line | None:
     """The last line whose fields are as given."""
-    return last_line(read_journal(journal), **match)
+    return find_last(read_journal(journal), **match)
 
 
 def newest_entry(attempt: Attempt, role: str) -> LedgerEntry | None:

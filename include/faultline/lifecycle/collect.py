@@ -16,7 +16,7 @@ from faultline.experiment.attempt_plan import AttemptPlan
 from faultline.experiment.run import Run
 from faultline.lifecycle.attempt_processes import last_line
 from faultline.system.errors import InfrastructureError
-from faultline.system.journal import last_line, read_finished, read_journal, write_lines
+from faultline.system.journal import find_last, read_finished, read_journal, write_lines
 from faultline.system.kafka import KafkaEndOffsets, kafka_options
 from faultline.system.settings import Settings
 
@@ -89,7 +89,7 @@ def sent_records(attempt: Attempt, plan: AttemptPlan) -> int:
     """Records of the schedule: those that the generator says it sent, else those of the whole schedule."""
     from generators.spec import GeneratorSpec
 
-    done = last_line(read_journal(attempt.generator_journal), event="done")
+    done = find_last(read_journal(attempt.generator_journal), event="done")
     return GeneratorSpec.model_validate(plan.generator).total if done is None else int(done["records"])
 
 

@@ -15,7 +15,7 @@ from faultline.experiment.injections import expected_duration_s
 from faultline.lifecycle.window.schedule_check import ScheduleCheck
 from faultline.records.format import title_of
 from faultline.system.errors import FaultlineError
-from faultline.system.journal import Line, events, last_line, read_journal
+from faultline.system.journal import Line, events, find_last, read_journal
 from faultline.system.locks import MachineLock
 from faultline.system.measured_window import Window
 from faultline.system.process_ledger import option_of
@@ -86,7 +86,7 @@ def phase_of(
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
         return Phase("harvesting", "reads both topics" if config.paced else "reads the batches", HARVEST_S + JUDGE_S)
     conductor = read(attempt.conductor_journal)
-    gate = last_line(conductor, event="gate")
+    gate = find_last(conductor, event="gate")
     if gate is None and is_waiting(attempt):
         return Phase("waiting", "until this machine is free", window_s + FIXED_BUDGET_S)
     if gate is None:
@@ -96,7 +96,7 @@ def phase_of(
     began = int(gate["t0_wall_ns"])
     elapsed = (now - began) / 1e9
     # Without these lines the window is as long as the configuration says.
-    if measured := last_line(conductor, event="measured_from"):
+    if measured := find_last(conductor, event="measured_from"):
         window_s = (int(measured["wall_ns"]) - began) / 1e9 + config.duration_s
     left = max(0.0, window_s - elapsed) + DRAIN_S + HARVEST_S + JUDGE_S
     seen = (
@@ -106,10 +106,10 @@ def phase_of(
     )
     if config.paced and (late := ScheduleCheck(attempt).late_count()):
         seen = f"{seen}; {pluralize(late, 'record')} sent late"
-    if elapsed > window_s or last_line(conductor, event="measured_until"):
+    if elapsed > window_s or find_last(conductor, event="measured_until"):
         return Phase("draining", seen, DRAIN_S + HARVEST_S + JUDGE_S)
     name = "measuring" if measured or elapsed >= config.warmup_s else "warm-up"
-    if delivered := last_line(conductor, event="delivered"):
+    if delivered := find_last(conductor, event="delivered"):
         ago = (now - int(delivered["wall_ns"])) / 1e9
         name, seen = "measuring", f"{injection_text(conductor, int(delivered.get('fault', 0)))} {ago:.0f} s ago; {seen}"
     return Phase(name, f"T0 + {max(0.0, elapsed):.0f} s; {seen}", left)
@@ -151,7 +151,7 @@ def phase_durations(attempt: Attempt) -> dict[str, float]:
         return {}
     config = read_plan(attempt).configuration()
     conductor = read_journal(attempt.conductor_journal)
-    gate = last_line(conductor, event="gate")
+    gate = find_last(conductor, event="gate")
     if gate is None:
         return {}
     t0_ns = int(gate["t0_wall_ns"])

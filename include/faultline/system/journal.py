@@ -231,7 +231,7 @@ def by_event(lines: Iterable[Line]) -> Events:
     return found
 
 
-def last_line(lines: Sequence[Line], **fields: str | int) -> Line | None:
+def find_last(lines: Sequence[Line], **fields: str | int) -> Line | None:
     """The last line whose fields are as given, such as event="settled", fault=1; None when there is none."""
     return next((line for line in reversed(lines) if fields.items() <= line.items()), None)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.system.journal import Line, last_line
+from faultline.system.journal import Line, find_last
 
 NS = 1_000_000_000
 # Timestamps of Spark's logs and REST interface are cut to 1 ms; a file's mtime comes from the
@@ -41,7 +41,7 @@ class Window:
         `conductor`: its journal. Where that says when the engine was steady, or when the last recovery was over, the
         window begins and ends there, and not after fixed times.
         """
-        begun, ended = (last_line(conductor, event=name) for name in ("measured_from", "measured_until"))
+        begun, ended = (find_last(conductor, event=name) for name in ("measured_from", "measured_until"))
         start = t0_ns + round(warmup_s * NS) if begun is None else int(begun["wall_ns"])
         end = start + round(duration_s * NS) if ended is None else int(ended["wall_ns"])
         return cls(t0_ns, start, end, round(checkpoint_interval_s * NS))

@@ -19,7 +19,7 @@ from faultline.system.journal import (
     Journal,
     JournalReader,
     events,
-    last_line,
+    find_last,
     read_finished,
     read_journal,
     write_lines,
@@ -128,9 +128,9 @@ def test_lines_that_are_written_at_once_come_back_by_either_reader(
 def test_the_last_line_is_the_last_one_whose_fields_are_as_given(lines: list[dict[str, object]]) -> None:
     lines = [{**line, "number": number} for number, line in enumerate(lines)]
     wanted = [line for line in lines if (line["event"], line["fault"]) == ("x", 1)]
-    assert last_line(lines, event="x", fault=1) == (wanted[-1] if wanted else None)
+    assert find_last(lines, event="x", fault=1) == (wanted[-1] if wanted else None)
     assert events(lines, "y") == [line for line in lines if line["event"] == "y"]
-    assert last_line([{"kind": "start"}], event="start") is None
+    assert find_last([{"kind": "start"}], event="start") is None
 
 
 # ---- Code that was loaded, and then changed on disk ----

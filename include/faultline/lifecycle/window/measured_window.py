@@ -31,7 +31,7 @@ from faultline.lifecycle.window.signals import (
 from faultline.records.judge.steady import Limits
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Instant, Journal, read_journal
-from faultline.system.journal import last_line as newest
+from faultline.system.journal import find_last as newest
 from faultline.system.locks import MAX_WORK_S, hold_measurement_lock
 
 # T0 lies this far ahead when the gate opens, so that the generator reads the gate in time; so does the load's end.
