@@ -18,7 +18,7 @@ import pytest
 from faultline.engines.spark.checkpoint import committed_batches, latest_offsets, state_document
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
 from faultline.engines.spark.progress import CheckpointProgress
-from faultline.installation.targets.machines import check_storage
+from faultline.installation.targets.machines import looked_at
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.files import write_private
@@ -143,13 +143,13 @@ def test_a_cycle_that_began_is_seen_at_the_first_look(theirs: OthersHdfs, tmp_pa
 
 
 def test_the_storage_is_looked_at(theirs: OthersHdfs, endpoints: Endpoints) -> None:
-    said = check_storage(endpoints, "faultline_storage")
+    said = looked_at(endpoints, "faultline_storage")
     assert said.startswith(f"{theirs.url} can be written, its clock is ")
     assert not [name for name in HdfsFolder(theirs.url, theirs.web).entries() if "probe" in name]
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_storage: .*: 127\.0\.0\.1:1 does not answer"):
-        check_storage(replace(endpoints, storage_web="http://127.0.0.1:1"), "faultline_storage")
+        looked_at(replace(endpoints, storage_web="http://127.0.0.1:1"), "faultline_storage")
     with pytest.raises(ConfigError, match=r"^Connection faultline_storage: .*/another: is not there; make it"):
-        check_storage(replace(endpoints, storage=f"{theirs.url}/another"), "faultline_storage")
+        looked_at(replace(endpoints, storage=f"{theirs.url}/another"), "faultline_storage")
 
 
 def test_an_experiment_keeps_its_checkpoint_there(
@@ -161,7 +161,7 @@ def test_an_experiment_keeps_its_checkpoint_there(
         write_private(more, json.dumps({"secret": SECRET, "ui": engine.ui, "conf": conf()}))
         options = ("--kafka", str(login), "--spark", engine.master, "--spark-file", str(more))
         added = installation.run("target", "add", "lab", *options, "--storage", theirs.url, "--storage-web", theirs.web)
-        assert added.returncode == 0 and added.stderr.count(": made") == 3, added.stderr
+        assert added.returncode == 0 and added.stderr.count(": created") == 3, added.stderr
         checked = installation.run("target", "check", "lab")
         assert checked.returncode == 0 and f"share {theirs.url}" in checked.stdout, checked.stdout + checked.stderr
         done = installation.run("run", "word_count", "target=lab", "fault=executor")

@@ -25,7 +25,7 @@ from faultline.installation.kafka import delete_own_topics
 from faultline.installation.targets import kafka_preflight, spark_preflight
 from faultline.installation.targets.connection_specs import ConnectionSpec
 from faultline.installation.targets.credential_files import write_target
-from faultline.installation.targets.preflight import run_preflight
+from faultline.installation.targets.preflight import look
 from faultline.installation.targets.target_lock import TargetLock
 from faultline.system.endpoints import Endpoints
 from faultline.system.errors import ConfigError, InfrastructureError
@@ -86,7 +86,7 @@ def taken_in(settings: Settings, login: dict[str, str], engine: OthersSpark | No
     ]
     register(settings, LAB)
     endpoints: Endpoints = write_target(settings, LAB, {one.id: one for one in said})
-    return settings.for_target(endpoints)
+    return settings.at(endpoints)
 
 
 def broker_of(there: Settings) -> kafka_preflight.TargetBroker:
@@ -106,15 +106,12 @@ def test_a_broker_with_tls_and_a_password_is_found_well_and_left_as_it_was(
     there = taken_in(settings, broker.login())
     before = topics_of(there)
     one = broker_of(there)
-    assert kafka_preflight.check_connection(one) == f"{broker.bootstrap} answers"
-    assert kafka_preflight.check_login(one) == "the login is accepted, 1 broker"
-    clock = kafka_preflight.check_rights(one)
+    assert kafka_preflight.reached(one) == f"{broker.bootstrap} answers"
+    assert kafka_preflight.logged_in(one) == "the login is accepted, 1 broker"
+    clock = kafka_preflight.worked(one)
     # Both are this machine's.
     assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1
-    assert (
-        kafka_preflight.check_foreign_topics(one, lambda _: False)
-        == "no topic of anybody else's begins with faultline-"
-    )
+    assert kafka_preflight.others_topics(one, lambda _: False) == "no topic of anybody else's begins with faultline-"
     assert topics_of(there) == before
 
 
@@ -132,9 +129,9 @@ def test_what_the_broker_refuses_is_told_in_a_line(
 ) -> None:
     with pytest.raises(ConfigError, match=f"^Connection faultline_kafka: {why}"):
         one = broker_of(taken_in(settings, broker.login(user, **more)))
-        kafka_preflight.check_connection(one)
-        kafka_preflight.check_login(one)
-        kafka_preflight.check_rights(one)
+        kafka_preflight.reached(one)
+        kafka_preflight.logged_in(one)
+        kafka_preflight.worked(one)
 
 
 @pytest.mark.thorough
@@ -148,7 +145,7 @@ def test_a_port_that_is_no_brokers_is_told(settings: Settings) -> None:
         threading.Thread(target=page.serve_forever, daemon=True).start()
         there = taken_in(settings, {"bootstrap.servers": f"127.0.0.1:{page.server_address[1]}"})
         with pytest.raises(ConfigError, match=r"extra: bootstrap\.servers: what answers there does not speak Kafka's"):
-            kafka_preflight.check_login(broker_of(there))
+            kafka_preflight.logged_in(broker_of(there))
         page.shutdown()
 
 
@@ -161,8 +158,8 @@ turn = TargetLock(broker, what, session_s=6.0)
 turn.take(wait_s=60.0)
 print("has it", flush=True)
 while not select.select([sys.stdin], [], [], 0.2)[0]:
-    turn.refresh()
-turn.release()
+    turn.keep()
+turn.leave()
 """
 
 
@@ -195,7 +192,7 @@ def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
             first.kill()
             late.take(wait_s=60.0)
         finally:
-            late.release()
+            late.leave()
     assert TargetLock(one, "").holder() is None
     with holding_target(one, "one") as early, holding_target(one, "other") as other:
         assert early.stdout is not None and other.stdout is not None
@@ -213,7 +210,7 @@ def test_an_expired_certificate_is_told(settings: Settings, tmp_path: Path) -> N
     authority = Authority()
     with others_kafka(tmp_path / "kafka", authority=authority, own=authority.signed(expired=True)) as broker:
         with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.ca\.pem: .*expired"):
-            kafka_preflight.check_connection(broker_of(taken_in(settings, broker.login())))
+            kafka_preflight.reached(broker_of(taken_in(settings, broker.login())))
 
 
 def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: OthersKafka) -> None:
@@ -221,7 +218,7 @@ def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: Oth
     name = "faultline-20261121T061500Z-3fa9c1-input"
     client = admin.AdminClient(broker_of(there).settings())
     client.create_topics([admin.NewTopic(name, num_partitions=1, replication_factor=1)])[name].result()
-    said = kafka_preflight.check_foreign_topics(broker_of(there), lambda _: False)
+    said = kafka_preflight.others_topics(broker_of(there), lambda _: False)
     assert said == f"1 topic of others begin with faultline-, such as {name}; they are left alone"
     assert name in topics_of(there)
     delete_own_topics(there, [name])
@@ -232,7 +229,7 @@ def test_a_cluster_is_found_well_as_a_whole_and_no_secret_is_left(
     settings: Settings, broker: OthersKafka, engine: OthersSpark
 ) -> None:
     there, said = taken_in(settings, broker.login(), engine), list[str]()
-    assert run_preflight(settings, LAB, said.append) is None, said
+    assert look(settings, LAB, said.append) is None, said
     assert [line.partition(":")[0] for line in said] == [
         "kafka", "kafka login", "kafka rights", "kafka topics", "storage", "spark", "spark version",
         "spark login and storage",
@@ -251,7 +248,7 @@ def test_a_wrong_secret_is_told_before_a_minute_is_over(
     with pytest.raises(
         ConfigError, match=r"^Connection faultline_spark: password: the cluster does not accept this se"
     ):
-        spark_preflight.run_probe(there, LAB.spark, LAB.storage, find_java().home, 1)
+        spark_preflight.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
     # One that is ended in the middle leaves nothing, neither there nor here.
     assert list(Path(there.endpoints.storage).iterdir()) == []
     assert not [one for one in there.logins.iterdir() if one.is_dir()] and (there.logins / spark_preflight.LOG).exists()
@@ -262,12 +259,12 @@ def test_a_storage_that_is_not_there_is_told(settings: Settings, broker: OthersK
     there = taken_in(settings, broker.login(), engine)
     Path(there.endpoints.storage).rmdir()
     with pytest.raises(ConfigError, match=r"^Connection faultline_storage: extra: path: .* is no folder here"):
-        spark_preflight.run_probe(there, LAB.spark, LAB.storage, find_java().home, 1)
+        spark_preflight.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
 
 
 def test_a_master_that_is_away_is_told(settings: Settings, broker: OthersKafka) -> None:
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_spark: the master's page .* does not answer"):
-        spark_preflight.check_master(taken_in(settings, broker.login()), LAB.spark)
+        spark_preflight.alive(taken_in(settings, broker.login()), LAB.spark)
 
 
 def test_what_is_wrong_with_a_target_ends_a_run_before_it_begins(
@@ -315,26 +312,26 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
     """On Airflow's own tables, without a cluster."""
     options = offline(tmp_path)
     nothing = installation.run("target", "add", "lab")
-    assert nothing.returncode == 2 and "--kafka: missing, as --spark and --storage are" in nothing.stderr
+    assert nothing.returncode == 2 and "--kafka: missing" in nothing.stderr
     wrong = installation.run("target", "add", "lab", *options[:2], "--spark", "master:7077")
     assert wrong.returncode == 2 and "faultline: --spark: host: master:7077 is no master" in wrong.stderr
     assert "no target is registered" in installation.run("target", "list").stderr
 
-    assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 3
+    assert installation.run("target", "add", "lab", *options).stderr.count(": created") == 3
 
     # What another uses, and what nobody made by this command, stay.
     second = installation.run("target", "add", "second", "--own-connections", "--share-kafka", "lab", *options[2:])
-    assert second.returncode == 0 and second.stderr.count(": made") == 2, second.stderr
+    assert second.returncode == 0 and second.stderr.count(": created") == 2, second.stderr
     removed = installation.run("target", "remove", "lab")
     assert removed.returncode == 0, removed.stderr
-    assert "faultline_kafka: stays, second uses it" in removed.stderr
+    assert "faultline_kafka: kept" in removed.stderr
     assert removed.stderr.count(": removed") == 2
     assert "no target is called 'lab'" in installation.run("target", "remove", "lab").stderr
     # One that was made anew by hand is the user's.
     by_hand(installation, "faultline_spark_second")
     last = installation.run("target", "remove", "second")
     assert last.returncode == 0 and last.stderr.count(": removed") == 2, last.stderr
-    assert "faultline_spark_second: was not made by target add, and stays" in last.stderr
+    assert "faultline_spark_second: kept" in last.stderr
 
 
 @pytest.mark.thorough
@@ -343,17 +340,17 @@ def test_a_name_that_is_known_keeps_its_connections(installation: Installation, 
     write_private(other, json.dumps({"bootstrap.servers": "127.0.0.1:2"}))
     part = installation.run("target", "add", "lab", *options[:2])
     assert part.returncode == 2 and "target add lab --spark MASTER makes it" in part.stderr, part.stderr
-    assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 2
+    assert installation.run("target", "add", "lab", *options).stderr.count(": created") == 2
     differs = installation.run("target", "add", "lab", *options[2:], "--kafka", str(other))
     assert differs.returncode == 2, differs.stderr
-    assert "says something else than what is given (extra: bootstrap.servers)" in differs.stderr
+    assert "exists with other values (extra: bootstrap.servers)" in differs.stderr
     assert "./faultline target remove lab" in differs.stderr
     second = installation.run("target", "add", "second", "--own-connections", "--share-kafka", "lab", *options[2:])
-    assert second.returncode == 0 and second.stderr.count(": made") == 2, second.stderr
+    assert second.returncode == 0 and second.stderr.count(": created") == 2, second.stderr
     again = installation.run("target", "add", "second", *options[2:])
     assert again.returncode == 0 and "Connection faultline_spark_second: is there" in again.stderr, again.stderr
     moved = installation.run("target", "add", "lab", "--own-connections", *options)
-    assert moved.returncode == 2 and "./faultline target remove lab, and add it anew" in moved.stderr, moved.stderr
+    assert moved.returncode == 2 and "./faultline target remove lab" in moved.stderr, moved.stderr
     listed = installation.run("target", "list").stdout
     assert "second  not looked at yet  faultline_kafka  faultline_spark_second" in listed
     dry = installation.run("run", "word_count", "target=second", "--dry-run")
@@ -366,7 +363,7 @@ def test_a_worker_of_another_version_is_told(settings: Settings, broker: OthersK
     with others_spark(tmp_path / "spark", of_workers=older) as engine:
         taken_in(settings, broker.login(), engine)
         said: list[str] = []
-        assert run_preflight(settings, LAB, said.append) is not None
+        assert look(settings, LAB, said.append) is not None
     refused = next(line for line in said if line.startswith("spark version: NO:"))
     assert "is Spark 4.0.3, and experiments here are run by Spark" in refused and "\n" not in refused
 
@@ -382,9 +379,9 @@ def test_an_experiment_is_measured_there_by_the_command_line(
     shared.mkdir()
     options = ("--kafka", str(login), "--spark", engine.master, "--spark-file", str(more), "--storage", str(shared))
     added = installation.run("target", "add", "lab", *options)
-    assert added.returncode == 0 and added.stderr.count(": made") == 3, added.stderr
+    assert added.returncode == 0 and added.stderr.count(": created") == 3, added.stderr
     again = installation.run("target", "add", "lab", *options)
-    assert again.returncode == 0 and again.stderr.count("stays as it is") == 3, again.stderr
+    assert again.returncode == 0 and again.stderr.count(": exists") == 3, again.stderr
     checked = installation.run("target", "check", "lab")
     assert checked.returncode == 0 and "NO:" not in checked.stdout, checked.stdout + checked.stderr
 

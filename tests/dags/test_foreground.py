@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from faultline.cli import service_control
-from faultline.cli.external_command import hold_services
+from faultline.cli.external_command import run_in_foreground
 from faultline.installation import supervision
-from faultline.installation.service_users import ENVIRONMENT, admit_steps, hold_foreground, is_for_runs, use_services
+from faultline.installation.service_users import ENVIRONMENT, are_for_runs, let_steps_in, only_foreground, using
 from faultline.installation.supervisord import Supervisor
 from faultline.system.errors import ConfigError
 from faultline.system.settings import INSTANCE, load_settings
@@ -50,7 +50,7 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     monkeypatch.setattr(service_control, "bring_up", made.bring_up)
     monkeypatch.setattr(supervision, "down", made.down)
     monkeypatch.setattr(Supervisor, "states", lambda self: made.known)
-    monkeypatch.setattr(Supervisor, "is_running", lambda self: bool(made.known))
+    monkeypatch.setattr(Supervisor, "running", lambda self: bool(made.known))
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield made
     for number, handler in before.items():
@@ -72,20 +72,20 @@ def test_it_ends_the_services_that_it_started(
     services.known = known
     (services.home / INSTANCE).write_text(json.dumps({"instance": "i", "by": by}))
     with pytest.raises(ConfigError, match="a broken jar"):
-        hold_services()
+        run_in_foreground()
     assert services.done == (["up", "down"] if ends else ["up"])
 
 
 def test_services_that_a_run_uses_are_left_to_it_and_a_second_one_ends_nothing(services: Services) -> None:
     settings = load_settings()
-    with hold_foreground(settings), pytest.raises(ConfigError, match="another process holds the services"):
-        hold_services()
+    with only_foreground(settings), pytest.raises(ConfigError, match="another process holds the services"):
+        run_in_foreground()
     assert services.done == []
-    with use_services(settings) as alone:
+    with using(settings) as alone:
         with pytest.raises(ConfigError, match="a broken jar"):
-            hold_services()
+            run_in_foreground()
         assert services.done == ["up"]
-        assert is_for_runs(settings) and alone(), "the run ends them"
+        assert are_for_runs(settings) and alone(), "the run ends them"
 
 
 def test_what_is_missing_is_refused_before_anything_is_done(
@@ -96,14 +96,14 @@ def test_what_is_missing_is_refused_before_anything_is_done(
 
     monkeypatch.setattr(service_control, "require", require)
     with pytest.raises(ConfigError, match="no Java"):
-        hold_services()
+        run_in_foreground()
     assert services.done == [] and list(services.home.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("known", "comes_up", "said", "done"),
     [
-        ({"kafka": "RUNNING", "airflow-scheduler": "BACKOFF"}, {}, "Faultline's own Airflow runs here", []),
+        ({"kafka": "RUNNING", "airflow-scheduler": "BACKOFF"}, {}, "^--foreground: ", []),
         ({"airflow-scheduler": "STOPPED"}, {}, "a broken jar", ["up"]),
         ({}, {"airflow-scheduler": "RUNNING"}, "a broken jar", ["up"]),
     ],
@@ -114,7 +114,7 @@ def test_an_airflow_of_faultlines_own_is_left_up(
 ) -> None:
     services.known, services.comes_up = known, comes_up
     with pytest.raises(ConfigError, match=said):
-        hold_services()
+        run_in_foreground()
     assert services.done == done
 
 
@@ -122,7 +122,7 @@ def test_steps_may_begin_once_all_is_up_and_what_ended_is_closed(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, seen = load_settings(), list[bool]()
-    admit_steps(settings)
+    let_steps_in(settings)
 
     def close(*_: object) -> None:
         seen.append((services.home / ENVIRONMENT).exists())
@@ -131,12 +131,12 @@ def test_steps_may_begin_once_all_is_up_and_what_ended_is_closed(
         seen.append((services.home / ENVIRONMENT).exists())
         raise SystemExit(0)
 
-    monkeypatch.setattr(service_control, "close_what_ended", close)
+    monkeypatch.setattr(service_control, "close_orphans", close)
     monkeypatch.setattr(signal, "pause", stop)
     with pytest.raises(ConfigError, match="a broken jar"):
-        hold_services()
+        run_in_foreground()
     assert not (services.home / ENVIRONMENT).exists(), "of the start before"
     services.breaks = False
     with pytest.raises(SystemExit):
-        hold_services()
+        run_in_foreground()
     assert seen == [False, True]

@@ -72,7 +72,7 @@ def _tell(made: Installation, lab: Lab, folder: Path) -> None:
     write_private(more, json.dumps({"secret": SECRET, "ui": lab.spark.ui, "conf": conf()}))
     options = ("--kafka", str(login), "--spark", lab.spark.master, "--spark-file", str(more))
     added = made.run("target", "add", "lab", *options, "--storage", str(folder / "shared"), "--host-file", str(hosts))
-    assert added.returncode == 0 and added.stderr.count(": made") == 5, added.stderr
+    assert added.returncode == 0 and added.stderr.count(": created") == 5, added.stderr
 
 
 def test_the_demos_matrix_is_measured_there(lab: Lab, site: Installation) -> None:

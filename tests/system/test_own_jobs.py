@@ -52,7 +52,7 @@ def exact(record: dict[str, Any]) -> None:
 def test_a_query_is_measured_as_a_built_in_workload(installation: Installation) -> None:
     done = installation.run("job", "check", str(EXAMPLES / "word_count.py"))
     assert done.returncode in (0, 1), done.stderr
-    assert "latency of each input by the first output of its key that counts it" in done.stderr
+    assert "latency of each input at the first output of its key that counts it" in done.stderr
     if done.returncode == 0:
         assert "Latency: p50" in done.stdout and "none lost, overcounted or wrong" in done.stdout
         assert "Not measured" not in done.stdout
@@ -198,7 +198,7 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
         one == [("h", key)] for one, key in zip(data.headers, data.keys, strict=True)
     )
     again = installation.run("export-topic", topic, "--to", str(file))
-    assert again.returncode == 2 and "is there already" in again.stderr
+    assert again.returncode == 2 and "exists" in again.stderr
     inputs = []
     for _ in range(2):
         words = (f"job={EXAMPLES / 'word_count.py'}", f"data={file}", "data_pace=recorded", "seed=3", "--keep-topics")
@@ -210,4 +210,4 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
         inputs.append([(one.key, one.value) for one in found])
     assert inputs[0] == inputs[1], "the same bytes on the same partitions, in the same order"
     nowhere = installation.run("export-topic", "no-such-topic", "--to", str(tmp_path / "b.parquet"))
-    assert nowhere.returncode == 2 and "there is no such topic" in nowhere.stderr
+    assert nowhere.returncode == 2 and "no such topic" in nowhere.stderr

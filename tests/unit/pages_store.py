@@ -1,4 +1,4 @@
-"""A results folder for tests of the pages, and a way to ask the app for an address exactly as given."""
+"""A results folder for tests of the pages, and requests to the app."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import plotly.graph_objects as go
 from fastapi import FastAPI, HTTPException, Request
 
-from faultline.cli import site_writer as asking
 from faultline.records.index import Index
 from faultline.records.record import Record
+from faultline.reports.pages import local_client
 from faultline.reports.pages.app import build_app
 from faultline.reports.pages.site import ResultsSite
 from tests.unit.sample_records import RECOVERED, sample
@@ -112,7 +112,7 @@ def app(results: Path) -> FastAPI:
     return build_app(lambda request: one, guard)
 
 
-class Answer(asking.AsgiResponse):
+class Answer(local_client.AsgiResponse):
     """What the app sent back."""
 
     @property
@@ -123,7 +123,7 @@ class Answer(asking.AsgiResponse):
 
 def ask(app: FastAPI, address: str, headers: dict[str, str] | None = None, method: str = "GET") -> Answer:
     """One request, of somebody who is logged in unless `headers` say otherwise."""
-    found = asking.ask(app, address, LOGIN if headers is None else headers, method)
+    found = local_client.fetch(app, address, LOGIN if headers is None else headers, method)
     return Answer(found.status, found.headers, found.body)
 
 

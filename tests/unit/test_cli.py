@@ -60,7 +60,7 @@ def test_run_prints_figures_on_a_terminal_and_else_the_record(
 ) -> None:
     record = sample()
     monkeypatch.setattr(run_command, "run_single", lambda *given, **named: record)
-    monkeypatch.setattr(run_command, "page_of", lambda attempt: None)
+    monkeypatch.setattr(run_command, "page_url", lambda attempt: None)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     with pytest.raises(typer.Exit):
         cli.run("word_count", [], as_json=as_json)
@@ -78,9 +78,9 @@ def test_run_prints_figures_on_a_terminal_and_else_the_record(
         (["resuls"], "No such command 'resuls'. Did you mean 'results'? See ./faultline --help"),
         (["results", "--matirx", "recovery"], "No such option: --matirx"),
         (["explain"], "Missing argument 'record'. See ./faultline explain --help"),
-        (["results", "--matrix", "recvery"], "--matrix recvery: unknown; did you mean recovery?"),
-        (["results", "--sweep", "demo-1"], "--sweep demo-1: unknown; there is none yet"),
-        (["results", "--status", "vald"], "--status vald: unknown; did you mean valid?"),
+        (["results", "--matrix", "recvery"], "--matrix: got recvery; expected a known matrix; did you mean recovery?"),
+        (["results", "--sweep", "demo-1"], "--sweep: got demo-1"),
+        (["results", "--status", "vald"], "--status: got vald"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line_and_exit_code_2(

@@ -1,6 +1,6 @@
-"""`./faultline build add`, `list` and `remove`: other Sparks to measure on, each with a master and workers of its own.
+"""`./faultline build add`, `list` and `remove`: Spark builds, each with its own master and workers.
 
-Heavy modules are imported inside, so that `--help` answers at once.
+Heavy modules are imported in the commands, to keep `--help` fast.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.system.text import progress
+from faultline.system.text import say
 
 if TYPE_CHECKING:
     from faultline.engines.spark.distributions import Distribution
     from faultline.system.settings import Settings
 
-app = typer.Typer(help="Register other Spark builds; the parameter spark_build=NAME selects one.", no_args_is_help=True)
+app = typer.Typer(
+    name="build", help="Register other Spark builds; the parameter spark_build=NAME selects one.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -38,19 +40,19 @@ def add(
 
     settings = load_settings()
     if (holder := MachineLock(settings.machine).holder()) and holder.own:
-        raise ConfigError(f"{name}: an experiment is measured ({holder.text}); add it when that is over")
-    told = {} if conf is None else read_conf(conf)
-    check_settings(told, "--conf")
-    made = inspect_distribution(settings, name, spark_home, java, told, version("pyspark"))
+        raise ConfigError(f"{name}: registration failed: experiment running ({holder.text}); fix: wait for its end")
+    defaults = {} if conf is None else read_conf(conf)
+    check_settings(defaults, "--conf")
+    made = inspect_distribution(settings, name, spark_home, java, defaults, version("pyspark"))
     before = distributions(settings).get(name)
     register(settings, made)
-    progress(f"{name}: Spark {made.version} in {made.spark_home}, jars {made.sha256[:12]}, Python {made.python}")
+    say(f"{name}: Spark {made.version} in {made.spark_home}, jars {made.sha256[:12]}, Python {made.python}")
     supervisor = Supervisor(settings)
-    if supervisor.is_running():
+    if supervisor.running():
         if before is not None and before != made:
             _stop(settings, before)
         _start(settings)
-    progress(f"next: spark_build={name}, or `./faultline compare --measure installed {name}`")
+    say(f"select it with spark_build={name}; compare it with ./faultline compare --measure installed {name}")
 
 
 @app.command("list")
@@ -69,7 +71,7 @@ def show() -> None:
             state = str(error)
         print(f"{one.name}  Spark {one.version}  {one.spark_home}  {state}")
     if not known:
-        progress("no other build of Spark is registered; ./faultline build add --help")
+        say("no Spark build is registered; see ./faultline build add --help")
 
 
 @app.command()
@@ -83,11 +85,11 @@ def remove(name: Annotated[str, typer.Argument(help="Build to unregister; its fo
 
     settings = load_settings()
     if (holder := MachineLock(settings.machine).holder()) and holder.own:
-        raise ConfigError(f"{name}: an experiment is measured ({holder.text}); remove it when that is over")
+        raise ConfigError(f"{name}: removal failed: experiment running ({holder.text}); fix: wait for its end")
     gone = unregister(settings, name)
-    if Supervisor(settings).is_running():
+    if Supervisor(settings).running():
         _stop(settings, gone)
-    progress(f"{name} is forgotten; {gone.spark_home} stays")
+    say(f"unregistered {name}; {gone.spark_home} kept")
 
 
 def _start(settings: Settings) -> None:
@@ -95,10 +97,10 @@ def _start(settings: Settings) -> None:
     from faultline.installation.supervisord import Supervisor
 
     airflow = any(name.startswith("airflow-") for name in Supervisor(settings).states())
-    bring_up(progress, airflow=airflow, settings=settings)
+    bring_up(say, airflow=airflow, settings=settings)
 
 
 def _stop(settings: Settings, gone: Distribution) -> None:
     from faultline.installation.supervisord import Supervisor
 
-    Supervisor(settings).remove([name for name in Supervisor(settings).states() if name.endswith(f"@{gone.name}")])
+    Supervisor(settings).drop([name for name in Supervisor(settings).states() if name.endswith(f"@{gone.name}")])

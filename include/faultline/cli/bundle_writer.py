@@ -1,4 +1,4 @@
-"""A bundle of what was measured, made of the results folder."""
+"""Bundles: records with their sweep plans and raw files, written from the results folder."""
 
 from __future__ import annotations
 
@@ -16,67 +16,71 @@ from faultline.records.record import Record
 from faultline.records.sweep_plan import SweepPlans
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import Progress
+from faultline.system.text import Say
 
 
-def bundle_records(records: Sequence[Record], path: Path, say: Progress, *, saved: Sequence[Path] = ()) -> None:
-    """Writes the bundle of these records: with the plans of their sweeps, records that others took the place of, and
-    the raw files of their attempts. Paths of this machine are replaced in texts.
+def bundle_records(records: Sequence[Record], path: Path, say: Say, *, saved: Sequence[Path] = ()) -> None:
+    """Write a bundle of records with their sweep plans, superseded records and raw files.
 
-    Raises ConfigError for records that were read from a file, and for a path that is no bundle's.
+    Paths of this machine are replaced in texts. Raises ConfigError if the records come from a file, or if `path` does
+    not end like a bundle.
     """
     if saved:
-        raise ConfigError("--bundle: is made of the store, where raw files are; leave out --from")
+        raise ConfigError("--bundle: got --from too; expected records of the store, which has the raw files")
     if not path.name.endswith(SUFFIX):
-        raise ConfigError(f"--bundle {path}: is no name of a bundle; let it end in {SUFFIX}")
+        raise ConfigError(f"--bundle: got {path}; expected a name that ends in {SUFFIX}")
     if not records:
-        raise ConfigError("--bundle: no record matches, so there is nothing to put in")
+        raise ConfigError("--bundle: no record matches")
     settings = load_settings()
-    gone = {one.attempt for one in records if not (settings.attempts / one.attempt / "attempt.json").is_file()}
-    write_bundle(path, _members(records, settings, gone))
-    say(f"bundle: {path}, {path.stat().st_size:,} bytes, {len(records) - len(gone)} attempts")
-    if gone:
-        say(f"bundle: no raw files any more, so only the record, of {', '.join(sorted(gone))}")
+    without_files = {one.attempt for one in records if not (settings.attempts / one.attempt / "attempt.json").is_file()}
+    write_bundle(path, _members(records, settings, without_files))
+    say(f"bundle: {path}, {path.stat().st_size:,} bytes, {len(records) - len(without_files)} attempts")
+    if without_files:
+        say(f"bundle: raw files deleted, record only: {', '.join(sorted(without_files))}")
 
 
-def _members(records: Sequence[Record], settings: Settings, gone: set[str]) -> Iterator[Member]:
+def _members(records: Sequence[Record], settings: Settings, without_files: set[str]) -> Iterator[Member]:
     for record in records:
         folder = settings.attempts / record.attempt
-        measured = None if record.attempt in gone else Attempt(folder)
-        hidden = _places(settings, measured)
-        yield Member(f"records/{record.config_id}/{record.attempt}.json", _hide(record.as_json().encode(), hidden))
+        measured = None if record.attempt in without_files else Attempt(folder)
+        hidden = _path_replacements(settings, measured)
+        yield Member(
+            f"records/{record.config_id}/{record.attempt}.json", _replace_paths(record.as_json().encode(), hidden)
+        )
         for old in sorted((settings.results / SUPERSEDED / record.config_id).glob(f"{record.attempt}.*.json")):
-            yield Member(f"{SUPERSEDED}/{record.config_id}/{old.name}", _hide(old.read_bytes(), hidden))
+            yield Member(f"{SUPERSEDED}/{record.config_id}/{old.name}", _replace_paths(old.read_bytes(), hidden))
         for file in reduced(folder) if measured else ():
-            content = _hide(file.content, hidden) if not file.path.endswith(".parquet") else file.content
+            content = _replace_paths(file.content, hidden) if not file.path.endswith(".parquet") else file.content
             how = file.how
             if content != file.content:
                 how = f"{how}; paths replaced" if how else "paths replaced"
             original = None if sha256(content) == file.original else file.original
             yield Member(f"attempts/{record.attempt}/{file.path}", content, original, how)
-    hidden = _places(settings, None)
+    hidden = _path_replacements(settings, None)
     for sweep in sorted({record.sweep_id for record in records if record.sweep_id}):
         plan = SweepPlans(settings.results).directory / f"{sweep}.json"
         if plan.is_file():
-            yield Member(f"sweeps/{sweep}.json", _hide(plan.read_bytes(), hidden))
+            yield Member(f"sweeps/{sweep}.json", _replace_paths(plan.read_bytes(), hidden))
 
 
-def _places(settings: Settings, measured: Attempt | None) -> dict[bytes, bytes]:
-    """Paths of this machine, the longest first, and what stands for them. `measured`: an attempt, which another
-    checkout may have measured."""
-    stands = {
+def _path_replacements(settings: Settings, measured: Attempt | None) -> dict[bytes, bytes]:
+    """Return the replacement of each path of this machine, longest path first.
+
+    The attempt `measured` adds the paths of the checkout that measured it.
+    """
+    replacements = {
         settings.results: "/faultline/results",
         settings.home: "/faultline/.faultline",
         settings.root: "/faultline",
         Path.home(): "/home/user",
     }
-    if measured is not None and "home" in (said := measured.read()):
-        stands[Path(said["home"])] = "/faultline/.faultline"
+    if measured is not None and "home" in (values := measured.read()):
+        replacements[Path(values["home"])] = "/faultline/.faultline"
     if measured is not None and (named := read_plan(measured).engine.programs):
         programs = Path(named)
-        stands |= {programs: f"/faultline/{programs.name}", programs.parent: "/faultline"}
-    ordered = sorted(stands.items(), key=lambda one: -len(str(one[0])))
-    # Also as JSON writes letters that are not of ASCII.
+        replacements |= {programs: f"/faultline/{programs.name}", programs.parent: "/faultline"}
+    ordered = sorted(replacements.items(), key=lambda one: -len(str(one[0])))
+    # JSON escapes letters outside ASCII.
     return {
         text.encode(): name.encode()
         for path, name in ordered
@@ -85,7 +89,7 @@ def _places(settings: Settings, measured: Attempt | None) -> dict[bytes, bytes]:
     }
 
 
-def _hide(content: bytes, hidden: Mapping[bytes, bytes]) -> bytes:
+def _replace_paths(content: bytes, hidden: Mapping[bytes, bytes]) -> bytes:
     if not hidden:
         return content
     pattern = re.compile(rb"(?<![\w.-])(?:" + b"|".join(map(re.escape, hidden)) + rb")(?![\w.-])")

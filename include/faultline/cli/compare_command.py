@@ -1,6 +1,6 @@
-"""What one asks of records: `./faultline compare` and `./faultline advise`, as the command line offers them.
+"""`./faultline compare` and `./faultline advise`.
 
-Heavy modules are imported inside, so that `--help` answers at once.
+Heavy modules are imported in the commands, to keep `--help` fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import typer
 
 from faultline.system.errors import ConfigError
 
-# What `compare --measure` finds out, unless it is told otherwise: a tenth, for as many experiments at most.
+# Defaults of `compare --measure`: smallest relative difference to find, and budget in experiments.
 SMALLEST, MOST_EXPERIMENTS = 0.1, 60
 
 
@@ -51,17 +51,17 @@ def compare(
     """
     if measure:
         if after is None or along is not None or matrix is not None or strict or as_json or len(metric or []) > 1:
-            raise ConfigError("--measure: takes two builds, KEY=VALUE words and one --metric; leave out the rest")
-        raise typer.Exit(_measure(before, after, cell or [], (metric or ["latency_ms.p50"])[0]))
+            raise ConfigError("--measure: expected two builds, KEY=VALUE words and at most one --metric")
+        raise typer.Exit(_measure_builds(before, after, cell or [], (metric or ["latency_ms.p50"])[0]))
     if cell:
-        raise ConfigError(f"{cell[0]}: only --measure takes an experiment; leave it out")
+        raise ConfigError(f"{cell[0]}: expected only with --measure")
     if along is not None:
         if after is not None or metric or matrix is not None or strict:
-            raise ConfigError("--along: holds one side against itself; leave out B, --metric, --matrix and --strict")
+            raise ConfigError("--along: expected without B, --metric, --matrix and --strict")
         _compare_along(before, along, as_json)
         return
     if after is None:
-        raise ConfigError(f"B: is missing; name what {before} is held against, or an axis of it with --along")
+        raise ConfigError(f"B: missing; expected the side to compare {before} with, or --along")
     from faultline.comparison.compare import ComparisonVerdict, compare_named, print_comparison
     from faultline.comparison.compare import as_json as rows_of
 
@@ -73,19 +73,21 @@ def compare(
     raise typer.Exit(1 if strict and compared.of(ComparisonVerdict.WORSE) else 0)
 
 
-def _measure(before: str, after: str, words: list[str], figure: str) -> int:
-    """A sweep over both builds that ends once it can be told which has less of the figure."""
+def _measure_builds(before: str, after: str, words: list[str], figure: str) -> int:
+    """Run a sequential sweep that compares `figure` between both builds; return its exit code."""
     from faultline.cli.sweep_runner import run_sweep
-    from faultline.system.text import progress
+    from faultline.system.text import say
 
     if before == after:
-        raise ConfigError(f"B: is {after}, too; name another build, or register it under a second name")
+        raise ConfigError(
+            f"B: got {after}, as A; expected another build (a second registration of the same one will do)"
+        )
     decide = {"figure": figure, "along": "spark_build", "smallest": SMALLEST, "experiments": MOST_EXPERIMENTS}
     given = {word.partition("=")[0] for word in words}
     asked = [] if "decide" in given else [f"decide={json.dumps(decide)}"]
-    # Without a fault pairs differ least; whoever asks for recoveries names one.
+    # Pairs vary least without a fault.
     usual = [] if "fault" in given else ["fault=none"]
-    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], progress, dry_run=False, rerun=False)
+    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], say, dry_run=False, rerun=False)
 
 
 def _compare_along(sweep: str, axis: str, as_json: bool) -> None:

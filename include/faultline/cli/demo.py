@@ -1,4 +1,4 @@
-"""`./faultline demo`: the main job from one command, and its progress."""
+"""`./faultline demo`: services, a sweep with executor kills, and its results, from one command."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from faultline.cli.service_control import bring_up
-from faultline.cli.sweep_progress import Followed, follow, minutes_text
-from faultline.cli.sweep_runner import await_dags, newest_records, print_outcome, say_times
+from faultline.cli.sweep_progress import FollowResult, follow, minutes_text
+from faultline.cli.sweep_runner import await_dags, newest_records, print_records, report_times
 from faultline.experiment.cell import EXPERIMENT, Cell, sweep_id_of
 from faultline.experiment.common_parameters import DEMO, DEMO_MEASUREMENTS
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
-from faultline.installation.airflow import login_text
+from faultline.installation.airflow import login_words
 from faultline.lifecycle.environment import installed_build
-from faultline.lifecycle.progress import budget_s, experiment_title
+from faultline.lifecycle.progress import budget_s, describe
 from faultline.orchestration.airflow_api import AirflowApi
 from faultline.records.record import JUDGED, Record
 from faultline.reports.report import write_report
-from faultline.system.child_environment import caller_umask
+from faultline.system.child_environment import as_caller
 from faultline.system.errors import InfrastructureError
-from faultline.system.files import check_output_path
+from faultline.system.files import check_target
 from faultline.system.settings import Settings
-from faultline.system.text import Progress, pluralize
+from faultline.system.text import Say, counted
 
 DAG_ID = "state_size_x_checkpoint_interval"
 
 
-def run_demo(say: Progress, *, rerun: bool, output: Path | None) -> int:
-    """Runs the demo; returns the exit code: 0 when every cell was measured and judged, whether or not it is sound."""
+def run_demo(say: Say, *, rerun: bool, output: Path | None) -> int:
+    """Run the demo; return 0 if every cell was measured and judged, valid or not, else 1."""
     started = datetime.now(UTC)
     if output is not None:
-        check_output_path(output, "--output")
+        check_target(output, "--output")
     settings = bring_up(say)
     up = datetime.now(UTC)
-    say(f"Airflow {settings.endpoints.airflow}, {login_text(settings, sys.stderr)}")
+    say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
     cells = demo_matrix().cells(installed_build(settings))
     api = AirflowApi(settings)
     missing = cells if rerun else newest_records(settings, cells)[1]
-    await_dags(api, DAG_ID, EXPERIMENT)  # until then Airflow does not know its runs
-    run_id = _running(api)
+    await_dags(api, DAG_ID, EXPERIMENT)
+    run_id = _running_demo(api)
     if run_id:
         say(f"resuming {run_id}")
     elif missing:
         minutes = minutes_text(sum(budget_s(cell.config) for cell in missing))
-        say(f"{len(missing)} of {pluralize(len(cells), 'experiment')} to measure, about {minutes}")
+        say(f"{len(missing)} of {counted(len(cells), 'experiment')} to measure, about {minutes}")
         run_id = api.trigger(DAG_ID, _form(rerun), run_id=_new_run_id())
     else:
-        say("all experiments have valid records; `--rerun` measures them again")
-    watched = Followed("success")
+        say("all experiments have valid records; `--rerun` re-runs them")
+    watched = FollowResult("success")
     if run_id:
         typical_s = max(budget_s(cell.config) for cell in cells)
         watched = follow(
@@ -60,42 +60,41 @@ def run_demo(say: Progress, *, rerun: bool, output: Path | None) -> int:
         )  # fmt: skip
     records, missing = newest_records(settings, cells, sweep_id_of(run_id) if rerun and run_id else None)
     if records:
-        show(settings, records, started, output, say)
+        print_results(settings, records, started, output, say)
     elif watched:
-        raise InfrastructureError("demo: not one experiment left a record; see the failed tasks in the UI")
+        raise InfrastructureError("demo: no experiment has a record; fix: see the failed tasks in the UI")
     if not watched:
         return 1
-    _say_lacking(records, missing, rerun, say)
+    _report_unusable(records, missing, rerun, say)
     if watched.first_recovery_s is not None:
         first = [(watched.first_recovery_s - since.timestamp()) / 60 for since in (started, up)]
-        say(f"first recovery: after {first[0]:.1f} min, {first[1]:.1f} min after the services were up")
-    say(f"done in {(datetime.now(UTC) - started).total_seconds() / 60:.1f} min; `./faultline down` ends the services")
+        say(f"first recovery: after {first[0]:.1f} min, {first[1]:.1f} min after the services started")
+    say(f"done in {(datetime.now(UTC) - started).total_seconds() / 60:.1f} min; `./faultline down` stops the services")
     judged = {Cell.of(record) for record in records if record.status in JUDGED}
     return 0 if watched.state == "success" and all(cell.cell in judged for cell in cells) else 1
 
 
-def show(settings: Settings, records: list[Record], started: datetime, output: Path | None, say: Progress) -> None:
-    """Prints the answer, the table, where the time of what was measured since `started` went, and where report and UI
-    are."""
-    print_outcome(records)
-    say_times(settings, records, started, say)
+def print_results(settings: Settings, records: list[Record], started: datetime, output: Path | None, say: Say) -> None:
+    """Print summary, table, times of the experiments measured since `started`, and the addresses of report and UI."""
+    print_records(records)
+    report_times(settings, records, started, say)
     target = output or settings.results / "reports" / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html"
-    with caller_umask():
+    with as_caller():
         print(f"report: {write_report(records, settings.results, target, title='Word count under a kill')}")
-    print(f"airflow: {settings.endpoints.airflow} ({login_text(settings, sys.stdout)})")
+    print(f"airflow: {settings.endpoints.airflow} ({login_words(settings, sys.stdout)})")
 
 
-def _say_lacking(records: Sequence[Record], missing: Sequence[PlannedCell], rerun: bool, say: Progress) -> None:
-    """Names the experiments without a usable record, a line for all runs of a configuration, and what measures them."""
+def _report_unusable(records: Sequence[Record], missing: Sequence[PlannedCell], rerun: bool, say: Say) -> None:
+    """Print a line per configuration with runs that have no usable record, and the command that re-runs them."""
     command = f"./faultline demo{' --rerun' * rerun}"
     last = {Cell.of(record): record.status for record in records}
-    lacking = Counter((experiment_title(cell.config), last.get(cell.cell, "no record")) for cell in missing)
-    for (name, status), runs in lacking.items():
-        say(f"no usable record for {pluralize(runs, 'run')} of {name} ({status}); `{command}` measures them again")
+    unusable = Counter((describe(cell.config), last.get(cell.cell, "no record")) for cell in missing)
+    for (name, status), runs in unusable.items():
+        say(f"no usable record for {counted(runs, 'run')} of {name} ({status}); `{command}` re-runs them")
 
 
-def _running(api: AirflowApi) -> str | None:
-    """A run of the demo's matrix that has not ended, such as after an interrupted demo."""
+def _running_demo(api: AirflowApi) -> str | None:
+    """Return the id of an unfinished run of the demo, or None."""
     runs = [run["dag_run_id"] for run in api.runs(DAG_ID, "running", "queued")]
     return next((run_id for run_id in runs if run_id.startswith("demo_")), None)
 
@@ -107,7 +106,7 @@ def _form(rerun: bool) -> dict[str, object]:
 
 
 def demo_matrix() -> Matrix:
-    """What the demo measures: the preset `demo` of its matrix, as the DAG expands it."""
+    """Return the matrix of the demo: the preset `demo`, as the DAG expands it."""
     return MATRICES[DAG_ID].preset_matrix(DEMO)
 
 

@@ -1,4 +1,4 @@
-"""`./faultline airflow install` and `uninstall`, `step`, and `up --foreground`: Faultline in an external Airflow."""
+"""Faultline in an external Airflow: `airflow install`, `airflow uninstall`, `step` and `up --foreground`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import typer
 
 from faultline.system.errors import ConfigError
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import progress
+from faultline.system.text import say
 
-app = typer.Typer(help="Run Faultline's DAGs in an external Airflow.", no_args_is_help=True)
+app = typer.Typer(name="airflow", help="Run Faultline's DAGs in an external Airflow.", no_args_is_help=True)
 Into = Annotated[Path, typer.Option("--into", help="DAG folder of the external Airflow.")]
 Prefix = Annotated[str, typer.Option(help="Prefix of the ids of DAGs, pool and Connections.")]
 Command = Annotated[str | None, typer.Option(help="Its `airflow` command (default: the one in PATH).")]
@@ -40,17 +40,17 @@ def install(
     """
     from faultline.installation.airflow import connections
     from faultline.orchestration.external import dag_installer
-    from faultline.orchestration.external.dag_export import describe_dag, exported_dags
+    from faultline.orchestration.external.dag_export import describe, exported_dags
 
-    settings, guest = load_settings(), dag_installer.ExternalInstall(into.absolute(), prefix, queue)
+    settings, install_at = load_settings(), dag_installer.ExternalInstall(into.absolute(), prefix, queue)
     if not settings.secrets.is_dir() and not dry_run:
         raise ConfigError(
-            f"{settings.home}: has no services yet; start ./faultline up --no-airflow --foreground first, on this host"
+            f"{settings.home}: no services; fix: start ./faultline up --no-airflow --foreground on this host"
         )
     wanted = connections(settings)
-    dags = [describe_dag(one, list(wanted)) for one in exported_dags()]
+    dags = [describe(one, list(wanted)) for one in exported_dags()]
     dag_installer.install(
-        guest, dag_installer.AirflowCli(_command(airflow)), settings, wanted, dags, progress, dry_run=dry_run
+        install_at, dag_installer.AirflowCli(_airflow_command(airflow)), settings, wanted, dags, say, dry_run=dry_run
     )
 
 
@@ -59,83 +59,87 @@ def uninstall(into: Into, prefix: Prefix = DEFAULT_PREFIX, airflow: Command = No
     """Remove from an external Airflow exactly what was installed. Records are kept."""
     from faultline.orchestration.external import dag_installer
 
-    guest = dag_installer.ExternalInstall(into.absolute(), prefix, DEFAULT_QUEUE)
-    dag_installer.uninstall(guest, dag_installer.AirflowCli(_command(airflow)), progress, dry_run=dry_run)
+    install_at = dag_installer.ExternalInstall(into.absolute(), prefix, DEFAULT_QUEUE)
+    dag_installer.uninstall(install_at, dag_installer.AirflowCli(_airflow_command(airflow)), say, dry_run=dry_run)
 
 
 def step(
-    name: Annotated[str, typer.Argument(help="The task, such as await_end.")],
-    attempt: Annotated[str | None, typer.Argument(help="The attempt that it is a step of.")] = None,
+    name: Annotated[str, typer.Argument(help="Task, such as await_end.")],
+    attempt: Annotated[str | None, typer.Argument(help="Attempt that the task belongs to.")] = None,
 ) -> None:
-    """For tasks of an external Airflow: do the work of one, or find it, and print what it prints until it has ended.
+    """Run the work of an external Airflow's task, or attach to it, and print its output until it ends.
 
-    What the task knows of its run comes by standard input, as JSON; each line on standard output is JSON, too.
+    Reads the context of the task as JSON from standard input; prints JSON lines.
     """
-    from faultline.installation.service_users import load_environment
-    from faultline.orchestration.external.steps import serve_task
+    from faultline.installation.service_users import take_environment
+    from faultline.orchestration.external.steps import answer
 
     settings = load_settings()
-    load_environment(settings)
-    serve_task(name, attempt, json.load(sys.stdin), settings, lambda word: print(json.dumps(word), flush=True))
+    take_environment(settings)
+    answer(name, attempt, json.load(sys.stdin), settings, lambda word: print(json.dumps(word), flush=True))
 
 
-def hold_services(ports: dict[str, int] | None = None, hosts: int | None = None) -> None:
-    """Keeps Kafka and Spark running until this process is ended; then those that it started end, too, or with the last
-    `run` that uses them."""
-    from faultline.cli.service_control import bring_up, close_what_ended, require
+def run_in_foreground(ports: dict[str, int] | None = None, hosts: int | None = None) -> None:
+    """Keep Kafka and Spark running until a signal, then stop those started here.
+
+    If a `run` still uses them, they stop with that run.
+    """
+    from faultline.cli.service_control import bring_up, close_orphans, require
     from faultline.installation import service_users
-    from faultline.installation.supervision import down, is_airflow_running
+    from faultline.installation.supervision import airflow_runs, down
     from faultline.installation.supervisord import Supervisor
 
     settings = load_settings()
     require(settings)
-    with service_users.hold_foreground(settings), service_users.use_services(settings) as alone:
+    with service_users.only_foreground(settings), service_users.using(settings) as alone:
         _refuse_airflow(settings)
-        # Also those of a process that was killed.
-        ours = service_users.is_foreground(settings) or not Supervisor(settings).is_running()
+        # Includes services of a killed foreground process.
+        is_owner = service_users.keeps_services(settings) or not Supervisor(settings).running()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
-        service_users.block_steps(settings)
+        service_users.keep_steps_out(settings)
         try:
-            settings = bring_up(progress, airflow=False, ports=ports, hosts=hosts, settings=settings)
-            # One that was on its way up while this one came.
+            settings = bring_up(say, airflow=False, ports=ports, hosts=hosts, settings=settings)
+            # Another `up` may have started Airflow meanwhile.
             _refuse_airflow(settings)
-            if ours:
-                service_users.mark_foreground(settings)
-            close_what_ended(settings, progress)
-            service_users.admit_steps(settings)
-            progress("services: ready; they end with this process")
+            if is_owner:
+                service_users.keep_services(settings)
+            close_orphans(settings, say)
+            service_users.let_steps_in(settings)
+            say("services: ready; they stop with this process")
             while True:
                 signal.pause()
         finally:
-            if ours and not is_airflow_running(settings):
-                # Before the look at who else there is, so that a `run` that ends meanwhile ends them.
-                service_users.mark_for_runs(settings)
+            if is_owner and not airflow_runs(settings):
+                # Noted before `alone()`, so that a `run` that ends meanwhile stops them.
+                service_users.note_for_runs(settings)
                 if alone():
-                    down(settings, progress)
+                    down(settings, say)
                 else:
-                    progress("services: a run uses them, too, so they go on until its end")
+                    say("services: kept until the end of a run that uses them")
 
 
 def _refuse_airflow(settings: Settings) -> None:
-    from faultline.installation.supervision import is_airflow_running
+    from faultline.installation.supervision import airflow_runs
 
-    if is_airflow_running(settings):
+    if airflow_runs(settings):
         raise ConfigError(
-            "--foreground: Faultline's own Airflow runs here, and either would close the other's experiments; "
-            "./faultline down first"
+            "--foreground: start failed: the embedded Airflow is running and would close these experiments; "
+            "fix: ./faultline down"
         )
 
 
 def _stop(number: int, frame: object) -> None:
-    # A second signal, as of a terminal that is closed, must not end the ending.
+    # A second signal, as from a closed terminal, must not interrupt the shutdown.
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, signal.SIG_IGN)
     raise SystemExit(0)
 
 
-def _command(given: str | None) -> str:
+def _airflow_command(given: str | None) -> str:
     found = given or shutil.which("airflow")
     if not found:
-        raise ConfigError("--airflow: there is no airflow in PATH; give the path of that Airflow's command")
+        raise ConfigError(
+            "--airflow: missing, and no `airflow` in PATH; expected the path of the external `airflow` command"
+        )
     return found

@@ -1,4 +1,4 @@
-"""A job tried for 20 seconds: what of it is measured and what is not, in words."""
+"""A 20-second trial run of a user job, and which figures it can measure."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from faultline.records.record import Record
 from faultline.reports.views.faults import missing_figures
 from faultline.system.errors import ConfigError
 from faultline.system.settings import ROOT
-from faultline.system.text import Progress, pluralize
+from faultline.system.text import Say, counted
 
-# Of an experiment that is only to show that a job runs.
+# Parameters of a trial run.
 SHORT = {"fault": "none", "warmup_s": "5", "duration_s": "20", "series": "job-check"}
 TEMPLATE = ROOT / "examples" / "word_count.py"
 _BY = {
-    COUNT: "each input by the first output of its key that counts it",
-    ID: "each input by the first output with its id",
-    NEWEST: "each result from its newest input on",
-    HEADER: "each input by the first output that carries its header on",
+    COUNT: "each input at the first output of its key that counts it",
+    ID: "each input at the first output with its id",
+    NEWEST: "each result since its newest input",
+    HEADER: "each input at the first output with its header",
 }
 
 
 @dataclass(frozen=True)
 class JobCheckResult:
-    """What is to be said, and whether the job ran soundly."""
+    """Lines to print, and whether the record is usable."""
 
     lines: list[str]
-    sound: bool
+    is_usable: bool
 
 
-def check_job(file: str, given: Sequence[str], say: Progress) -> JobCheckResult:
-    """Runs the job and returns what came of it. Raises ConfigError, before anything is started, for what cannot run."""
+def check_job(file: str, given: Sequence[str], say: Say) -> JobCheckResult:
+    """Run the job for a short time and describe the result. Raises ConfigError before the start if it cannot run."""
     from faultline.cli.run_command import parse_order, run_order
 
-    workload, words = asked(file, given)
+    workload, words = short_run(file, given)
     order = parse_order(workload, words)
-    for line in declared(file) if workload == QUERY else []:
+    for line in describe_job(file) if workload == QUERY else []:
         say(line)
     record = run_order(order, say)
-    return JobCheckResult(words_of(record), record.sound)
+    return JobCheckResult(describe_result(record), record.sound)
 
 
-def asked(file: str, given: Sequence[str]) -> tuple[str, list[str]]:
-    """The workload that runs the file, and the parameters of its short run; what is `given` comes before SHORT.
+def short_run(file: str, given: Sequence[str]) -> tuple[str, list[str]]:
+    """Return workload and parameters of the trial run; `given` overrides SHORT.
 
-    Where something is given that only a program has, it is one, whatever it defines.
+    A file with a parameter of programs is a program, even if it defines `query`.
     """
     path = Path(file)
     if not path.is_file():
-        raise ConfigError(f"{file}: is no file; name a Python file with a function `query`, or a program")
+        raise ConfigError(f"{file}: not a file; expected a Python file with a function `query`, or a program")
     names = {one.partition("=")[0] for one in given}
     try:
         query = path.suffix == ".py" and not names & ProgramParameters.model_fields.keys() and is_job(path)
@@ -64,8 +64,8 @@ def asked(file: str, given: Sequence[str]) -> tuple[str, list[str]]:
     return ("query" if query else "program"), [own, *given, *short]
 
 
-def declared(file: str) -> list[str]:
-    """What a job's file says, in words."""
+def describe_job(file: str) -> list[str]:
+    """Describe the declarations of a job file, one line each."""
     try:
         job = read_job(file)
     except ValueError as error:
@@ -75,39 +75,39 @@ def declared(file: str) -> list[str]:
         lines.append(f"event time: {job.event_time}")
     if job.arguments:
         lines.append("arguments: " + ", ".join(f"{name}={value}" for name, value in job.arguments.items()))
-    beside = [name for name in job.files if name != job.path.name]
-    if beside:
-        lines.append(f"with {', '.join(beside)} beside it")
+    further = [name for name in job.files if name != job.path.name]
+    if further:
+        lines.append(f"further files: {', '.join(further)}")
     return lines
 
 
 def _target(job: JobFile) -> str:
     if job.has_sink:
-        return "to a sink of its own"
-    return f"latency of {_BY[job.reflects]}" if job.reflects in _BY else "no output tells of which input it is"
+        return "to its own sink"
+    return f"latency of {_BY[job.reflects]}" if job.reflects in _BY else "outputs do not identify their inputs"
 
 
-def words_of(record: Record) -> list[str]:
-    """What was measured of a job and what was not, a line for each."""
+def describe_result(record: Record) -> list[str]:
+    """Describe which figures were measured and which were not, one line each."""
     metrics, lacking = record.metrics, dict(missing_figures(record))
     if not record.sound:
         return [f"{record.status}: {'; '.join(record.reasons)}"]
     why = f" ({'; '.join(record.reasons)})" if record.reasons else ""
-    lines = [f"It ran, and the measurement is sound: {record.status}{why}."]
+    lines = [f"Status: {record.status}{why}."]
     measured = ["throughput", "lag", "CPU", "state"]
     if "latency" not in lacking:
         latency = metrics.latency_ms
         lines.append(
             f"Latency: p50 {milliseconds(latency.p50)} ms, p99 {milliseconds(latency.p99)} ms of "
-            f"{pluralize(latency.count or 0, 'tuple')}; a recovery is over when lag is back and tuples are on time."
+            f"{counted(latency.count or 0, 'tuple')}; a recovery ends when lag and latency are back to normal."
         )
     if audit := _audit(record):
         lines.append(audit)
-    lines.append(f"Measured as of every workload: {', '.join(measured)}, and faults with their recoveries.")
+    lines.append(f"Measured as for every workload: {', '.join(measured)}, faults and recoveries.")
     for what, reason in lacking.items():
         lines.append(f"Not measured: {what}: {reason}.")
     if "latency" in lacking:
-        lines.append("So a recovery is over when lag is back.")
+        lines.append("A recovery ends when lag is back to normal.")
     return lines
 
 
@@ -118,7 +118,7 @@ def _audit(record: Record) -> str | None:
     wrong = {"lost": audit.lost, "overcounted": audit.overcounted, "wrong": audit.wrong}
     bad = [f"{value:,} {name}" for name, value in wrong.items() if value]
     undrained = f", {audit.undrained:,} offsets not processed" if audit.undrained else ""
-    held = f"Audit against the same query in one batch: {audit.expected:,} expected{undrained}"
+    text = f"Audit against the same query in one batch: {audit.expected:,} expected{undrained}"
     if bad:
-        return f"{held}, and without any fault {', '.join(bad)}; see ./faultline explain {record.attempt}."
-    return f"{held}, none lost, overcounted or wrong."
+        return f"{text}; without a fault {', '.join(bad)}; see ./faultline explain {record.attempt}."
+    return f"{text}, none lost, overcounted or wrong."

@@ -1,6 +1,6 @@
-"""`./faultline job check` and `job new`: what of a job of the user's can be measured, and one to begin with.
+"""`./faultline job check` and `job new`: check and create user jobs.
 
-Heavy modules are imported inside, so that `--help` answers at once.
+Heavy modules are imported in the commands, to keep `--help` fast.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import progress
+from faultline.system.text import say
 
-app = typer.Typer(help="Check and create user jobs.", no_args_is_help=True)
+app = typer.Typer(name="job", help="Check and create user jobs.", no_args_is_help=True)
 
 
 @app.command(context_settings={"ignore_unknown_options": False})
@@ -29,9 +29,9 @@ def check(
     """
     from faultline.cli.job_check import check_job
 
-    outcome = check_job(file, parameters or [], progress)
+    outcome = check_job(file, parameters or [], say)
     print("\n".join(outcome.lines))
-    raise typer.Exit(0 if outcome.sound else 1)
+    raise typer.Exit(0 if outcome.is_usable else 1)
 
 
 @app.command()
@@ -43,12 +43,12 @@ def new(
 
     path = Path(name if name.endswith(".py") else f"{name}.py")
     if not path.stem.isidentifier():
-        raise ConfigError(f"NAME: {name!r} is no name of a Python module; use letters, digits and _")
+        raise ConfigError(f"NAME: got {name!r}; expected the name of a Python module (letters, digits and _)")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(TEMPLATE.read_text(encoding="utf-8").replace("examples/word_count.py", str(path)))
     except FileExistsError:
-        raise ConfigError(f"{path}: is there already; choose another name") from None
+        raise ConfigError(f"{path}: exists; fix: choose another name") from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
-    progress(f"{path} is written; try it with ./faultline job check {path}")
+        raise ConfigError(f"{path}: write failed: {error.strerror}") from None
+    say(f"created {path}; check it with ./faultline job check {path}")

@@ -1,4 +1,4 @@
-"""A sweep judged once more: the recoveries of its records as they stand, and by today's definitions beside them."""
+"""`./faultline judge`: stored recoveries of a sweep next to those by the current definitions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from faultline.system.text import suggest
 
 @dataclass(frozen=True)
 class RejudgedSweep:
-    """What came of it, by attempt; `moved`: where the records now lie that others took the place of."""
+    """Result by attempt. `moved`: path of each superseded record, None if it was not replaced."""
 
     found: tuple[RejudgedAttempt, ...]
     within: tuple[float, ...]
     moved: Mapping[str, Path | None]
 
     def rows(self) -> list[dict[str, Any]]:
-        """JSON values, an attempt each."""
+        """Return a JSON object per attempt."""
         return [
             {
                 "attempt": one.before.attempt,
@@ -49,24 +49,22 @@ class RejudgedSweep:
         ]
 
     def print(self) -> None:
-        """A table on standard output."""
+        """Print a table on standard output."""
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("Experiment", overflow="fold")
         table.add_column("Attempt", no_wrap=True)
-        for heading in ("As it stands", *(f"Within {share:g}" for share in self.within)):
+        for heading in ("Stored", *(f"Within {share:g}" for share in self.within)):
             table.add_column(heading, justify="right")
-        table.add_column("Known to", justify="right")
+        table.add_column("Resolution", justify="right")
         table.add_column("Remark", overflow="fold")
         for one in self.found:
             table.add_row(*map(Text, self._cells(one)))
         console = Console(width=None if sys.stdout.isatty() else WIDTH)
         console.print(table)
-        console.print(
-            Text("Macro recovery of the first fault, s. `> 12.0`: known not to be over after 12 s.", style="dim")
-        )
+        console.print(Text("Macro recovery of the first fault, s. `> 12.0`: censored at 12 s.", style="dim"))
         changed = sum(path is not None for path in self.moved.values())
         if self.moved:
-            console.print(Text(f"{changed} records changed; those before lie in results/superseded/."))
+            console.print(Text(f"{changed} records replaced; previous ones in results/superseded/."))
 
     def _cells(self, one: RejudgedAttempt) -> list[str]:
         found = [_macro(one.found.get(share)) for share in self.within]
@@ -77,13 +75,14 @@ class RejudgedSweep:
 
 
 def judge_sweep(name: str, within: Sequence[float], *, write: bool) -> RejudgedSweep:
-    """Judges the attempts of a sweep or a bundle, or one attempt, by each `within` (that of the project without any).
+    """Judge a sweep, a bundle or one attempt again, with each value of `within` (default: RECOVERED_WITHIN).
 
-    With `write`, what changed is kept. Raises ConfigError for an unknown name and for a share out of range.
+    With `write`, changed records replace the stored ones. Raises ConfigError for an unknown name or a share outside
+    (0, 10].
     """
     for share in within:
         if not (math.isfinite(share) and 0 < share <= 10):
-            raise ConfigError(f"--within {share:g}: is no share above 0 and up to 10")
+            raise ConfigError(f"--within: got {share:g}; expected a share above 0, at most 10")
     shares = tuple(dict.fromkeys(within)) or (RECOVERED_WITHIN,)
     if name.endswith(SUFFIX):
         return _judge_bundle(Path(name), shares, write=write)
@@ -92,7 +91,7 @@ def judge_sweep(name: str, within: Sequence[float], *, write: bool) -> RejudgedS
     chosen = [record for record in records if name in (record.sweep_id, record.attempt)]
     if not chosen:
         known = {one.sweep_id for one in records if one.sweep_id}
-        raise ConfigError(f"{name}: neither a sweep nor an attempt with a record{suggest(name, known)}")
+        raise ConfigError(f"{name}: no such sweep or attempt{suggest(name, known)}")
     found = rejudge(chosen, settings, shares)
     moved = {one.before.attempt: keep(one, settings) for one in found if write and not one.problem}
     return RejudgedSweep(tuple(found), shares, moved)
@@ -100,7 +99,9 @@ def judge_sweep(name: str, within: Sequence[float], *, write: bool) -> RejudgedS
 
 def _judge_bundle(path: Path, shares: tuple[float, ...], *, write: bool) -> RejudgedSweep:
     if write:
-        raise ConfigError("--write: a bundle is not changed; unpack it, and name its results/ in FAULTLINE_RESULTS")
+        raise ConfigError(
+            "--write: got a bundle, which is read-only; fix: unpack it and set FAULTLINE_RESULTS to its results/"
+        )
     bundle = read_bundle(path)
     with TemporaryDirectory() as folder:
         settings = replace(load_settings(), results=Path(folder))

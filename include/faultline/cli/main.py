@@ -15,15 +15,14 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from faultline.cli import build_command, external_command, job_command, service_command, target_command
-from faultline.cli import nightly_command as nights
+from faultline.cli import build_command, external_command, job_command, nightly_command, service_command, target_command
 from faultline.cli.compare_command import advise, compare
 from faultline.cli.external_command import step
 from faultline.cli.sweep_command import missing, sweep
-from faultline.system.child_environment import set_private_umask, warn_root
+from faultline.system.child_environment import meet_root, set_private_umask
 from faultline.system.errors import ConfigError, FaultlineError
 from faultline.system.former_names import adopt_renamed_variables, current_words
-from faultline.system.text import progress
+from faultline.system.text import say
 
 app = typer.Typer(
     add_completion=False,
@@ -35,8 +34,8 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Runs the command line; every expected failure is one line on standard error."""
-    # Whoever asks it to end, a command ends what it has started for itself, such as a benchmark's own services.
+    """Run the command line; print each expected failure as one line on standard error."""
+    # An interrupted command stops what it started, such as a benchmark's own services.
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
@@ -45,21 +44,21 @@ def main() -> None:
     try:
         raise SystemExit(app(current_words(sys.argv[1:]) or ["--help"], prog_name="./faultline", standalone_mode=False))
     except TyperException as error:
-        # Of bad usage Typer knows in which command; of a group of commands without one it tells the help.
-        said, context = error.format_message(), getattr(error, "ctx", None)
-        if context is None or said != context.get_help():
-            _refuse(f"{said} See {getattr(context, 'command_path', './faultline')} --help", error.exit_code)
-        print(said)
+        # For a group without a subcommand, the message is the help text.
+        message, context = error.format_message(), getattr(error, "ctx", None)
+        if context is None or message != context.get_help():
+            _refuse(f"{message} See {getattr(context, 'command_path', './faultline')} --help", error.exit_code)
+        print(message)
     except ConfigError as error:
         _refuse(error, 2)
     except FaultlineError as error:
         _refuse(error, 1)
     except Interrupted:
-        _refuse("interrupted; services and what Airflow measures go on, `./faultline down` ends them", 1)
+        _refuse("interrupted; services and Airflow runs continue; fix: `./faultline down` to stop them", 1)
 
 
 class Interrupted(BaseException):
-    """A signal asked for the end. Click would turn a KeyboardInterrupt into a word of its own."""
+    """Raised on SIGTERM and SIGINT; Click would print its own text for a KeyboardInterrupt."""
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -78,7 +77,7 @@ def demo(
     """
     from faultline.cli.demo import run_demo
 
-    raise typer.Exit(run_demo(progress, rerun=rerun, output=output))
+    raise typer.Exit(run_demo(say, rerun=rerun, output=output))
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -90,8 +89,8 @@ def test(context: typer.Context) -> None:
     """
     from tests.run import main as run_tests
 
-    warn_root()
-    raise typer.Exit(run_tests(context.args, progress))
+    meet_root()
+    raise typer.Exit(run_tests(context.args, say))
 
 
 @app.command()
@@ -112,23 +111,23 @@ def up(
     ] = False,
 ) -> None:
     """Start Kafka, Spark and Airflow on loopback and wait until they are ready. Running services are kept."""
-    from faultline.cli.service_control import bring_up, close_what_ended, ports_named
+    from faultline.cli.service_control import bring_up, close_orphans, parse_ports
 
     if foreground:
-        from faultline.cli.external_command import hold_services
+        from faultline.cli.external_command import run_in_foreground
 
         if airflow:
-            raise ConfigError("--foreground: needs --no-airflow; Airflow of its own stays by itself")
-        hold_services(ports_named(port or []), hosts)
-    settings = bring_up(progress, airflow=airflow, ports=ports_named(port or []), hosts=hosts)
-    close_what_ended(settings, progress)
-    progress(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
+            raise ConfigError("--foreground: got Airflow too; expected --no-airflow")
+        run_in_foreground(parse_ports(port or []), hosts)
+    settings = bring_up(say, airflow=airflow, ports=parse_ports(port or []), hosts=hosts)
+    close_orphans(settings, say)
+    say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
-        from faultline.cli.sweep_runner import say_what_goes_on
-        from faultline.installation.airflow import login_text
+        from faultline.cli.sweep_runner import report_running_sweeps
+        from faultline.installation.airflow import login_words
 
-        progress(f"Airflow {settings.endpoints.airflow}, {login_text(settings, sys.stderr)}")
-        say_what_goes_on(settings, progress)
+        say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
+        report_running_sweeps(settings, say)
 
 
 @app.command()
@@ -146,8 +145,8 @@ def down() -> None:
     from faultline.installation.supervision import down as stop
     from faultline.system.settings import load_settings
 
-    ended = stop(load_settings(), progress)
-    progress(f"down{f', {len(ended)} leftover processes ended' if ended else ''}")
+    ended = stop(load_settings(), say)
+    say(f"services: stopped{f' ({len(ended)} leftover processes)' if ended else ''}")
 
 
 @app.command(context_settings={"ignore_unknown_options": False})
@@ -169,35 +168,35 @@ def run(
     `run nexmark` without `query=`, or with `preset=` or `repetitions=`, runs the matrix `nexmark` and prints one line
     per query. A second call resumes.
     """
-    from faultline.cli.run_command import describe_faults, page_of, run_single
+    from faultline.cli.run_command import page_url, planned_fault_lines, run_single
     from faultline.experiment.workloads.registry import workload_of
     from faultline.reports.terminal import print_table
 
     given = {one.partition("=")[0] for one in parameters or []}
     whole = workload_of({"workload": workload}).whole
     if whole is not None and (whole[1] not in given or given & {"preset", "repetitions"}):
-        from faultline.cli.nexmark_sweep import describe
         from faultline.cli.nexmark_sweep import main as run_nexmark
+        from faultline.cli.nexmark_sweep import nexmark_dry_run
 
         if keep_topics:
-            raise ConfigError("--keep-topics: it is for one experiment; give query=, such as query=q5, and no preset")
+            raise ConfigError("--keep-topics: expected one experiment, such as query=q5 without preset")
         if dry_run:
-            print("\n".join(describe(parameters or [])))
+            print("\n".join(nexmark_dry_run(parameters or [])))
             return
-        raise typer.Exit(run_nexmark(parameters or [], progress))
+        raise typer.Exit(run_nexmark(parameters or [], say))
     if dry_run:
-        print("\n".join(describe_faults(workload, parameters or [])))
+        print("\n".join(planned_fault_lines(workload, parameters or [])))
         return
-    record = run_single(workload, parameters or [], progress, keep_topics=keep_topics)
+    record = run_single(workload, parameters or [], say, keep_topics=keep_topics)
     if as_json or not sys.stdout.isatty():
         print(json.dumps(record.as_dict(), indent=2))
     else:
         print_table([record])
-    # The record's reasons are far up by now, if anybody reads it.
+    # Repeated last, because the table has scrolled the reasons away.
     why = f": {record.reasons[0]}" if record.reasons else ""
-    progress(f"{record.status}{why}; what happened, and when: ./faultline explain {record.attempt}")
-    if page := page_of(record.attempt):
-        progress(f"page: {page}")
+    say(f"{record.status}{why}; details: ./faultline explain {record.attempt}")
+    if page := page_url(record.attempt):
+        say(f"page: {page}")
     raise typer.Exit(0 if record.sound else 1)
 
 
@@ -226,44 +225,43 @@ def results(
 ) -> None:
     """List the stored records as a table or as JSON."""
     from faultline.cli.service_control import select_records
-    from faultline.system.files import check_output_path
+    from faultline.system.files import check_target
 
     for option, target in (("--bundle", bundle), ("--report", report), ("--page", page)):
         if target is not None:
-            check_output_path(target, option)
+            check_target(target, option)
     records, problems = select_records(matrix, sweep or (), status, saved or ())
     for problem in problems:
-        progress(problem)
+        say(problem)
     if bundle:
         from faultline.cli.bundle_writer import bundle_records
 
-        bundle_records(records, bundle, progress, saved=saved or ())
+        bundle_records(records, bundle, say, saved=saved or ())
     if report:
         from faultline.reports.report import write_report
         from faultline.system.settings import load_settings
 
-        progress(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
+        say(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
     if page:
         from faultline.records.bundle import SUFFIX
         from faultline.reports.markdown.page import write_page
 
         write_page(records, page, matrix=matrix, bundles=[path for path in saved or () if path.name.endswith(SUFFIX)])
-        progress(f"page: {page}")
+        say(f"page: {page}")
     if as_json:
         print(json.dumps([record.as_dict() for record in records], indent=2))
         return
     from faultline.reports.terminal import print_table
 
     if not records:
-        found = "no record matches; what a sweep did not measure again, since it was there, is under the sweep that did"
-        progress(found if matrix or sweep or status or saved else "no records yet")
+        found = "no record matches; reused records belong to the sweep that measured them"
+        say(found if matrix or sweep or status or saved else "no records yet")
         return
     print_table(records)
 
 
-_GROUPS = {"job": job_command, "build": build_command, "service": service_command, "target": target_command}
-for _name, _group in {"nightly": nights, **_GROUPS, "airflow": external_command}.items():
-    app.add_typer(_group.app, name=_name)
+for _group in (nightly_command, job_command, build_command, service_command, target_command, external_command):
+    app.add_typer(_group.app)
 for command in (sweep, missing, compare, advise):
     app.command()(command)
 app.command(hidden=True)(step)
@@ -299,7 +297,7 @@ def publish(
     from faultline.cli.site_writer import publish as write_site
     from faultline.system.settings import load_settings
 
-    write_site(load_settings(), folder, progress)
+    write_site(load_settings(), folder, say)
 
 
 @app.command()
@@ -312,7 +310,7 @@ def export_topic(
     from faultline.cli.topic_export import export_topic as export
     from faultline.system.settings import load_settings
 
-    export(bootstrap or load_settings().endpoints.kafka, topic, to, progress)
+    export(bootstrap or load_settings().endpoints.kafka, topic, to, say)
 
 
 @app.command()
@@ -328,7 +326,7 @@ def explain(
 
     settings = load_settings()
     if record == LAST and (running := still_running(settings)):
-        progress(running)
+        say(running)
     if as_json:
         print(json.dumps(terminal.explain_json(record, settings, plot=plot), indent=2))
     else:
@@ -356,7 +354,7 @@ def bench(
     if name is None:
         _bench_all(as_json, quick)
         return
-    outcome = run_benchmark(name, progress, quick=quick)
+    outcome = run_benchmark(name, say, quick=quick)
     if as_json:
         print(json.dumps(outcome, indent=2))
     else:
@@ -369,7 +367,7 @@ def _bench_all(as_json: bool, quick: bool) -> None:
     from faultline.lifecycle.environment import git_commit
     from faultline.system.settings import ROOT
 
-    outcomes, failures = run_all(lambda name: run_benchmark(name, progress, quick=quick), progress)
+    outcomes, failures = run_all(lambda name: run_benchmark(name, say, quick=quick), say)
     target = ROOT / "docs" / "results" / "performance.md"
     target.write_text(page(outcomes, failures, build=git_commit(ROOT) or "unknown", quick=quick), encoding="utf-8")
     if as_json:
@@ -377,23 +375,23 @@ def _bench_all(as_json: bool, quick: bool) -> None:
     else:
         for outcome in outcomes:
             print_figures(outcome)
-    progress(f"written to {target}")
+    say(f"page: {target}")
     raise typer.Exit(1 if failures else 0)
 
 
 @app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """Check the installation: installed, reachable and missing components. Exit code 1 if one is missing."""
-    from faultline.installation.doctor import examine, print_findings
+    from faultline.installation.doctor import examine, print_examination
 
     findings = examine()
     if as_json:
         print(json.dumps(findings, indent=2))
     else:
-        print_findings(findings)
+        print_examination(findings)
     raise typer.Exit(0 if findings["ok"] else 1)
 
 
 def _refuse(message: object, code: int) -> None:
-    progress(message)
+    say(message)
     raise SystemExit(code)

@@ -1,4 +1,4 @@
-"""`./faultline run nexmark` without a query: all queries through the matrix, and their table."""
+"""`./faultline run nexmark` without a query: run the matrix `nexmark` and print a table of queries."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from faultline.cli.sweep_arguments import SweepRequest
-from faultline.cli.sweep_arguments import wanted_of as sweep_of
-from faultline.cli.sweep_runner import described, run_wanted
+from faultline.cli.sweep_arguments import parse_sweep as sweep_of
+from faultline.cli.sweep_runner import dry_run_lines, run_request
 from faultline.comparison.config_points import Point, points_of
 from faultline.comparison.findings.nexmark import with_driver
 from faultline.experiment.workloads.registry import has_schedule
@@ -20,29 +20,29 @@ from faultline.records.index_entry import IndexEntry
 from faultline.records.record import Record
 from faultline.reports.markdown.tables import COUNT_COLUMN, MarkdownColumn, markdown_column
 from faultline.system.process_tags import WORKERS
-from faultline.system.text import Progress, natural_key
+from faultline.system.text import Say, natural
 
 DAG_ID = "nexmark"
 
 
-def wanted_of(given: Sequence[str]) -> SweepRequest:
-    """The sweep that the words ask for. Raises ConfigError for what this machine cannot run."""
+def parse_nexmark(given: Sequence[str]) -> SweepRequest:
+    """Return the requested sweep. Raises ConfigError if this machine cannot run it."""
     return sweep_of([DAG_ID, *given])
 
 
-def describe(given: Sequence[str]) -> list[str]:
-    """The dry run: what would be measured."""
-    return described(wanted_of(given))
+def nexmark_dry_run(given: Sequence[str]) -> list[str]:
+    """Return the lines of a dry run."""
+    return dry_run_lines(parse_nexmark(given))
 
 
 def print_queries(records: Sequence[Record]) -> None:
-    """One line a query: medians of its valid repetitions."""
+    """Print a line per query: medians of its valid repetitions."""
     points = sorted(
-        points_of([IndexEntry.of(record) for record in records]), key=lambda one: natural_key(one.config["query"])
+        points_of([IndexEntry.of(record) for record in records]), key=lambda one: natural(one.config["query"])
     )
-    broken = not all(point.control for point in points)
-    own_pace = any(not has_schedule(point.config) for point in points)
-    columns = _columns(broken=broken, own_pace=own_pace)
+    has_faults = not all(point.control for point in points)
+    closed_loop = any(not has_schedule(point.config) for point in points)
+    columns = _columns(has_faults=has_faults, closed_loop=closed_loop)
     table = Table(title="Nexmark: medians of the valid repetitions")
     for column in columns:
         table.add_column(column.heading, justify="left" if column.heading == "query" else "right")
@@ -50,26 +50,23 @@ def print_queries(records: Sequence[Record]) -> None:
         table.add_row(*(column.text(point) for column in columns))
     Console(width=None if Console().is_terminal else 120).print(table)
     print("cores: executors and Python workers")
-    if broken:
-        print(
-            "> n: not recovered within the n s watched, which is never seen where results are rare "
-            "(docs/reference/workloads.md)"
-        )
-    if own_pace:
-        print("with driver: events/s/core when the driver's cores count as well")
-        print("p50, p99: how long a result's batch took (docs/reference/workloads.md#nexmark)")
+    if has_faults:
+        print("> n: not recovered within n s; not observable for rare results (docs/reference/workloads.md)")
+    if closed_loop:
+        print("with driver: events/s/core including the cores of the driver")
+        print("p50, p99: duration of the micro-batch of a result (docs/reference/workloads.md#nexmark)")
 
 
-def _columns(*, broken: bool, own_pace: bool) -> list[MarkdownColumn]:
-    """What is told of a query: with the driver where it ran as fast as it can, its recovery where it was broken."""
+def _columns(*, has_faults: bool, closed_loop: bool) -> list[MarkdownColumn]:
+    """Return the columns: cost with the driver for closed-loop runs, recovery for runs with a fault."""
     return [
         MarkdownColumn("query", lambda point: str(point.config["query"])),
         _median("events/s", "throughput_rps"),
         MarkdownColumn("cores", _cores),
         _median("events/s/core", "rps_per_core"),
-        *([MarkdownColumn("with driver", _with_driver)] if own_pace else []),
-        *([_median("recovery s", MACRO, digits=1)] if broken else []),
-        *([] if own_pace else [*(markdown_column(BY_KEY[key], Sheet.AUDIT) for key in ("audit.lost", "audit.wrong"))]),
+        *([MarkdownColumn("with driver", _with_driver)] if closed_loop else []),
+        *([_median("recovery s", MACRO, digits=1)] if has_faults else []),
+        *([] if closed_loop else [markdown_column(BY_KEY[key], Sheet.AUDIT) for key in ("audit.lost", "audit.wrong")]),
         _median("p50 ms", "latency_ms.p50"),
         _median("p99 ms", "latency_ms.p99"),
         _median("state MB", "state_bytes.checkpoint", scale=1e-6, digits=1),
@@ -103,6 +100,6 @@ def _with_driver(point: Point) -> str:
     return f"{statistics.median(values):,.0f}" if values else "—"
 
 
-def main(given: Sequence[str], say: Progress) -> int:
-    """The command; returns the exit code: 0 when every query has its valid records."""
-    return run_wanted(wanted_of(given), say, show=print_queries)
+def main(given: Sequence[str], say: Say) -> int:
+    """Run the matrix; return 0 if every query has its valid records, else 1."""
+    return run_request(parse_nexmark(given), say, show=print_queries)

@@ -1,7 +1,6 @@
-"""`./faultline nightly check` and `test-alert`: what a night's file says, in words and minutes, and whether it reaches
-anybody.
+"""`./faultline nightly check` and `nightly test-alert`: describe nightly files and test their alerts.
 
-Heavy modules are imported inside, so that `--help` answers at once.
+Heavy modules are imported in the commands, to keep `--help` fast.
 """
 
 from __future__ import annotations
@@ -13,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import pluralize, progress, suggest
+from faultline.system.text import counted, say, suggest
 
 if TYPE_CHECKING:
     from faultline.experiment.nightly_file import NightlyFile
     from faultline.reports.notes import AlertContent
 
-MADE_UP = "this is no night's outcome, its figures are made up; it shows that alerts arrive, and how they look"
+SAMPLE_NOTE = "Test alert with sample figures, not the result of a nightly run."
 
-app = typer.Typer(help="Check nightly runs, which nightly.yaml and nights/NAME.yaml define.", no_args_is_help=True)
+app = typer.Typer(
+    name="nightly", help="Check nightly runs, defined in `nightly.yaml` and `nights/NAME.yaml`.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -30,11 +31,11 @@ def check(name: Annotated[str | None, typer.Argument(help="One file, such as wee
 
     Starts nothing. Exit code 2 if a file is invalid.
     """
-    files = _chosen(name)
+    files = _select(name)
     problems = []
-    for number, night in enumerate(files):
+    for number, nightly in enumerate(files):
         try:
-            lines = explained(night)
+            lines = describe_nightly(nightly)
         except ConfigError as error:
             problems.append(str(error))
             continue
@@ -52,91 +53,92 @@ def test_alert(
 ) -> None:
     """Send a test alert to all recipients of a nightly file."""
     from faultline.experiment.alert_plan import KINDS
-    from faultline.orchestration.nightly.alerts import TEST, send_alert
+    from faultline.orchestration.nightly.alerts import TEST, send
     from faultline.reports.notes import AlertContent, results_link
     from faultline.system.settings import load_settings
 
     if kind not in (TEST, *KINDS):
-        raise ConfigError(f"--kind {kind}: is not known{suggest(kind, (TEST, *KINDS))}")
-    (night,) = _chosen(name or "nightly")
-    if night.problem:
-        raise ConfigError(night.problem)
-    if not night.alerts:
-        raise ConfigError(f"alerts: {night.dag_id} tells nobody; write alerts into {night.path or 'nightly.yaml'}")
+        raise ConfigError(f"--kind: got {kind}; expected a known kind{suggest(kind, (TEST, *KINDS))}")
+    (nightly,) = _select(name or "nightly")
+    if nightly.problem:
+        raise ConfigError(nightly.problem)
+    if not nightly.alerts:
+        raise ConfigError(f"alerts: missing; fix: add alerts to {nightly.path or 'nightly.yaml'}")
     settings, now = load_settings(), datetime.now(UTC).isoformat(timespec="seconds")
     link = results_link(settings.endpoints.airflow, None)
-    alert = AlertContent(kind, night.dag_id, now, f"Try-out of {night.dag_id}: {kind}", (MADE_UP,), link)
-    if kind in KINDS and (told := _made_up(night, kind, now, link)) is not None:
-        alert = replace(told, kind=kind, title=f"Try-out: {told.title}", lines=(MADE_UP, *told.lines))
-    sent = send_alert(alert, night.alerts)
+    alert = AlertContent(kind, nightly.dag_id, now, f"Test of {nightly.dag_id}: {kind}", (SAMPLE_NOTE,), link)
+    if kind in KINDS and (sample := _sample_alert(nightly, kind, now, link)) is not None:
+        alert = replace(sample, kind=kind, title=f"Test: {sample.title}", lines=(SAMPLE_NOTE, *sample.lines))
+    sent = send(alert, nightly.alerts)
     if not sent:
-        raise ConfigError(f"--kind {kind}: nobody asked for it; {night.dag_id} tells {', '.join(_who(night))}")
+        raise ConfigError(
+            f"--kind: got {kind}, which has no recipient; expected a kind of {', '.join(_recipients(nightly))}"
+        )
     for line in sent:
-        progress(line)
+        say(line)
 
 
-def _made_up(night: NightlyFile, kind: str, now: str, link: str) -> AlertContent | None:
-    """What would be told of a night of this file that came out so."""
+def _sample_alert(nightly: NightlyFile, kind: str, now: str, link: str) -> AlertContent | None:
+    """Return the alert of a nightly run with this outcome, with sample figures."""
     from faultline.comparison.regression_gate.nightly_pairs import sample_verdict
-    from faultline.lifecycle.progress import experiment_title
+    from faultline.lifecycle.progress import describe
     from faultline.orchestration.nightly.dag_factory import form_problem, nightly_params
-    from faultline.orchestration.nightly.nightly_plan import describe_nightly_plan, primary_figures
+    from faultline.orchestration.nightly.nightly_plan import planned_nightly_run, primary_of
     from faultline.reports.notes import nightly_alert
 
     params = nightly_params()
-    if problem := form_problem(params, night):
+    if problem := form_problem(params, nightly):
         raise ConfigError(problem)
     values = {name: param.value for name, param in params.items()}
-    configs, cells, _ = describe_nightly_plan(values)
-    figure = next(iter(primary_figures(configs, values["primary"]).values()))
-    verdict = sample_verdict(kind, now, {one.config_id: experiment_title(one) for one in configs}, figure)
+    configs, cells, _ = planned_nightly_run(values)
+    figure = next(iter(primary_of(configs, values["primary"]).values()))
+    verdict = sample_verdict(kind, now, {one.config_id: describe(one) for one in configs}, figure)
     broken = kind == "broken"
     missing = len(cells) if broken else 0
-    return nightly_alert(night.dag_id, now, link, verdict, planned=len(cells), missing=missing, valid=int(not broken))
+    return nightly_alert(nightly.dag_id, now, link, verdict, planned=len(cells), missing=missing, valid=int(not broken))
 
 
-def explained(night: NightlyFile) -> list[str]:
-    """A night in words. Raises ConfigError naming the file and the key."""
+def describe_nightly(nightly: NightlyFile) -> list[str]:
+    """Describe a nightly file, one line each. Raises ConfigError naming the file and the key."""
     from croniter import croniter
 
     from faultline.cli.sweep_progress import minutes_text
-    from faultline.lifecycle.prepare import check_configuration
-    from faultline.lifecycle.progress import budget_s, experiment_title
+    from faultline.lifecycle.prepare import check_here
+    from faultline.lifecycle.progress import budget_s, describe
     from faultline.orchestration.nightly.dag_factory import form_problem, nightly_params
-    from faultline.orchestration.nightly.nightly_plan import describe_nightly_plan
+    from faultline.orchestration.nightly.nightly_plan import planned_nightly_run
 
-    where = night.path.name if night.path else night.dag_id
+    where = nightly.path.name if nightly.path else nightly.dag_id
     params = nightly_params()
-    if problem := night.problem or form_problem(params, night):
+    if problem := nightly.problem or form_problem(params, nightly):
         raise ConfigError(problem)
     values = {name: param.value for name, param in params.items()}
     try:
-        configs, cells, words = describe_nightly_plan(values)
+        configs, cells, words = planned_nightly_run(values)
         for config in configs:
-            check_configuration(config)
-        for plan in night.alerts:
+            check_here(config)
+        for plan in nightly.alerts:
             plan.check_here()
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    due = croniter(night.schedule, datetime.now(UTC)).get_next(datetime)
+    due = croniter(nightly.schedule, datetime.now(UTC)).get_next(datetime)
     seconds = sum(budget_s(cell.config) for cell in cells)
     lines = [
-        f"{night.path or f'{night.dag_id}, without a file'}",
-        f"  runs as the DAG {night.dag_id}, due by `{night.schedule}` (UTC), next on {due:%Y-%m-%d at %H:%M}, once "
-        "it is switched on",
-        f"  measures {pluralize(len(configs), 'configuration')}: {'; '.join(map(experiment_title, configs))}",
+        f"{nightly.path or f'{nightly.dag_id}, without a file'}",
+        f"  DAG {nightly.dag_id}, schedule `{nightly.schedule}` (UTC), next run {due:%Y-%m-%d %H:%M} if unpaused",
+        f"  measures {counted(len(configs), 'configuration')}: {'; '.join(map(describe, configs))}",
         *(f"  {line}" for line in words),
-        f"  {pluralize(len(cells), 'experiment')}, about {minutes_text(seconds)} on an idle machine",
+        f"  {counted(len(cells), 'experiment')}, about {minutes_text(seconds)} on an idle machine",
     ]
-    return [*lines, f"  tells {'; '.join(_who(night)) or 'nobody'}"]
+    return [*lines, f"  alerts {'; '.join(_recipients(nightly)) or 'none'}"]
 
 
-def _who(night: NightlyFile) -> list[str]:
-    return [f"{plan.text} ({', '.join(plan.when)})" for plan in night.alerts]
+def _recipients(nightly: NightlyFile) -> list[str]:
+    return [f"{plan.text} ({', '.join(plan.when)})" for plan in nightly.alerts]
 
 
-def _chosen(name: str | None) -> list[NightlyFile]:
-    """The nights that are asked for. Raises ConfigError for one that there is not."""
+def _select(name: str | None) -> list[NightlyFile]:
+    """Return the file called `name`, or all. Raises ConfigError for an unknown name."""
     from faultline.experiment.nightly_file import NIGHTLY, PREFIX, nightly_files
     from faultline.system.settings import ROOT
 
@@ -146,5 +148,5 @@ def _chosen(name: str | None) -> list[NightlyFile]:
     short = {("nightly" if one.dag_id == NIGHTLY else one.dag_id.removeprefix(PREFIX)): one for one in files}
     known = short | {one.dag_id: one for one in files}
     if name not in known:
-        raise ConfigError(f"{name}: no night of this name{suggest(name, short)}")
+        raise ConfigError(f"{name}: no such nightly file{suggest(name, short)}")
     return [known[name]]

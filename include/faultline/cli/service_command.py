@@ -1,4 +1,4 @@
-"""`./faultline service`: has systemd bring the services up after a reboot, as the user's own, without root."""
+"""`./faultline service`: a systemd user unit that starts the services after a reboot, without root."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
-from faultline.system.child_environment import SERVICE_NAMES, workload_variables
+from faultline.system.child_environment import HANDED_ON, passed_on
 from faultline.system.errors import ConfigError
 from faultline.system.files import write_private
 from faultline.system.settings import Settings, load_settings
-from faultline.system.text import progress
+from faultline.system.text import say
 
-app = typer.Typer(help="Start the services after a reboot, with systemd.", no_args_is_help=True)
+app = typer.Typer(name="service", help="Start the services after a reboot, with systemd.", no_args_is_help=True)
 
 UNIT = "faultline.service"
-# Beside the units: links to those that systemd starts by itself, as the unit's own [Install] has it.
+# Folder with links to enabled units; named by `WantedBy`.
 _ENABLED = "default.target.wants"
 _OF_UP = ("FAULTLINE_DATABASE", "FAULTLINE_ADMIN_PASSWORD", "FAULTLINE_NO_AUTH")
 _SECRET = frozenset(_OF_UP[:2])
@@ -33,11 +33,11 @@ StartLimitBurst=10
 [Service]
 {kind}
 WorkingDirectory={root}
-{environment}# By a relative path: in a command systemd reads spaces and $ its own way.
+{environment}# A relative path, because systemd expands spaces and $ in a command.
 {commands}
 TimeoutStartSec=20min
 TimeoutStopSec=3min
-# A database on this machine may come up later.
+# A database on this machine may start later.
 Restart=on-failure
 RestartSec=30
 UMask=0077
@@ -70,10 +70,10 @@ def install(
     settings, path = load_settings(), unit_path()
     if dry_run:
         print(unit_text(settings, path, external_airflow=external_airflow, shown=True), end="")
-        progress(f"{path} would be written; nothing was done: --dry-run")
+        say(f"dry run: {path} not written")
         return
     write_unit(settings, path, external_airflow=external_airflow)
-    progress(f"{path} is written; these make it run at each start of the machine:")
+    say(f"wrote {path}; enable it with:")
     print("systemctl --user daemon-reload")
     print(f"systemctl --user enable --now {UNIT}")
     print("loginctl enable-linger")
@@ -83,56 +83,59 @@ def install(
 def remove() -> None:
     """Disable and remove the systemd unit of this installation."""
     settings, path = load_settings(), unit_path()
-    _require_ours(settings, path)
+    _require_own_unit(settings, path)
     if os.path.lexists(path.parent / _ENABLED / UNIT):
-        raise ConfigError(f"{path}: is enabled, so systemd starts it; first: systemctl --user disable --now {UNIT}")
+        raise ConfigError(f"{path}: enabled in systemd; fix: systemctl --user disable --now {UNIT}")
     if not path.exists():
-        raise ConfigError(f"{path}: there is none; nothing to remove")
+        raise ConfigError(f"{path}: no unit to remove")
     path.unlink()
-    progress(f"{path} is removed; systemctl --user daemon-reload makes systemd forget it")
+    say(f"removed {path}; run systemctl --user daemon-reload")
 
 
 def unit_path() -> Path:
-    """Where systemd looks for a user's own units."""
+    """Return the path of the systemd user unit."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "systemd" / "user" / UNIT
 
 
 def write_unit(settings: Settings, path: Path, *, external_airflow: bool = False) -> None:
-    """Writes the unit; `external_airflow`: for one, so without Airflow. Raises ConfigError as `unit_text`."""
+    """Write the unit, without Airflow if `external_airflow`. Raises ConfigError as `unit_text`."""
     text = unit_text(settings, path, external_airflow=external_airflow)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
-    # What is handed on may hold passwords.
+        raise ConfigError(f"{path}: write failed: {error.strerror}") from None
+    # The environment may hold passwords.
     write_private(path, text)
 
 
 def unit_text(settings: Settings, path: Path, *, external_airflow: bool = False, shown: bool = False) -> str:
-    """The unit; where it is `shown`, without the values of what may hold a password. Raises ConfigError when one is
-    there that is not this installation's, or for a path that a unit cannot hold."""
-    _require_ours(settings, path)
+    """Return the text of the unit; if `shown`, without values that may hold a password.
+
+    Raises ConfigError if `path` holds a unit of another installation, or if a unit cannot represent a path.
+    """
+    _require_own_unit(settings, path)
     for place in (settings.root, settings.home, settings.results):
         if any(character in str(place) for character in '\n%"\\'):
-            raise ConfigError(f"{place}: a path with %, quotes or line breaks cannot stand in a unit; move it")
+            raise ConfigError(
+                f"{place}: expected a path without %, quotes, backslashes and line breaks; fix: move the folder"
+            )
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    given = {name: os.environ[name] for name in (*SERVICE_NAMES, *_OF_UP) if name in os.environ}
-    given |= workload_variables() | places
-    hidden = {*workload_variables(), *_SECRET} if shown else frozenset()
-    lines = [f"{name}={'…' if name in hidden else _quoted(name, value)}" for name, value in given.items()]
+    given = {name: os.environ[name] for name in (*HANDED_ON, *_OF_UP) if name in os.environ} | passed_on() | places
+    hidden = {*passed_on(), *_SECRET} if shown else frozenset()
+    lines = [f"{name}={'…' if name in hidden else _escape(name, value)}" for name, value in given.items()]
     environment = "".join(f'Environment="{line}"\n' for line in lines)
     what = _FOREGROUND if external_airflow else _UP
     return _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment, **what)
 
 
-def _quoted(name: str, value: str) -> str:
-    """The value as a unit has it between quotation marks, where % begins a specifier and a backslash an escape."""
+def _escape(name: str, value: str) -> str:
+    """Escape a value for the quotation marks of a unit, where % and backslash are special."""
     if not value.isprintable():
-        raise ConfigError(f"{name}: holds a line break or another control character; a unit cannot hand it on")
+        raise ConfigError(f"{name}: got a control character; expected printable characters")
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
 
 
-def _require_ours(settings: Settings, path: Path) -> None:
+def _require_own_unit(settings: Settings, path: Path) -> None:
     if path.exists() and not path.read_text(errors="replace").startswith(f"{MARK}{settings.home}\n"):
-        raise ConfigError(f"{path}: is of another installation, or was not written by this command; move it away first")
+        raise ConfigError(f"{path}: belongs to another installation or program; fix: move it")

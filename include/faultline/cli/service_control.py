@@ -1,4 +1,4 @@
-"""What several commands have in common: bring the services up, check requirements, select records."""
+"""Shared parts of commands: check requirements, start services, select records."""
 
 from __future__ import annotations
 
@@ -13,45 +13,42 @@ from faultline.installation.airflow import require_keys
 from faultline.installation.cds_archive import make_archive
 from faultline.installation.jars import verify
 from faultline.installation.java import Java, find_java
-from faultline.installation.service_users import mark_for_all, mark_for_runs, use_services
+from faultline.installation.service_users import note_for_all, note_for_runs, using
 from faultline.installation.supervision import up
 from faultline.installation.supervisord import Supervisor
 from faultline.records.find import read_saved
 from faultline.records.record import Record, Status
 from faultline.records.store import Store, StoredRecords
 from faultline.records.sweep_plan import SweepPlans
-from faultline.system.child_environment import check_workload_variables, refuse_root, set_owner_umask, warn_root
+from faultline.system.child_environment import check_passed, meet_root, refuse_root, set_owner_umask
 from faultline.system.errors import ConfigError
 from faultline.system.secrets import FILE, HARNESS, login_file, read_secrets
 from faultline.system.settings import Settings, check_folders, load_settings
 from faultline.system.ssh_hosts import ssh_hosts
-from faultline.system.text import Progress, suggest
-from faultline.system.waiting import max_wait_s
+from faultline.system.text import Say, suggest
+from faultline.system.waiting import longest_wait_s
 from generators.kafka_credentials import CREDENTIALS_ENV
 
 
 def require(settings: Settings) -> Java:
-    """Checks folders, secrets, hosts, numbers, Java and jars before anything is started; returns the Java.
-
-    Raises ConfigError naming what is missing or broken, and the remedy.
-    """
+    """Check folders, secrets, hosts, settings, Java and jars; return the Java. Raises ConfigError for a defect."""
     refuse_root()
     set_owner_umask()
-    check_workload_variables()
+    check_passed()
     check_folders(settings)
     if (settings.secrets / FILE).exists():
         read_secrets(settings.secrets)
     require_keys(settings)
     ssh_hosts(settings)
-    max_wait_s()
+    longest_wait_s()
     java = find_java(settings.home / "java.json")
     verify(settings.home)
-    warn_root()  # a refusal is one line
+    meet_root()
     return java
 
 
 def bring_up(
-    say: Progress,
+    say: Say,
     *,
     airflow: bool = True,
     ports: dict[str, int] | None = None,
@@ -59,39 +56,39 @@ def bring_up(
     settings: Settings | None = None,
     for_run: bool = False,
 ) -> Settings:
-    """Starts what does not run yet of an installation, by default this one, and waits until it answers.
+    """Start the missing services of an installation (default: this one) and wait until they are ready.
 
-    It stays until `down`, unless it is started `for_run`, and nobody else brings it up meanwhile.
+    They run until `down`. Services started `for_run` stop with it, unless another command brings them up meanwhile.
     """
     settings = settings or load_settings()
     java = require(settings)
     make_archive(settings, say)
-    with use_services(settings):
-        if for_run and not Supervisor(settings).is_running():
-            mark_for_runs(settings)
+    with using(settings):
+        if for_run and not Supervisor(settings).running():
+            note_for_runs(settings)
         settings = up(
             settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, hosts=hosts, progress=say
         )
         if not for_run:
-            mark_for_all(settings)
-    # What this process sends and reads itself, as benchmarks do, it does as the harness.
+            note_for_all(settings)
+    # Benchmarks send and read in this process, as the user of the harness.
     os.environ[CREDENTIALS_ENV] = str(login_file(settings.secrets, HARNESS))
     return settings
 
 
-def ports_named(given: Sequence[str]) -> dict[str, int]:
-    """Ports by name, of words such as airflow=18090. Raises ConfigError for any other."""
+def parse_ports(given: Sequence[str]) -> dict[str, int]:
+    """Parse words such as airflow=18090 into ports by name. Raises ConfigError for another form."""
     ports = {}
     for item in given:
         name, separator, number = item.partition("=")
         if not separator or not number.isdigit():
-            raise ConfigError(f"--port {item}: give NAME=NUMBER, such as airflow=18090")
+            raise ConfigError(f"--port: got {item}; expected NAME=NUMBER, such as airflow=18090")
         ports[name.replace("-", "_")] = int(number)
     return ports
 
 
-def close_what_ended(settings: Settings, say: Progress) -> None:
-    """Closes attempts of single runs whose process is gone, such as after a power cut, with a line for each."""
+def close_orphans(settings: Settings, say: Say) -> None:
+    """Close orphaned attempts of single runs, such as after a power loss, with a line for each."""
     from faultline.installation.kafka import delete_own_topics
     from faultline.lifecycle.orphans import close_ownerless
 
@@ -102,10 +99,9 @@ def close_what_ended(settings: Settings, say: Progress) -> None:
 def select_records(
     matrix: str | None, sweeps: Sequence[str], status: str | None, saved: Sequence[Path] = ()
 ) -> tuple[list[Record], tuple[str, ...]]:
-    """Records by matrix, sweeps (all when empty) and status, and a line for each file that could not be read.
+    """Return records by matrix, sweeps (all if empty) and status, and a line per unreadable file.
 
-    They come from the store or, when given, from the files `saved`, which must be whole. Raises ConfigError for a
-    status, a matrix or a sweep that there is not.
+    They come from the store or from the files `saved`. Raises ConfigError for an unknown status, matrix or sweep.
     """
     _check_known("status", status, get_args(Status))
     settings = load_settings()
@@ -119,4 +115,4 @@ def select_records(
 
 def _check_known(option: str, given: str | None, known: Collection[str]) -> None:
     if given is not None and given not in known:
-        raise ConfigError(f"--{option} {given}: unknown{suggest(given, known)}")
+        raise ConfigError(f"--{option}: got {given}; expected a known {option}{suggest(given, known)}")

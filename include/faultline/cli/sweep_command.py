@@ -1,6 +1,6 @@
-"""What measures many experiments: `./faultline sweep` and `./faultline missing`, as the command line offers them.
+"""`./faultline sweep` and `./faultline missing`.
 
-Heavy modules are imported inside, so that `--help` answers at once.
+Heavy modules are imported in the commands, to keep `--help` fast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from faultline.system.errors import ConfigError
-from faultline.system.text import progress
+from faultline.system.text import say
 
 
 def sweep(
@@ -38,12 +38,12 @@ def sweep(
     if follow or stop:
         option = "--stop" if stop else "--follow"
         if dry_run or rerun or (follow and stop) or len(given) > 1:
-            raise ConfigError(f"{option}: takes the id of one sweep, or none for the newest, and no other option")
+            raise ConfigError(f"{option}: expected at most the id of one sweep, and no other option")
         act = sweep_runner.stop_sweep if stop else sweep_runner.follow_sweep
-        raise typer.Exit(act(given[0] if given else None, progress))
+        raise typer.Exit(act(given[0] if given else None, say))
     if not given:
-        raise ConfigError("sweep: name a matrix, or axes; ./faultline sweep --help shows both")
-    raise typer.Exit(sweep_runner.run_sweep(given, progress, dry_run=dry_run, rerun=rerun))
+        raise ConfigError("sweep: missing; expected a matrix or axes; see ./faultline sweep --help")
+    raise typer.Exit(sweep_runner.run_sweep(given, say, dry_run=dry_run, rerun=rerun))
 
 
 def missing(
@@ -64,12 +64,12 @@ def missing(
     from faultline.system.settings import load_settings
 
     if series is not None and preset is None:
-        raise ConfigError("--series: says where a preset's cells are looked for; give --preset, too")
+        raise ConfigError("--series: expected only with --preset")
     if measure and as_json:
-        raise ConfigError("--measure: shows its progress as text; leave out --json")
+        raise ConfigError("--measure: expected without --json")
     settings = load_settings()
     for path, why in SweepPlans(settings.results).problems():
-        progress(f"{path}: {why}")
+        say(f"{path}: {why}")
     gaps = missing_cells.gaps_of(matrix, settings, sweep=sweep, preset=preset, series=series)
     if as_json:
         print(json.dumps(missing_cells.as_json(gaps), indent=2))
@@ -78,4 +78,4 @@ def missing(
     if measure:
         from faultline.cli.missing_cells import measure_gaps
 
-        raise typer.Exit(measure_gaps(gaps, preset, progress))
+        raise typer.Exit(measure_gaps(gaps, preset, say))

@@ -1,4 +1,4 @@
-"""A sweep while Airflow runs it: its progress, each recovery as it happens, the outcome of each measurement."""
+"""Progress of a running sweep: a progress line, recoveries as they end, and the result of each attempt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.run import run_of
 from faultline.installation.supervisord import Supervisor
-from faultline.lifecycle.progress import experiment_title, holder_text, is_waiting, phase_of
+from faultline.lifecycle.progress import describe, holder_text, is_waiting, phase_of
 from faultline.orchestration.airflow_api import FINISHED, AirflowApi
 from faultline.records.record import JUDGED, Record
 from faultline.records.store import Store
@@ -29,20 +29,20 @@ from faultline.reports.views.faults import early_end_lines
 from faultline.system.errors import FaultlineError, InfrastructureError
 from faultline.system.journal import JournalCache
 from faultline.system.settings import Settings
-from faultline.system.text import Progress
+from faultline.system.text import Say
 
 if TYPE_CHECKING:
     from faultline.lifecycle.live_recovery import RecoveryWatch
 
-# Files of attempts are read this often; Airflow and the supervisor, whose answers cost CPU, are asked rarely.
+# Intervals of reading files of attempts, and of queries to Airflow and supervisord, which cost CPU.
 POLL_S = 1.0
 ASK_S = 5.0
-# Tables over all results, once the last experiment is judged.
+# Duration of the last task, which writes tables over all results.
 AGGREGATE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowResult:
     """End of a watch. `state`: of the run, empty if the services were ended before. `first_recovery_s`: wall clock, in
     seconds since the epoch, at which the first recovery was reported; None if none was seen online."""
 
@@ -60,45 +60,45 @@ def follow(
     dag_id: str,
     run_id: str,
     cells: Sequence[PlannedCell],
-    say: Progress,
+    say: Say,
     *,
     budget_s: float,
     most: int = MOST_MEASUREMENTS,
     keep_invalid: bool = False,
-) -> Followed:
-    """Shows the sweep's progress until its run has ended, or the services were ended before.
+) -> FollowResult:
+    """Show the progress of a sweep until its DAG run ends or the services stop.
 
-    `budget_s` is about what an experiment takes. `most`: measurements of a cell; `keep_invalid`: whether the sweep
-    keeps what is invalid after them, and does not fail.
+    `budget_s`: typical duration of an experiment. `most`: attempts per cell. `keep_invalid`: whether the sweep keeps
+    an invalid record after the last attempt instead of failing.
     """
     line = ProgressLine(say)
-    course = SweepProgress(
+    progress = SweepProgress(
         settings, sweep_id_of(run_id), cells, line, budget_s=budget_s, most=most, keep_invalid=keep_invalid
     )
     state, asked_s, total, done = "", -math.inf, 0, 0
     try:
         while state not in FINISHED:
-            if time.monotonic() - asked_s >= (POLL_S if total and course.done >= total else ASK_S):
-                # Asked before the API is, which waits a minute for a server that may only be busy.
+            if time.monotonic() - asked_s >= (POLL_S if total and progress.done >= total else ASK_S):
+                # Checked first, because the API client waits a minute for a server.
                 if not Supervisor(settings).states():
-                    line.say(f"the services were ended while {run_id} ran; its records stay; the same call resumes it")
-                    return Followed("", course.first_recovery_s)
+                    line.say(f"services stopped during {run_id}; records kept; rerun the same command to resume")
+                    return FollowResult("", progress.first_recovery_s)
                 state, asked_s = api.run_state(dag_id, run_id), time.monotonic()
                 tasks = [task for task in api.tasks(dag_id, run_id) if task["task_id"] == "run_experiment"]
                 mapped = [task for task in tasks if task["map_index"] >= 0]
                 total, done = len(mapped), sum(task["state"] in FINISHED for task in mapped)
-            course.show(total, done)
+            progress.show(total, done)
             if state not in FINISHED:
                 time.sleep(POLL_S)
     finally:
         line.clear()
     if state == "failed":
-        say(f"the sweep {run_id} failed in part; {settings.endpoints.airflow}/dags/{dag_id}/runs/{run_id} shows where")
-    return Followed(state, course.first_recovery_s)
+        say(f"sweep {run_id} failed in part; see {settings.endpoints.airflow}/dags/{dag_id}/runs/{run_id}")
+    return FollowResult(state, progress.first_recovery_s)
 
 
 class SweepProgress:
-    """What a sweep has come to, by the files of its attempts."""
+    """State of a sweep, read from the files of its attempts."""
 
     def __init__(
         self,
@@ -112,161 +112,162 @@ class SweepProgress:
         keep_invalid: bool = False,
     ) -> None:
         self._settings, self._sweep_id, self._line, self._budget_s = settings, sweep_id, line, budget_s
-        self._most, self._keep_invalid = most, keep_invalid
-        self._names = {cell.config.config_id: experiment_title(cell.config) for cell in cells}
+        self._max_measurements, self._keep_invalid = most, keep_invalid
+        self._names = {cell.config.config_id: describe(cell.config) for cell in cells}
         self._measured: dict[Cell, list[Attempt]] = {}
-        # Begin and end of each attempt that has ended and was reported, in s since the epoch.
-        self._took: dict[str, tuple[float, float]] = {}
-        self._settled: set[Cell] = set()
-        self._looked_at: set[str] = set()
-        # Of attempts that last.
+        # Start and end of each reported attempt, in s since the epoch.
+        self._spans: dict[str, tuple[float, float]] = {}
+        self._finished: set[Cell] = set()
+        self._known_folders: set[str] = set()
+        # By running attempt.
         self._watches: dict[str, RecoveryWatch] = {}
         self._journals: dict[str, JournalCache] = {}
         self.first_recovery_s: float | None = None
 
     @property
     def done(self) -> int:
-        """The number of cells that are not measured again."""
-        return len(self._settled)
+        """Number of cells that need no further attempt."""
+        return len(self._finished)
 
     def show(self, total: int, done: int) -> None:
-        """Prints recoveries and outcomes that are new, and where the sweep stands.
+        """Print new recoveries and results, and update the progress line.
 
-        `total`: experiments that the sweep measures, 0 while that is not known; `done`: of which so many are through.
+        `total`: number of experiments, 0 if unknown; `done`: number of finished ones, by Airflow.
         """
-        self._look()
+        self._find_attempts()
         detail = ""
         for cell, attempts in self._measured.items():
             for attempt in attempts:
-                if attempt.id in self._took:
+                if attempt.id in self._spans:
                     continue
-                place, over = self._place(cell, attempt, total), attempt.over
-                # What an attempt that was over before left online is removed.
+                place, over = self._label(cell, attempt, total), attempt.over
+                # Attempts that ended earlier have no online data.
                 if over is None or attempt.id in self._watches:
                     detail = self._recoveries(place, attempt) or detail
                 if over:
-                    self._took[attempt.id] = (attempt.begun_at_ns() / 1e9, over.stat().st_mtime)
+                    self._spans[attempt.id] = (attempt.begun_at_ns() / 1e9, over.stat().st_mtime)
                     self._watches.pop(attempt.id, None)
                     self._journals.pop(attempt.id, None)
                     outcome, judged = self._outcome(cell, attempt)
                     for text in (outcome, *judged):
                         self._line.say(f"{place}: {text}")
-        # Airflow notices a moment later that an experiment is through.
-        self._line.show(self._now(total, max(done, self.done), detail))
+        # Airflow reports the end of an experiment later than its files.
+        self._line.show(self._state(total, max(done, self.done), detail))
 
     def _recoveries(self, place: str, attempt: Attempt) -> str:
-        """Prints the recoveries that are over since the last look; returns the one that lasts, in words."""
-        # It brings pandas, which is to be loaded before anything is measured.
+        """Print recoveries that ended since the last call; return the text of the current one."""
+        # Imports pandas, which must not load during a measured window.
         from faultline.lifecycle.live_recovery import RecoveryWatch
 
-        lasting = ""
-        # An attempt in the making has no plan, and a broken journal is the judge's to report.
+        current = ""
+        # A new attempt has no plan yet; the judge reports broken journals.
         with contextlib.suppress(FaultlineError):
             if attempt.id not in self._watches:
                 self._watches[attempt.id] = RecoveryWatch(run_of(attempt, self._settings))
-            for one in self._watches[attempt.id].poll():
+            for one in self._watches[attempt.id].look():
                 number = f", recovery {one.number}" if one.number > 1 else ""
-                if one.is_over:
+                if one.over:
                     self._line.say(f"{place}{number}: {one.text}")
                     if one.caught_up_s is not None and self.first_recovery_s is None:
                         self.first_recovery_s = time.time()
                 else:
-                    lasting = one.text
-        return lasting
+                    current = one.text
+        return current
 
-    def _look(self) -> None:
-        """Finds the attempts that are new."""
+    def _find_attempts(self) -> None:
+        """Add new attempts of the sweep."""
         if not self._settings.attempts.is_dir():
             return
         for folder in sorted(self._settings.attempts.iterdir()):
-            if folder.name in self._looked_at:
+            if folder.name in self._known_folders:
                 continue
-            # Without a plan it is in the making: looked at again.
+            # A new attempt may have no plan yet; it is read again next time.
             with contextlib.suppress(InfrastructureError):
                 attempt = Attempt(folder)
                 order = read_plan(attempt).order
-                self._looked_at.add(folder.name)
+                self._known_folders.add(folder.name)
                 if order.sweep_id == self._sweep_id:
                     self._measured.setdefault(order.cell, []).append(attempt)
 
     def _outcome(self, cell: Cell, attempt: Attempt) -> tuple[str, list[str]]:
-        """How a measurement ended and what follows; and its recoveries, as they were judged."""
+        """Return the result of an attempt with the next action, and its judged recoveries."""
         records: dict[str, Record] = {
             one.attempt: one for one in Store(self._settings.results).read(cell.config_id).records
         }
         record = records.get(attempt.id)
         if record is None:
-            return "broke off without a record; tried again", []
-        told = f"{record.status} ({record.reasons[0]})" if record.reasons else record.status
+            return "aborted without a record; retrying", []
+        result = f"{record.status} ({record.reasons[0]})" if record.reasons else record.status
         judged = [*recovery_lines(record), *early_end_lines(record)] if record.status in JUDGED else []
         judged = [f"measured: {text}" for text in judged]
         if record.sound:
-            self._settled.add(cell)
+            self._finished.add(cell)
         if record.status != "invalid":
-            return told, judged
-        mine = self._measured[cell]
-        upto = [records.get(one.id) for one in mine[: mine.index(attempt) + 1]]
-        invalid = sum(one is not None and one.status == "invalid" for one in upto)
-        if invalid < self._most:
-            return f"{told}; measured again, {invalid + 1} of at most {self._most}", judged
-        self._settled.add(cell)
-        end = "kept with this label" if self._keep_invalid else "given up"
-        return f"{told}; {end} after {invalid} measurements", judged
+            return result, judged
+        attempts = self._measured[cell]
+        ended = [records.get(one.id) for one in attempts[: attempts.index(attempt) + 1]]
+        invalid = sum(one is not None and one.status == "invalid" for one in ended)
+        if invalid < self._max_measurements:
+            return f"{result}; retrying, attempt {invalid + 1} of at most {self._max_measurements}", judged
+        self._finished.add(cell)
+        end = "kept" if self._keep_invalid else "giving up"
+        return f"{result}; {end} after {invalid} attempts", judged
 
-    def _now(self, total: int, done: int, recovery: str) -> ProgressState:
-        """Where the sweep stands. `recovery`: the one that lasts, in words."""
+    def _state(self, total: int, done: int, recovery: str) -> ProgressState:
+        """Return the state of the sweep. `recovery`: text of the current recovery."""
         if not total:
             return ProgressState("planning")
         if done >= total:
-            return ProgressState("aggregating: tables over all results", left="about 1 min left")
+            return ProgressState("aggregating results", left="about 1 min left")
         running = [
-            (cell, attempts[-1]) for cell, attempts in self._measured.items() if attempts[-1].id not in self._took
+            (cell, attempts[-1]) for cell, attempts in self._measured.items() if attempts[-1].id not in self._spans
         ]
         if not running:
-            head = f"{done} of {total} experiments done; the next measurement is prepared"
-            return ProgressState(head, left=self._left(total - done))
-        # The next one waits while one is measured.
+            head = f"{done} of {total} experiments done; preparing the next"
+            return ProgressState(head, left=self._time_left(total - done))
+        # One attempt is measured while the next one waits.
         cell, attempt = next((one for one in running if not is_waiting(one[1])), running[-1])
         if is_waiting(attempt):
-            head = f"{self._place(cell, attempt, total)}: waits for {holder_text(self._settings) or 'its turn'}"
-            return ProgressState(head, left=f"{self._left(total - done)} from then")
+            head = (
+                f"{self._label(cell, attempt, total)}: waiting for {holder_text(self._settings) or 'the machine lock'}"
+            )
+            return ProgressState(head, left=f"{self._time_left(total - done)} after that")
         phase = phase_of(attempt, read=self._journals.setdefault(attempt.id, JournalCache()).read)
         detail = recovery or phase.detail
-        left = self._left(total - done - 1, phase.left_s or 0.0)
-        head = f"{self._place(cell, attempt, total)}: {phase.name}"
+        left = self._time_left(total - done - 1, phase.left_s or 0.0)
+        head = f"{self._label(cell, attempt, total)}: {phase.name}"
         return ProgressState(head, f", {detail}" if detail else "", left, f"{self._number(cell, total)} {phase.name}")
 
-    def _place(self, cell: Cell, attempt: Attempt, total: int) -> str:
-        """`experiment 2 of 5 (state 1 MB, …)`, and which measurement of it when it is not the first."""
+    def _label(self, cell: Cell, attempt: Attempt, total: int) -> str:
+        """Return `experiment 2 of 5 (state 1 MB, …)`, with the attempt if it is not the first."""
         times = self._measured[cell].index(attempt) + 1
-        again = ", of the baseline" if cell.series.endswith(BASELINE) else ""
-        again += f", measurement {times}" if times > 1 else ""
-        return f"experiment {self._number(cell, total)} ({self._names.get(cell.config_id, 'other')}{again})"
+        note = ", reference build" if cell.series.endswith(BASELINE) else ""
+        note += f", attempt {times}" if times > 1 else ""
+        return f"experiment {self._number(cell, total)} ({self._names.get(cell.config_id, 'other')}{note})"
 
     def _number(self, cell: Cell, total: int) -> str:
-        """`2 of 5`."""
+        """Return a text such as `2 of 5`."""
         number = list(self._measured).index(cell) + 1
         return f"{number} of {max(total, number)}"
 
-    def _left(self, experiments: int, present_s: float = 0.0) -> str:
-        """The time that so many experiments take, at the pace seen so far, after the present one's `present_s`."""
-        # A cell that is measured again has taken its time already. With all the measurements of a cell, as the next
-        # ones may need several, too.
-        ended = sum(attempts[0].id in self._took for attempts in self._measured.values())
-        pace_s = _covered_s(self._took.values()) / ended if ended else self._budget_s
+    def _time_left(self, experiments: int, present_s: float = 0.0) -> str:
+        """Return the remaining time in words, at the pace so far; `present_s`: of the current experiment."""
+        # The pace counts all attempts of a cell, because later cells may need several, too.
+        ended = sum(attempts[0].id in self._spans for attempts in self._measured.values())
+        pace_s = _covered_s(self._spans.values()) / ended if ended else self._budget_s
         slower = max(1.0, pace_s / self._budget_s)
         left_s = present_s * slower + max(0, experiments) * pace_s + AGGREGATE_S
         return f"about {minutes_text(left_s)} left"
 
 
 def minutes_text(seconds: float) -> str:
-    """A time to wait for, never less than a minute: `1 min`, `2 h 5 min`."""
+    """Return a duration in minutes, rounded, at least one: `1 min`, `2 h 5 min`."""
     minutes = max(1, math.ceil(seconds / 60 - 0.25))
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """The seconds that lie in any of the spans: one experiment starts while the one before it is judged."""
+    """Return the length of the union of the spans, which overlap while an experiment is judged."""
     covered, end = 0.0, float("-inf")
     for began, ended in sorted(spans):
         covered += max(0.0, ended - max(began, end))
@@ -274,19 +275,16 @@ def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
     return covered
 
 
-# ---- Progress on standard error: one line that is rewritten on a terminal, a line for each change elsewhere ----
-
-
-# In a pipe or a log, the same state is repeated at least this often.
+# In a pipe or a log, an unchanged state is repeated at this interval.
 REPEAT_S = 20.0
 CLEAR = "\r\x1b[2K"
 
 
 @dataclass(frozen=True)
 class ProgressState:
-    """State of what is followed: a new line is due where `head` changes; `left` is the time left in words.
+    """State shown by a progress line; a log gets a new line if `head` changes. `left`: remaining time in words.
 
-    `short`: the head where a line of 80 columns has to hold all of it; empty for the same.
+    `short`: head for a terminal line; empty: `head`.
     """
 
     head: str
@@ -296,14 +294,14 @@ class ProgressState:
 
     @property
     def text(self) -> str:
-        """The whole state as a line of a log."""
+        """State as a line of a log."""
         return ", ".join(part for part in (f"{self.head}{self.detail}", self.left) if part)
 
 
 class ProgressLine:
     """Progress line: rewritten on a terminal, plain lines elsewhere and with NO_COLOR or TERM=dumb."""
 
-    def __init__(self, say: Progress, out: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, say: Say, out: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._out = sys.stderr if out is None else out
         given = os.environ if environment is None else environment
         plain = bool(given.get("NO_COLOR")) or given.get("TERM", "dumb") in ("", "dumb")
@@ -322,7 +320,7 @@ class ProgressLine:
         """Rewrite the line; elsewhere print it if its head is new or was printed long ago."""
         if self._rewrites:
             width = shutil.get_terminal_size().columns - 1
-            parts = (f"{_clock(time.monotonic() - self._began_s)} elapsed", progress.left)
+            parts = (f"{_clock_text(time.monotonic() - self._began_s)} elapsed", progress.left)
             head = progress.short or progress.head
             text = f"{', '.join(part for part in parts if part)}: {head}{progress.detail}"
             self._line = text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
@@ -340,8 +338,8 @@ class ProgressLine:
             self._line = ""
 
 
-def _clock(seconds: float) -> str:
-    """`3:07`, `1:02:15`."""
+def _clock_text(seconds: float) -> str:
+    """Return a duration such as `3:07` or `1:02:15`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,6 +1,6 @@
-"""`./faultline target add`, `list`, `check` and `remove`: clusters that exist, to measure on.
+"""`./faultline target add`, `list`, `check` and `remove`: existing clusters to measure on.
 
-Heavy modules are imported inside, so that `--help` answers at once.
+Heavy modules are imported in the commands, to keep `--help` fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.system.errors import ConfigError, InfrastructureError
-from faultline.system.text import progress
+from faultline.system.text import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from faultline.system.settings import Settings
     from faultline.system.target_registry import Target
 
-app = typer.Typer(help="Register existing clusters; the parameter target=NAME selects one.", no_args_is_help=True)
+app = typer.Typer(
+    name="target", help="Register existing clusters; the parameter target=NAME selects one.", no_args_is_help=True
+)
 Name = Annotated[str, typer.Argument(help="Target name.")]
 
 
@@ -59,53 +61,53 @@ def add(
     contradict an existing Connection, are refused before anything is created.
     """
     from faultline.installation.targets.target_options import TargetOptions
-    from faultline.orchestration.connections import query_connections
+    from faultline.orchestration.connections import ask
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import load_targets, make_target, register
+    from faultline.system.target_registry import named_after, register, targets
 
     settings = load_settings()
     given = TargetOptions(kafka, spark, spark_file, storage, storage_web, host_file)
-    known = load_targets(settings)
-    one = make_target(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own_connections)
+    known = targets(settings)
+    one = named_after(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own_connections)
     if share_kafka is not None:
-        one = replace(one, kafka=_kafka_of(known, share_kafka, given))
+        one = replace(one, kafka=_shared_kafka(known, share_kafka, given))
     if name in known:
-        one = _as_before(known[name], one, given_own=own_connections or share_kafka is not None)
+        one = _extend(known[name], one, given_own=own_connections or share_kafka is not None)
     wanted = given.connections(one)
-    answer = query_connections(settings, one.connections, wanted)
-    if not wanted and name not in known and not any(answer.specs.values()):
+    answer = ask(settings, one.connections, wanted)
+    if not wanted and name not in known and not any(answer.said.values()):
         raise ConfigError(
-            "--kafka: missing, as --spark and --storage are, and none of their Connections is there; give them"
+            "--kafka: missing, like --spark and --storage, and no Connection exists; expected these options"
         )
-    for conn_id, keys in answer.differences.items():
-        raise _differs(known, one, conn_id, keys)
+    for conn_id, keys in answer.differing.items():
+        raise _conflict(known, one, conn_id, keys)
     register(settings, one)
-    for conn_id, said in answer.specs.items():
-        if conn_id in answer.created:
-            progress(f"Connection {conn_id}: made")
-        elif said is not None:
-            progress(f"Connection {conn_id}: is there, and stays as it is")
-    lacking = [one.missing_connection(conn_id) for conn_id, said in answer.specs.items() if said is None]
-    for missing in lacking:
-        progress(str(missing))
-    if lacking:
-        progress(f"{name} is registered, and cannot be used yet")
+    for conn_id, found in answer.said.items():
+        if conn_id in answer.made:
+            say(f"Connection {conn_id}: created")
+        elif found is not None:
+            say(f"Connection {conn_id}: exists, unchanged")
+    missing = [one.missing(conn_id) for conn_id, found in answer.said.items() if found is None]
+    for error in missing:
+        say(str(error))
+    if missing:
+        say(f"{name}: registered, not usable yet")
         raise typer.Exit(2)
-    progress(f"now look at it: ./faultline target check {name}")
+    say(f"{name}: registered; check it with ./faultline target check {name}")
 
 
 @app.command("list")
 def show() -> None:
     """List the registered targets with their last known addresses and Connections."""
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import describe_addresses, load_targets
+    from faultline.system.target_registry import targets, where
 
     settings = load_settings()
-    known = load_targets(settings)
+    known = targets(settings)
     for one in known.values():
-        print(f"{one.name}  {describe_addresses(settings, one)}  {'  '.join(one.connections)}")
+        print(f"{one.name}  {where(settings, one)}  {'  '.join(one.connections)}")
     if not known:
-        progress("no target is registered, experiments run on the embedded services; ./faultline target add --help")
+        say("no target is registered; see ./faultline target add --help")
 
 
 @app.command()
@@ -115,26 +117,26 @@ def check(name: Name) -> None:
     Creates and removes a temporary topic and folder. Exit code 2 if the setup is wrong, 1 if a part is unreachable.
     """
     from faultline.cli.service_control import require
-    from faultline.installation.targets.preflight import run_preflight
-    from faultline.orchestration.connections import active_experiment, import_target
+    from faultline.installation.targets.preflight import look
+    from faultline.orchestration.connections import at_work, take_in
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import find_target
+    from faultline.system.target_registry import target
 
     settings = load_settings()
-    one = find_target(settings, name)
+    one = target(settings, name)
     if one is None:
-        raise ConfigError("NAME: the embedded services are looked at by ./faultline doctor")
+        raise ConfigError("NAME: got the embedded services; fix: use ./faultline doctor")
     require(settings)
-    if (experiment := active_experiment(settings)) is not None:
-        raise InfrastructureError(f"machine: {experiment} is at work, and looking would disturb it; wait for its end")
-    import_target(settings, one)
-    if error := run_preflight(settings, one, print):
-        progress(
-            f"{name} is not as experiments need it; mend what the line with NO names: there, or on Airflow's page "
-            f"(./faultline up), or by ./faultline target remove {name} and adding it anew; then look again"
+    if (experiment := at_work(settings)) is not None:
+        raise InfrastructureError(f"machine: check failed: {experiment} is running; fix: wait for its end")
+    take_in(settings, one)
+    if error := look(settings, one, print):
+        say(
+            f"{name}: not usable; fix: correct what the line with NO names, in the cluster, in the Airflow UI or with "
+            f"./faultline target remove {name} and add; then check again"
         )
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1)
-    progress(f"{name} is as experiments need it: target={name}")
+    say(f"{name}: usable with target={name}")
 
 
 @app.command()
@@ -143,82 +145,84 @@ def remove(name: Name) -> None:
 
     Connections that another target uses, and all results, are kept.
     """
-    from faultline.orchestration.connections import query_connections
+    from faultline.orchestration.connections import ask
     from faultline.system.settings import load_settings
-    from faultline.system.target_registry import find_target, load_targets, unregister
+    from faultline.system.target_registry import target, targets, unregister
 
     settings = load_settings()
-    one = find_target(settings, name)
+    one = target(settings, name)
     if one is None:
-        raise ConfigError("NAME: the embedded services are no target that was added; ./faultline down ends them")
-    _refuse_in_use(settings, name)
-    others = [other for other in load_targets(settings).values() if other.name != name]
+        raise ConfigError("NAME: got the embedded services; fix: use ./faultline down")
+    _require_unused(settings, name)
+    others = [other for other in targets(settings).values() if other.name != name]
     used = {conn_id: other.name for other in others for conn_id in other.connections}
     alone = [conn_id for conn_id in one.connections if conn_id not in used]
-    answer = query_connections(settings, alone, remove=alone)
+    answer = ask(settings, alone, remove=alone)
     unregister(settings, one)
     for conn_id in one.connections:
         if conn_id in answer.removed:
-            progress(f"Connection {conn_id}: removed")
+            say(f"Connection {conn_id}: removed")
         elif conn_id in used:
-            progress(f"Connection {conn_id}: stays, {used[conn_id]} uses it")
-        elif answer.specs[conn_id] is not None:
-            progress(f"Connection {conn_id}: was not made by target add, and stays")
-    progress(f"{name} is forgotten; what was measured on it stays")
+            say(f"Connection {conn_id}: kept, used by {used[conn_id]}")
+        elif answer.said[conn_id] is not None:
+            say(f"Connection {conn_id}: kept, not created by target add")
+    say(f"unregistered {name}; results kept")
 
 
-def _as_before(known: Target, one: Target, *, given_own: bool) -> Target:
-    """A target that is registered keeps its Connections and its hosts; others may come to them."""
+def _extend(known: Target, one: Target, *, given_own: bool) -> Target:
+    """Return the registered target with further hosts. Raises ConfigError for other Connections."""
     if given_own and (known.kafka, known.spark, known.storage) != (one.kafka, one.spark, one.storage):
         raise ConfigError(
-            f"{known.name}: is registered with {known.kafka}, {known.spark} and {known.storage}, and other ones are "
-            f"asked for; ./faultline target remove {known.name}, and add it anew"
+            f"{known.name}: got other Connections than {known.kafka}, {known.spark} and {known.storage}; "
+            f"fix: ./faultline target remove {known.name}, then add"
         )
     return replace(known, hosts=tuple(dict.fromkeys((*known.hosts, *one.hosts))))
 
 
-def _kafka_of(known: Mapping[str, Target], other: str, given: TargetOptions) -> str:
-    """The id of another target's Connection."""
+def _shared_kafka(known: Mapping[str, Target], other: str, given: TargetOptions) -> str:
+    """Return the id of another target's Kafka Connection."""
     from faultline.system.text import suggest
 
     if other not in known:
-        raise ConfigError(f"--share-kafka: no target is called {other!r}{suggest(other, known)}")
+        raise ConfigError(f"--share-kafka: got {other!r}; expected a known target{suggest(other, known)}")
     if given.kafka is not None:
-        raise ConfigError("--share-kafka: --kafka is given, too; give one of both")
+        raise ConfigError("--share-kafka: got --kafka too; expected one of both")
     return known[other].kafka
 
 
-def _differs(known: Mapping[str, Target], one: Target, conn_id: str, keys: Sequence[str]) -> ConfigError:
-    """What is said where a Connection is there and says something else than what is given."""
-    from faultline.system.target_registry import make_target
+def _conflict(known: Mapping[str, Target], one: Target, conn_id: str, keys: Sequence[str]) -> ConfigError:
+    """Return the error for a Connection that contradicts the given options."""
+    from faultline.system.target_registry import named_after
 
     users = [other.name for other in known.values() if conn_id in other.connections]
     if users == [one.name]:
-        remedy = f"./faultline target remove {one.name}, and add it anew"
-    elif conn_id in make_target(one.name).connections:
-        remedy = "leave its option out, or give --own-connections, for Connections that end with the target's name"
+        fix = f"./faultline target remove {one.name}, then add"
+    elif conn_id in named_after(one.name).connections:
+        fix = "omit its option, or add --own-connections"
     else:
-        remedy = "leave its option out"
+        fix = "omit its option"
     return ConfigError(
-        f"Connection {conn_id}: is there, and says something else than what is given ({', '.join(keys)}); nothing was "
-        f"made: edit it on Airflow's page (./faultline up), or {remedy}"
+        f"Connection {conn_id}: exists with other values ({', '.join(keys)}); nothing created; fix: edit it in the "
+        f"Airflow UI (./faultline up), or {fix}"
     )
 
 
-def _refuse_in_use(settings: Settings, name: str) -> None:
-    """Its logins are needed to the end of an experiment."""
+def _require_unused(settings: Settings, name: str) -> None:
+    """Raise ConfigError if an open experiment needs the target's credentials."""
     from faultline.experiment.attempt import open_attempts
     from faultline.experiment.attempt_plan import read_plan
-    from faultline.installation.service_users import supervisor_pid
+    from faultline.installation.service_users import services_keeper
 
     for attempt in open_attempts(settings.attempts, settings.home):
         if read_plan(attempt).order.config["target"] != name:
             continue
         if attempt.over is not None:
-            raise ConfigError(f"{name}: the experiment {attempt.id} is not healed; the next one tries that again")
-        if supervisor_pid(settings) is None:
-            raise ConfigError(f"{name}: the experiment {attempt.id} was cut off; ./faultline up closes it")
+            raise ConfigError(
+                f"{name}: removal failed: undo of {attempt.id} incomplete; the next experiment retries it"
+            )
+        if services_keeper(settings) is None:
+            raise ConfigError(f"{name}: removal failed: {attempt.id} is orphaned; fix: ./faultline up")
         raise ConfigError(
-            f"{name}: the experiment {attempt.id} runs on it; let it end, or end it: its sweep by ./faultline sweep "
-            "--stop, a run by ./faultline down and ./faultline up"
+            f"{name}: removal failed: {attempt.id} is running; fix: wait for it, or stop it with ./faultline sweep "
+            "--stop or, for a run, ./faultline down"
         )

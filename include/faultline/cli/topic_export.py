@@ -1,4 +1,4 @@
-"""`./faultline export-topic`: a topic copied once into a Parquet file, with keys, headers and times, to be replayed."""
+"""`./faultline export-topic`: copy a topic to a Parquet file for replay, with keys, headers and times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from faultline.system.errors import ConfigError, InfrastructureError
 from faultline.system.kafka import kafka_client
-from faultline.system.text import Progress, pluralize
+from faultline.system.text import Say, counted
 from generators.data_files import PARQUET
 from generators.producer import NUMBER, PHASE
 
@@ -27,23 +27,23 @@ SCHEMA = pa.schema(
         ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
     ]
 )
-ANSWER_S = 15.0
-# Without a record for so long a broker is taken to have none that it can give.
-SILENT_S = 30.0
-AT_ONCE = 20_000
+REQUEST_TIMEOUT_S = 15.0
+# The export fails after this time without a record.
+SILENCE_TIMEOUT_S = 30.0
+BATCH_SIZE = 20_000
 
 
-def export_topic(bootstrap: str, topic: str, target: Path, say: Progress) -> int:
-    """Copies what the topic holds now; returns how many records that were.
+def export_topic(bootstrap: str, topic: str, target: Path, say: Say) -> int:
+    """Copy the current records of a topic; return their number.
 
-    What Faultline sent beside a schedule, to get an engine warm or to close windows, is left out. The file is there
-    whole or not at all. Raises ConfigError for a target that is there or elsewhere than in a Parquet file, and for a
-    topic that does not exist, InfrastructureError when the broker does not answer.
+    Records that Faultline sends outside the schedule, to warm up or to close windows, are left out. The file is
+    written completely or not at all. Raises ConfigError for an invalid target or an unknown topic, InfrastructureError
+    if the broker does not respond.
     """
     if target.suffix != PARQUET:
-        raise ConfigError(f"--to: {target} does not end in {PARQUET}; name such a file")
+        raise ConfigError(f"--to: got {target}; expected a name that ends in {PARQUET}")
     if target.exists():
-        raise ConfigError(f"--to: {target} is there already; name another file")
+        raise ConfigError(f"--to: {target} exists; fix: choose another file")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     copied = 0
     try:
@@ -52,24 +52,24 @@ def export_topic(bootstrap: str, topic: str, target: Path, say: Progress) -> int
                 writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
                 copied += len(rows)
         if not copied:
-            raise ConfigError(f"{topic}: holds no record to be replayed; name another topic")
+            raise ConfigError(f"{topic}: no records to export")
         temporary.rename(target)
     except OSError as error:
-        raise ConfigError(f"--to: {target} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"--to: writing {target} failed: {error.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)
-    say(f"{pluralize(copied, 'record')} of {topic} in {target}; replay it with data={target}")
+    say(f"exported {counted(copied, 'record')} of {topic} to {target}; replay: data={target}")
     return copied
 
 
 def _batches(bootstrap: str, topic: str) -> Iterator[list[dict[str, Any]]]:
-    """All records that were there when this began, some thousands at a time."""
+    """Yield the records present at the start, up to BATCH_SIZE at a time."""
     consumer = Consumer(
         {
             **kafka_client(bootstrap),
             "group.id": f"faultline-record-{os.getpid()}",
             "enable.auto.commit": False,
-            # The end of a partition may be a transaction's mark, which no record stands for.
+            # A partition may end with a transaction marker, which is not delivered as a record.
             "enable.partition.eof": True,
             "log_level": 2,
         }
@@ -79,21 +79,23 @@ def _batches(bootstrap: str, topic: str) -> Iterator[list[dict[str, Any]]]:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
         silent_s = 0.0
         while left:
-            messages = consumer.consume(AT_ONCE, timeout=1.0)
+            messages = consumer.consume(BATCH_SIZE, timeout=1.0)
             silent_s = 0.0 if messages else silent_s + 1.0
-            if silent_s >= SILENT_S:
-                raise InfrastructureError(f"{topic}: the broker gave no record for {SILENT_S:g} s; is Kafka up?")
-            rows = [row for message in messages if (row := _taken(message, topic, left)) is not None]
+            if silent_s >= SILENCE_TIMEOUT_S:
+                raise InfrastructureError(
+                    f"{topic}: read failed: no record for {SILENCE_TIMEOUT_S:g} s; fix: check the broker"
+                )
+            rows = [row for message in messages if (row := _row_to_copy(message, topic, left)) is not None]
             if rows:
                 yield rows
     except KafkaException as error:
-        raise InfrastructureError(f"broker {bootstrap}: {error.args[0]}; is Kafka up?") from None
+        raise InfrastructureError(f"broker {bootstrap}: read failed: {error.args[0]}; fix: check the broker") from None
     finally:
         consumer.close()
 
 
-def _taken(message: Any, topic: str, left: dict[int, int]) -> dict[str, Any] | None:
-    """The row of a message, None for one that is not to be copied; partitions that are through go from `left`."""
+def _row_to_copy(message: Any, topic: str, left: dict[int, int]) -> dict[str, Any] | None:
+    """Return the row of a message, or None to skip it. Removes finished partitions from `left`."""
     partition, offset = message.partition(), message.offset()
     if (error := message.error()) is not None:
         if error.code() != KafkaError._PARTITION_EOF:
@@ -108,20 +110,20 @@ def _taken(message: Any, topic: str, left: dict[int, int]) -> dict[str, Any] | N
 
 
 def _ends(consumer: Consumer, bootstrap: str, topic: str) -> dict[int, int]:
-    """The end of each partition that holds anything."""
-    found = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
+    """Return the end offset of each non-empty partition."""
+    found = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
     if found.error is not None:
-        raise ConfigError(f"{topic}: there is no such topic at {bootstrap} ({found.error}); name one that is there")
+        raise ConfigError(f"{topic}: no such topic at {bootstrap} ({found.error})")
     ends = {}
     for partition in found.partitions:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_TIMEOUT_S)
         if high > low:
             ends[partition] = high
     return ends
 
 
 def _row(message: Any) -> dict[str, Any] | None:
-    """A record as the file holds it; None for one that Faultline sent beside a schedule."""
+    """Return the row of a record, or None if Faultline sent it outside the schedule."""
     headers = message.headers() or []
     if any(name == PHASE for name, _ in headers):
         return None

@@ -85,7 +85,7 @@ def test_it_is_judged_again_and_stays_as_it_is(record: Record, path: Path) -> No
     (row,) = judge_sweep(str(path), (0.25,), write=False).rows()
     found = row["within"]["0.25"]
     assert found["macro_s"] == pytest.approx(record.metrics.recovery.macro_s, abs=0.02) and row["problem"] is None
-    with pytest.raises(ConfigError, match="--write: a bundle is not changed"):
+    with pytest.raises(ConfigError, match="^--write: "):
         judge_sweep(str(path), (), write=True)
     assert path.read_bytes() == before
 
@@ -103,7 +103,7 @@ def test_no_path_of_the_machine_is_in_it(record: Record, results: Path, path: Pa
 
 def test_an_attempt_without_raw_files_is_there_with_its_record(record: Record, results: Path, path: Path) -> None:
     (results / "attempts" / record.attempt / "attempt.json").unlink()
-    assert record.attempt in run("--bundle", str(path)).split("only the record, of")[1]
+    assert record.attempt in run("--bundle", str(path)).split("record only:")[1]
     bundle = read_bundle(path)
     assert bundle.records() == [record] and not any(name.startswith("attempts/") for name in bundle.files)
 
@@ -111,9 +111,9 @@ def test_an_attempt_without_raw_files_is_there_with_its_record(record: Record, r
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--bundle", "x.zip"], "--bundle x.zip: is no name of a bundle; let it end in .tar.xz"),
+        (["--bundle", "x.zip"], "--bundle: got x.zip"),
         (["--bundle", "x.tar.xz", "--status", "failed"], "--bundle: no record matches"),
-        (["--from", "{saved}", "--bundle", "x.tar.xz"], "--bundle: is made of the store"),
+        (["--from", "{saved}", "--bundle", "x.tar.xz"], "--bundle: got --from"),
     ],
 )
 def test_what_makes_no_bundle_is_refused(arguments: list[str], told: str, record: Record, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_what_is_replaced_is_kept_beside(old: Record, results: Path, capsys: pyt
     judged = judge_sweep(old.attempt, (), write=True)
     judged.print()
     shown = capsys.readouterr().out
-    assert "> 34.0" in shown and "1 records changed" in shown
+    assert "> 34.0" in shown and "1 records replaced" in shown
     now = Record.model_validate_json(Store(results).path(old).read_text())
     assert now.schema_ == SCHEMA and now.metrics.recovery.recovered
     moved = results / SUPERSEDED / old.config_id / f"{old.attempt}.schema-{SCHEMA}.json"
@@ -195,7 +195,7 @@ def test_a_share_out_of_range_is_refused(old: Record, share: float) -> None:
 
 
 def test_an_unknown_sweep_is_refused_with_the_nearest(old: Record) -> None:
-    with pytest.raises(ConfigError, match="s2: neither a sweep nor an attempt with a record; did you mean s1"):
+    with pytest.raises(ConfigError, match="s2: .*did you mean s1"):
         judge_sweep("s2", (), write=False)
 
 
@@ -239,10 +239,10 @@ def test_a_second_call_replaces_the_site_and_nothing_else_is_ever_replaced(publi
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("x")
-    with pytest.raises(ConfigError, match="mine: holds something else; name an empty folder"):
+    with pytest.raises(ConfigError, match="not empty"):
         publish(published, mine, lambda text: None)
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
-    with pytest.raises(ConfigError, match="is a file; name a folder"):
+    with pytest.raises(ConfigError, match="got a file"):
         publish(published, mine / "thesis.txt", lambda text: None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from faultline.cli import demo
-from faultline.cli.sweep_progress import Followed
+from faultline.cli.sweep_progress import FollowResult
 from faultline.experiment.common_parameters import DEMO_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.record import Record
@@ -53,12 +53,12 @@ class Demo:
     def cells(self) -> list[PlannedCell]:
         return demo.demo_matrix().cells(BUILD)
 
-    def follow(self, api: Any, settings: Settings, dag: str, run_id: str, *_: Any, **how: Any) -> Followed:
+    def follow(self, api: Any, settings: Settings, dag: str, run_id: str, *_: Any, **how: Any) -> FollowResult:
         assert how["most"] == DEMO_MEASUREMENTS and how["keep_invalid"]
         for number, cell in enumerate(self.measures):
             at, status = datetime.now(UTC) + timedelta(seconds=number + 1), self.statuses.get(number, "valid")
             Store(settings.results).write(record_of(cell, run_id, at, status))
-        return Followed(self.state, self.first_recovery_s)
+        return FollowResult(self.state, self.first_recovery_s)
 
     def lines(self, begin: str) -> list[str]:
         return [line for line in self.said if line.startswith(begin)]
@@ -85,7 +85,7 @@ def demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
     made = Demo(settings, Airflow())
     for name, fake in {
         "bring_up": lambda say: settings,
-        "login_text": lambda settings, out: "user admin",
+        "login_words": lambda settings, out: "user admin",
         "installed_build": lambda settings: BUILD,
         "AirflowApi": lambda settings: made.airflow,
         "await_dags": lambda api, *dags: None,
@@ -145,7 +145,7 @@ def test_the_time_of_the_first_recovery_is_printed_where_it_was_seen(demonstrati
 
 def test_a_sweep_that_left_no_record_at_all_is_an_error(demonstration: Demo) -> None:
     demonstration.measures = []
-    with pytest.raises(InfrastructureError, match="not one experiment left a record"):
+    with pytest.raises(InfrastructureError, match="^demo: "):
         demonstration.run()
 
 

@@ -100,46 +100,46 @@ def test_an_invalid_measurement_is_said_so_and_the_next_one_is_of_the_same_exper
     assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, makes its topics")
     sweep.end(FIRST, 0, "invalid", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
     outcome, line = sweep.told()
-    assert outcome.endswith("kill): invalid (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
-    assert line.startswith("0 of 2 experiments done; the next measurement is prepared, about 3 min left")
+    assert outcome.endswith("kill): invalid (schedule-lag: p99 is 80 ms); retrying, attempt 2 of at most 3")
+    assert line.startswith("0 of 2 experiments done; preparing the next, about 3 min left")
     sweep.begin(SECOND, 0)
     (line,) = sweep.told()
-    assert "experiment 1 of 2" in line and "kill, measurement 2): starting" in line
+    assert "experiment 1 of 2" in line and "kill, attempt 2): starting" in line
     sweep.end(SECOND, 0, "valid")
     valid, line = sweep.told()
-    assert valid.endswith("kill, measurement 2): valid")
+    assert valid.endswith("kill, attempt 2): valid")
     assert line.startswith("1 of 2 experiments done"), "though Airflow does not know it yet"
     sweep.begin(THIRD, 1)
     (line,) = sweep.told(1)
     assert line.startswith("experiment 2 of 2 (state 8 MB")
     assert sweep.told(1) == [], "nothing new"
-    assert sweep.told(2) == ["aggregating: tables over all results, about 1 min left"]
+    assert sweep.told(2) == ["aggregating results, about 1 min left"]
 
 
 def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep: Sweep) -> None:
     for attempt in (FIRST, SECOND, THIRD):
         sweep.measured(attempt, 0, 0, 60, **INVALID)
     first, second, third, line = sweep.told(1)
-    assert first.endswith("executor kill): invalid (why); measured again, 2 of at most 3")
-    assert second.endswith("measurement 2): invalid (why); measured again, 3 of at most 3")
-    assert third.endswith("measurement 3): invalid (why); given up after 3 measurements")
+    assert first.endswith("executor kill): invalid (why); retrying, attempt 2 of at most 3")
+    assert second.endswith("attempt 2): invalid (why); retrying, attempt 3 of at most 3")
+    assert third.endswith("attempt 3): invalid (why); giving up after 3 attempts")
     assert line.startswith("1 of 2 experiments done")
 
 
 def test_what_failed_or_broke_off_may_be_tried_again_and_does_not_count_as_a_measurement(sweep: Sweep) -> None:
     sweep.measured(FIRST, 0, 0, 60, status=None)
-    assert sweep.told()[0].endswith("kill): broke off without a record; tried again")
+    assert sweep.told()[0].endswith("kill): aborted without a record; retrying")
     sweep.measured(SECOND, 0, 0, 60, status="failed", reasons=["InfrastructureError: kafka"])
-    assert sweep.told()[0].endswith("measurement 2): failed (InfrastructureError: kafka)")
+    assert sweep.told()[0].endswith("attempt 2): failed (InfrastructureError: kafka)")
     sweep.begin(THIRD, 0)
-    assert "measurement 3): starting" in sweep.told()[0]
+    assert "attempt 3): starting" in sweep.told()[0]
     sweep.end(THIRD, 0, at_s=60, **INVALID)
-    assert sweep.told()[0].endswith("measurement 3): invalid (why); measured again, 2 of at most 3")
+    assert sweep.told()[0].endswith("attempt 3): invalid (why); retrying, attempt 2 of at most 3")
 
 
 def test_another_sweep_is_none_of_its_business_and_an_attempt_in_the_making_is_found_later(sweep: Sweep) -> None:
     sweep.begin(FIRST, 0, sweep="other")
-    assert sweep.told() == ["0 of 2 experiments done; the next measurement is prepared, about 3 min left"]
+    assert sweep.told() == ["0 of 2 experiments done; preparing the next, about 3 min left"]
     (sweep.settings.attempts / SECOND).mkdir()
     assert sweep.told() == []
     (sweep.settings.attempts / SECOND).rmdir()
@@ -165,7 +165,7 @@ def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep, measured: list[Any]
     if began_s == 60:
         sweep.begin(THIRD, 1, at_s=120)
         (line,) = sweep.told(1)
-        assert "measurement 2): starting" in line and line.endswith(", about 3 min left")
+        assert "attempt 2): starting" in line and line.endswith(", about 3 min left")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_what_is_shown_is_the_experiment_whose_turn_it_is(sweep: Sweep) -> None:
     for number, attempt in enumerate((FIRST, SECOND)):
         sweep.begin(attempt, number)
         sweep.started(attempt, "recorder")
-    assert ": waits for its turn, about" in sweep.told()[-1]
+    assert ": waiting for the machine lock, about" in sweep.told()[-1]
     sweep.write(FIRST, recorder=[{"kind": "start", "wall_ns": int(BEGAN_S * 1e9)}])
     (line,) = sweep.told()
     assert line.startswith("experiment 1 of") and ": starting, starts its processes" in line
@@ -211,11 +211,11 @@ def test_whose_experiment_is_waited_for_is_said(sweep: Sweep, tmp_path: Path, el
         told = sweep.told()[-1]
         holder.communicate(b"")
     if elsewhere:
-        said = (f"): waits for {other} of ", f", {tmp_path / 'other'}), another installation, about")
+        said = (f"): waiting for {other} of ", f", {tmp_path / 'other'}), another installation, about")
     else:
-        said = (f"): waits for {other} (state 8 MB", "of the sweep s2), about 3 min left from then")
+        said = (f"): waiting for {other} (state 8 MB", "s2), about 3 min left after that")
     assert all(one in told for one in said), told
-    assert ": waits for its turn, about" in sweep.told()[-1]
+    assert ": waiting for the machine lock, about" in sweep.told()[-1]
 
 
 def test_a_wait_is_told_in_minutes_and_never_as_none() -> None:
@@ -258,7 +258,7 @@ def test_services_that_were_ended_end_the_watch_at_once(sweep: Sweep) -> None:
     """The real daemon's address answers to nobody: nothing runs in this home."""
     ended = follow(None, sweep.settings, "d", "demo_1", sweep.cells, sweep.lines.append, budget_s=1)  # type: ignore[arg-type]
     assert not ended
-    assert len(sweep.lines) == 1 and "services were ended" in sweep.lines[0]
+    assert len(sweep.lines) == 1 and "services stopped" in sweep.lines[0]
 
 
 STATE = ProgressState("experiment 1 of 6: measuring", ", T0 + 33 s", "about 5 min left", "1 of 6 measuring")

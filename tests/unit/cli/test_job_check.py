@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.cli.job_check import asked, declared, words_of
+from faultline.cli.job_check import describe_job, describe_result, short_run
 from faultline.cli.run_command import parse_order
 from faultline.cli.topic_export import _row
 from faultline.records.record import AuditPart, LatencyMs, Record
@@ -28,22 +28,22 @@ def record(**metrics: object) -> Record:
 
 
 def test_a_query_and_a_program_are_told_apart_by_what_they_define() -> None:
-    workload, words = asked(str(EXAMPLES / "word_count.py"), ["rate=100"])
+    workload, words = short_run(str(EXAMPLES / "word_count.py"), ["rate=100"])
     assert workload == "query" and words[:2] == [f"job={EXAMPLES / 'word_count.py'}", "rate=100"]
     assert "fault=none" in words and "duration_s=20" in words
     assert parse_order(workload, words).series == "job-check"
-    workload, words = asked(str(EXAMPLES / "kafka_word_count.py"), ["duration_s=30"])
+    workload, words = short_run(str(EXAMPLES / "kafka_word_count.py"), ["duration_s=30"])
     assert workload == "program" and words[0].startswith("application=") and "duration_s=20" not in words
     told = ["application_arguments={input} {output}"]
-    assert asked(str(EXAMPLES / "word_count.py"), told)[0] == "program", "no job has arguments such as these"
+    assert short_run(str(EXAMPLES / "word_count.py"), told)[0] == "program", "no job has arguments such as these"
 
 
 def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no file; name a Python file"):
-        asked(str(tmp_path / "no.py"), [])
+    with pytest.raises(ConfigError, match="not a file"):
+        short_run(str(tmp_path / "no.py"), [])
     (tmp_path / "a.py").write_text("def query(:")
     with pytest.raises(ConfigError, match="line 1: no Python"):
-        asked(str(tmp_path / "a.py"), [])
+        short_run(str(tmp_path / "a.py"), [])
 
 
 def test_what_it_declares_is_said_in_words(tmp_path: Path) -> None:
@@ -53,14 +53,14 @@ def test_what_it_declares_is_said_in_words(tmp_path: Path) -> None:
         "import helper\nJOB = {'output_mode': 'append', 'reflects': 'id', 'event_time': 'value', "
         "'arguments': {'n': 3}}\ndef query(records, config):\n    return records\n"
     )
-    assert declared(str(job)) == [
-        "job.py: writes in append mode, latency of each input by the first output with its id",
+    assert describe_job(str(job)) == [
+        "job.py: writes in append mode, latency of each input at the first output with its id",
         "event time: value",
         "arguments: n=3",
-        "with helper.py beside it",
+        "further files: helper.py",
     ]
     job.write_text("def query(records, config):\n    return records\ndef sink(results, config):\n    return results\n")
-    assert declared(str(job)) == ["job.py: writes in update mode, to a sink of its own"]
+    assert describe_job(str(job)) == ["job.py: writes in update mode, to its own sink"]
 
 
 OFF = AUDIT.model_copy(update={"lost": 3, "wrong": 1})
@@ -78,25 +78,25 @@ WHY = {"latency_ms": "no output tells", "audit": "it is not deterministic"}
         (
             {"not_measured": WHY, "audit": AuditPart.empty()},
             ["Not measured: latency: no output tells.", "Not measured: audit: it is not deterministic.",
-             "over when lag is back"],
+             "ends when lag is back"],
             "p50",
         ),
         (
             {"latency_ms": LATENCY, "audit": OFF},
-            ["without any fault 3 lost, 1 wrong; see ./faultline explain"],
+            ["without a fault 3 lost, 1 wrong; see ./faultline explain"],
             "Not measured",
         ),
     ],
     ids=["all", "with its reason", "wrong without any fault"],
 )  # fmt: skip
 def test_what_is_measured_is_said_and_what_is_not(metrics: dict[str, object], told: list[str], untold: str) -> None:
-    said = "\n".join(words_of(record(**metrics)))
+    said = "\n".join(describe_result(record(**metrics)))
     assert all(one in said for one in told) and untold not in said
 
 
 def test_a_measurement_that_failed_says_why() -> None:
     failed = sample().model_copy(update={"status": "failed", "reasons": ["workload: ended: ValueError: no"]})
-    assert words_of(failed) == ["failed: workload: ended: ValueError: no"]
+    assert describe_result(failed) == ["failed: workload: ended: ValueError: no"]
 
 
 class Message:

@@ -30,7 +30,7 @@ from faultline.system.settings import ROOT, Settings
 from faultline.system.waiting import wait_until
 
 CONFIG = parse_configuration({})
-LEFT = "services: others use them, too, so they go on; ./faultline down ends them"
+LEFT = "services: kept for another process; `./faultline down` stops them"
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Desk:
     def run(self, name: str) -> Future[None]:
         """Begins one, and returns when it is in the middle of its experiment."""
         self.said[name] = []
-        run = self.pool.submit(run_command._here, Order(CONFIG, sweep_id=name), self.said[name].append)
+        run = self.pool.submit(run_command._run_in_process, Order(CONFIG, sweep_id=name), self.said[name].append)
         wait_until(lambda: name in self.under_way or run.done(), timeout_s=120, what=name)
         return run
 
@@ -76,12 +76,12 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     desk = Desk(Settings(ROOT, tmp_path / "home", tmp_path / "results"))
     for module in (service_control, run_command):
         monkeypatch.setattr(module, "load_settings", lambda: desk.settings)
-        monkeypatch.setattr(module, "Supervisor", lambda _: SimpleNamespace(is_running=lambda: desk.running))
+        monkeypatch.setattr(module, "Supervisor", lambda _: SimpleNamespace(running=lambda: desk.running))
     monkeypatch.setenv(service_control.CREDENTIALS_ENV, "")
     java = SimpleNamespace(executable=Path("java"), home=Path("/"))
     for name, fake in {"require": lambda _: java, "make_archive": lambda *_: None, "up": desk.up}.items():
         monkeypatch.setattr(service_control, name, fake)
-    for name, fake in {"find_target": lambda *_: None, "down": desk.down, "_measure": desk.measure}.items():
+    for name, fake in {"target": lambda *_: None, "down": desk.down, "_measure": desk.measure}.items():
         monkeypatch.setattr(run_command, name, fake)
     yield desk
     for end in desk.under_way.values():
@@ -172,9 +172,7 @@ class Health(BaseHTTPRequestHandler):
         challenge = self.path.partition("challenge=")[2]
         port = self.server.server_address[1]  # type: ignore[index]
         said: object = (
-            server_proof.compute_proof(self.key or "", challenge, port)
-            if challenge
-            else {"scheduler": {"status": "healthy"}}
+            server_proof.answer(self.key or "", challenge, port) if challenge else {"scheduler": {"status": "healthy"}}
         )
         self.send_response(200)
         self.end_headers()
@@ -195,6 +193,6 @@ def test_an_airflow_of_another_installation_is_not_asked(
     with HTTPServer(("127.0.0.1", 0), Health) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         there = replace(settings, ports={**settings.ports, "airflow": server.server_address[1]})
-        assert run_command._answers(there, "scheduler") is own
-        assert not run_command._answers(there, "triggerer")
+        assert run_command._is_healthy(there, "scheduler") is own
+        assert not run_command._is_healthy(there, "triggerer")
         server.shutdown()

@@ -69,7 +69,7 @@ def test_a_dry_run_prints_the_unit_and_writes_nothing(
     app(["install", "--external-airflow", "--dry-run"], standalone_mode=False)
     told = capsys.readouterr()
     assert "ExecStart=/bin/sh ./faultline up --no-airflow --foreground\n" in told.out and 'TOKEN=…"' in told.out
-    assert "of mine" not in told.out and "secret" not in told.out and "nothing was done" in told.err
+    assert "of mine" not in told.out and "secret" not in told.out and "dry run" in told.err
     assert not unit.parent.exists()
 
 
@@ -77,13 +77,13 @@ def test_another_installations_unit_is_left_alone(unit: Path, tmp_path: Path, mo
     write_unit(settings(tmp_path / "other"), unit)
     before = unit.read_text()
     for act in (lambda: write_unit(settings(tmp_path), unit), remove):
-        with pytest.raises(ConfigError, match="is of another installation"):
+        with pytest.raises(ConfigError, match="belongs to another installation"):
             act()
     assert unit.read_text() == before
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "other" / "home"))
     remove()
     assert not unit.exists()
-    with pytest.raises(ConfigError, match="there is none"):
+    with pytest.raises(ConfigError, match="no unit"):
         remove()
 
 
@@ -92,20 +92,20 @@ def test_a_unit_that_is_enabled_is_not_removed_and_it_says_how_to_end_it(unit: P
     link = unit.parent / "default.target.wants" / UNIT
     link.parent.mkdir()
     link.symlink_to(unit)
-    with pytest.raises(ConfigError, match=f"first: systemctl --user disable --now {UNIT}$"):
+    with pytest.raises(ConfigError, match=f"fix: systemctl --user disable --now {UNIT}$"):
         remove()
     assert unit.exists()
     link.unlink()
     remove()
     assert not unit.exists()
     link.symlink_to(unit)
-    with pytest.raises(ConfigError, match="is enabled"):
+    with pytest.raises(ConfigError, match="enabled"):
         remove()
 
 
 @pytest.mark.parametrize("name", ['quoted"', "two\nlines", "per%cent"])
 def test_a_path_that_no_unit_can_hold_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot stand in a unit"):
+    with pytest.raises(ConfigError, match="expected a path without"):
         write_unit(settings(tmp_path / name), tmp_path / UNIT)
     assert not (tmp_path / UNIT).exists()
 
@@ -127,5 +127,5 @@ def test_values_are_handed_on_as_they_are(unit: Path, tmp_path: Path, monkeypatc
     write_unit(settings(tmp_path), unit)
     assert r'Environment="TOKEN={\"a\": \"100 %%\\\"}"' in unit.read_text()
     monkeypatch.setenv("TOKEN", "a\nb")
-    with pytest.raises(ConfigError, match="TOKEN: holds a line break"):
+    with pytest.raises(ConfigError, match="^TOKEN: "):
         write_unit(settings(tmp_path), unit)

@@ -81,7 +81,7 @@ class Desk:
     def follow(self, api: Any, settings: Settings, dag: str, run_id: str, cells: list[PlannedCell], *_: Any,
                **__: Any) -> bool:  # fmt: skip
         rerun = bool(self.airflow.triggered) and not self.airflow.triggered[-1][1].get("only_missing", True)
-        for cell in sweep_runner.lacking(settings, cells, rerun=rerun)[: self.measures]:
+        for cell in sweep_runner.cells_to_measure(settings, cells, rerun=rerun)[: self.measures]:
             at = datetime.now(UTC) + timedelta(seconds=next(NUMBERS))
             made = sample(attempt=f"{at:%Y%m%dT%H%M%SZ}-{next(NUMBERS):06x}", **cell.config.model_dump(mode="json"))
             update = {"series": cell.series, "sweep_id": sweep_id_of(run_id), "repetition": cell.repetition}
@@ -117,7 +117,7 @@ def desk(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Desk:
         monkeypatch.setattr(module, "AirflowApi", lambda settings: made.airflow)
         monkeypatch.setattr(module, "await_dags", lambda api, *dags, **how: None)
     monkeypatch.setattr(sweep_runner, "load_settings", lambda: settings)
-    monkeypatch.setattr(sweep_runner, "login_text", lambda settings, out: "user admin")
+    monkeypatch.setattr(sweep_runner, "login_words", lambda settings, out: "user admin")
     monkeypatch.setattr(sweep_runner, "follow", made.follow)
     return made
 
@@ -144,7 +144,7 @@ def test_a_second_call_measures_what_is_missing_and_rerun_all_of_it(desk: Desk) 
     desk.measures = 2
     assert desk.sweep() == 1
     assert desk.said[-1].startswith("no valid record for ") and desk.said[-1].endswith(
-        "the same call measures it again"
+        "rerun the same command to retry"
     )
     desk.measures = 99
     assert desk.sweep() == 0
@@ -162,7 +162,7 @@ def test_a_dry_run_starts_nothing(desk: Desk, capsys: pytest.CaptureFixture[str]
     asked = '{"figure": "cpu_cores.total", "along": "checkpoint_interval_s", "smallest": 0.1, "experiments": 40}'
     desk.sweep("recovery", "fault=none", "checkpoint_interval_s=2,5", f"decide={asked}", "build=b", dry_run=True)
     out = capsys.readouterr().out
-    assert "at most 40 experiments" in out and "as often as its question needs" in out
+    assert "at most 40 experiments" in out and "until decided" in out
 
 
 def test_what_is_wrong_with_a_target_begins_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_what_is_wrong_with_a_target_begins_nothing(desk: Desk, monkeypatch: pyt
         asked.append(names)
         raise ConfigError("Connection faultline_storage: extra: path: /x is no folder here; make or mount it")
 
-    monkeypatch.setattr(sweep_runner, "preflight_targets", wrong)
+    monkeypatch.setattr(sweep_runner, "require_targets", wrong)
     with pytest.raises(ConfigError, match="faultline_storage"):
         desk.sweep()
     assert asked == [["embedded"]] and desk.airflow.triggered == []
@@ -183,20 +183,20 @@ def test_a_sweep_of_the_same_cells_that_still_runs_is_gone_on_with(desk: Desk) -
     desk.plan("recovery_mine")
     desk.airflow.going = ["recovery_unplanned", "recovery_other", "recovery_mine"]
     assert desk.sweep() == 0
-    assert "goes on with recovery_mine" in desk.said and not desk.airflow.triggered
+    assert "resuming recovery_mine" in desk.said and not desk.airflow.triggered
 
 
 def test_a_sweep_that_left_no_record_at_all_is_an_error(desk: Desk) -> None:
     desk.measures = 0
-    with pytest.raises(InfrastructureError, match="not one experiment left a record"):
+    with pytest.raises(InfrastructureError, match="^sweep: "):
         desk.sweep()
 
 
 def test_following_shows_the_newest_sweep_or_the_named_one(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match="sweep: none was planned yet"):
+    with pytest.raises(ConfigError, match="^sweep: "):
         sweep_runner.follow_sweep(None, desk.said.append)
     plan = desk.plan("recovery_mine")
-    with pytest.raises(ConfigError, match="sweep: recovery_min is not known; did you mean recovery_mine"):
+    with pytest.raises(ConfigError, match="sweep: got recovery_min; .*did you mean recovery_mine"):
         sweep_runner.follow_sweep("recovery_min", desk.said.append)
     assert sweep_runner.follow_sweep(None, desk.said.append) == 0
     assert desk.said[0] == f"recovery, sweep {plan.sweep_id}"
@@ -206,12 +206,12 @@ def test_following_shows_the_newest_sweep_or_the_named_one(desk: Desk, capsys: p
 def test_stopping_ends_the_run_says_so_in_its_note_and_waits_for_its_last_experiment(desk: Desk) -> None:
     desk.plan("recovery_mine")
     assert sweep_runner.stop_sweep("recovery_mine", desk.said.append) == 0
-    assert desk.said == ["recovery_mine runs no more (success); nothing to stop"] and not desk.airflow.failed
+    assert desk.said == ["recovery_mine: not running (success)"] and not desk.airflow.failed
     desk.airflow.state = "running"
     attempt = prepared(desk.settings.attempts / "20261121T061500Z-000001", sweep_id="recovery_mine")
     assert sweep_runner.stop_sweep(None, desk.said.append) == 0
     assert desk.airflow.failed == ["recovery_mine"] and attempt.closed.exists()
-    assert desk.airflow.notes == ["**Stopped** by hand after 0 of 3 experiments; the same form goes on from there."]
+    assert desk.airflow.notes == ["**Stopped** by hand after 0 of 3 experiments; the same form resumes it."]
     desk.airflow.state, desk.airflow.after = "running", ["success"]
     assert sweep_runner.stop_sweep("recovery_mine", desk.said.append) == 0
     assert desk.airflow.failed == ["recovery_mine"] * 3, "again, since the scheduler called it a success"
@@ -265,8 +265,8 @@ def test_a_sweep_that_goes_on_by_itself_is_named_planned_or_not(desk: Desk, monk
     going = [("recovery", "planned-1"), ("recovery", "new-1"), ("experiment", "planned-1__3"), ("others", "new-2")]
     runs = [{"dag_id": dag_id, "dag_run_id": run_id} for dag_id, run_id in going]
     monkeypatch.setattr(desk.airflow, "runs", lambda dag_id, *states: runs)
-    sweep_runner.say_what_goes_on(desk.settings, desk.said.append)
+    sweep_runner.report_running_sweeps(desk.settings, desk.said.append)
     assert desk.said == [
-        "recovery planned-1: goes on, 0 of 3 cells are measured",
-        "recovery new-1: goes on, and is planned first",
+        "recovery planned-1: running, 0 of 3 cells measured",
+        "recovery new-1: running, not yet planned",
     ]

@@ -52,19 +52,19 @@ def settings(lab: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def run(monkeypatch: pytest.MonkeyPatch, keeper: int | None) -> None:
     for where in (service_users, connections, run_command):
-        monkeypatch.setattr(where, "supervisor_pid", lambda _: keeper)
+        monkeypatch.setattr(where, "services_keeper", lambda _: keeper)
 
 
 def test_it_is_not_looked_at_while_an_experiment_is_at_work(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[object] = []
-    monkeypatch.setattr(connections, "import_target", lambda *_: looked.append(1))
-    monkeypatch.setattr("faultline.installation.targets.preflight.run_preflight", lambda *_: looked.append(2))
-    with pytest.raises(InfrastructureError, match=r"^machine: 20261127T000000Z-aaaaaa is at work, and looking would"):
+    monkeypatch.setattr(connections, "take_in", lambda *_: looked.append(1))
+    monkeypatch.setattr("faultline.installation.targets.preflight.look", lambda *_: looked.append(2))
+    with pytest.raises(InfrastructureError, match=r"^machine: check failed: 20261127T000000Z-aaaaaa"):
         target_command.check("lab")
     monkeypatch.setattr(connections.MachineLock, "holder", lambda _: SimpleNamespace(text="another's"))
-    with pytest.raises(InfrastructureError, match="^machine: another's is at work"):
+    with pytest.raises(InfrastructureError, match="^machine: check failed: another's"):
         target_command.check("lab")
     assert looked == []
     monkeypatch.setattr(connections.MachineLock, "holder", lambda _: None)
@@ -76,14 +76,14 @@ def test_it_is_not_looked_at_while_an_experiment_is_at_work(
 def test_it_is_not_forgotten_while_its_logins_are_needed_and_down_names_what_it_cut_off(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"^lab: the experiment \S+-aaaaaa runs on it; .* a run by \./faultline down"):
+    with pytest.raises(ConfigError, match=r"^lab: removal failed: \S+-aaaaaa is running"):
         target_command.remove("lab")
     monkeypatch.setattr(supervision, "end_ledger", lambda _: None)
     said: list[str] = []
     supervision.down(settings, said.append)
     assert said == [f"experiment {NAME} was cut off; the next `up` closes it, and removes what is left of it"]
     run(monkeypatch, None)
-    with pytest.raises(ConfigError, match=r"^lab: the experiment \S+-aaaaaa was cut off; \./faultline up closes it$"):
+    with pytest.raises(ConfigError, match=r"^lab: removal failed: \S+-aaaaaa is orphaned"):
         target_command.remove("lab")
 
 
@@ -94,8 +94,8 @@ def test_a_run_whose_services_were_ended_says_that(settings: Settings, monkeypat
     monkeypatch.setattr(run_command, "current_attempt", lambda *_: None)
     monkeypatch.setattr(run_command, "POLL_S", 0.0)
     run(monkeypatch, None)
-    with pytest.raises(InfrastructureError, match="^run: the services were ended under it; the next ./faultline up"):
-        run_command._through_scheduler(settings, {"sweep_id": "s"}, print)
+    with pytest.raises(InfrastructureError, match="^run: services stopped"):
+        run_command._run_in_airflow(settings, {"sweep_id": "s"}, print)
 
 
 LAB = Target("lab")
@@ -106,18 +106,18 @@ def test_a_target_is_looked_at_once_unless_something_is_measured_and_what_is_wro
     lab: Settings, monkeypatch: pytest.MonkeyPatch, holder: str | None, looked: list[str]
 ) -> None:
     found: list[str] = []
-    monkeypatch.setattr(connections, "active_experiment", lambda _: holder)
-    monkeypatch.setattr(connections, "import_target", lambda _, one: found.append(f"said {one.name}"))
-    monkeypatch.setattr(connections, "require_preflight", lambda _, one, __: found.append(f"well {one.name}"))
-    monkeypatch.setattr(connections, "check_targets", lambda _, names: found.extend(f"ahead {name}" for name in names))
-    connections.preflight_targets(lab, ["lab"], found.append)
+    monkeypatch.setattr(connections, "at_work", lambda _: holder)
+    monkeypatch.setattr(connections, "take_in", lambda _, one: found.append(f"said {one.name}"))
+    monkeypatch.setattr(connections, "require_well", lambda _, one, __: found.append(f"well {one.name}"))
+    monkeypatch.setattr(connections, "look_ahead", lambda _, names: found.extend(f"ahead {name}" for name in names))
+    connections.require_targets(lab, ["lab"], found.append)
     assert found == looked
 
     def wrong(*_: object) -> None:
         raise ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")
 
-    monkeypatch.setattr(connections, "active_experiment", lambda _: None)
-    monkeypatch.setattr(connections, "import_target", wrong)
-    connections.preflight_targets(lab, [EMBEDDED], print)  # its services are not asked
+    monkeypatch.setattr(connections, "at_work", lambda _: None)
+    monkeypatch.setattr(connections, "take_in", wrong)
+    connections.require_targets(lab, [EMBEDDED], print)  # its services are not asked
     with pytest.raises(ConfigError, match="sasl.password: refused"):
-        connections.preflight_targets(lab, [EMBEDDED, "lab"], print)
+        connections.require_targets(lab, [EMBEDDED, "lab"], print)

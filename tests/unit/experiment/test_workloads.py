@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.cli.run_command import describe_faults
+from faultline.cli.run_command import planned_fault_lines
 from faultline.engines.spark.settings import configured_settings
 from faultline.experiment.attempt import Attempt
 from faultline.experiment.config import Configuration, parse_configuration
@@ -145,7 +145,7 @@ def test_a_store_or_queue_that_does_not_answer_is_refused(monkeypatch: pytest.Mo
         look(store="postgresql")
     monkeypatch.setenv(topology_services.MEMCACHED, "127.0.0.1:1")
     words = ["parallelism=1-1-1-1", "mechanisms=delayed_persistence", 'topology={"queue": "memcached"}']
-    for ask in (queue, lambda: describe_faults("topology", words)):  # nor does a dry run pass it
+    for ask in (queue, lambda: planned_fault_lines("topology", words)):  # nor does a dry run pass it
         with refused("FAULTLINE_MEMCACHED: 127.0.0.1:1 does not answer"):
             ask()
     monkeypatch.setenv(topology_services.MEMCACHED, "somewhere")

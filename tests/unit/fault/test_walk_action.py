@@ -51,7 +51,7 @@ print("`fill` fills the attempt's folder (`executor` only)" in schema["descripti
 print(action_table().splitlines()[-1])
 """
 DRY_RUN = """
-from faultline.cli.run_command import describe_faults
+from faultline.cli.run_command import planned_fault_lines
 
 print(*describe_faults("word_count", ["fault_action=fill", "fault_at_s=41"]))
 """
@@ -65,7 +65,7 @@ from faultline.system.journal import Journal, read_journal
 from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.scheduler_input import SchedulerInput
 from faultline.lifecycle.fault_scheduler import FaultScheduler
-from faultline.lifecycle.ending.undo_replay import replay_undos
+from faultline.lifecycle.ending.undo_replay import heal
 
 class Offsets:
     def read(self, timeout_s):
@@ -92,7 +92,7 @@ rest = {"attempt": attempt.id, "repetition": 0, "kafka": {"bootstrap": ""}, "top
 left = [line for line in lines if line["event"] == "undo_registered"]
 attempt.conductor_journal.write_text("".join(json.dumps(line) + chr(10) for line in left))
 Path(left[0]["fields"]["path"]).write_text("full")
-print(replay_undos(attempt), replay_undos(attempt), Path(left[0]["fields"]["path"]).exists())
+print(heal(attempt), heal(attempt), Path(left[0]["fields"]["path"]).exists())
 """
 
 

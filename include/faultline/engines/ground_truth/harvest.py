@@ -32,7 +32,7 @@ Output = tuple[str, str, int, int]
 
 
 def harvest(config: Path) -> None:
-    """Read both topics and write the three tables; see `faultline.lifecycle.collect.collect_raw_data`.
+    """Reads both topics as the configuration of `faultline.lifecycle.collect.gather` says, and writes the three tables.
 
     Raises InfrastructureError when a topic cannot be read.
     """
