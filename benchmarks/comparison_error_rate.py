@@ -56,8 +56,8 @@ def _equal(study: Study, shapes: Shapes, count: int, rng: np.random.Generator) -
     each = [_shape(shapes, number) for number in range(count)]
     said = [_verdict(draw(shape, SIZES[0], rng), draw(shape, SIZES[0], rng)) for shape in each]
     study.count("aa_false_alarms", [one in (ComparisonVerdict.WORSE, ComparisonVerdict.BETTER) for one in said])
-    study.count("aa_same", [one is ComparisonVerdict.SAME for one in said])
-    study.count("aa_cannot_tell", [one is ComparisonVerdict.CANNOT_TELL for one in said])
+    study.count("aa_same", [one is ComparisonVerdict.EQUIVALENT for one in said])
+    study.count("aa_cannot_tell", [one is ComparisonVerdict.INCONCLUSIVE for one in said])
 
 
 def _slowed(shape: Sequence[float], size: int, rng: np.random.Generator) -> ComparisonVerdict:

@@ -160,7 +160,7 @@ def _fixed(scatter: NoiseModel, planted: float, size: int, rng: np.random.Genera
     verdicts = [one.verdict for one in compare(pairs, lower_is_better=True).values()]
     true = {
         ComparisonVerdict.WORSE: planted > 0,
-        ComparisonVerdict.SAME: planted <= NEGLIGIBLE,
+        ComparisonVerdict.EQUIVALENT: planted <= NEGLIGIBLE,
         ComparisonVerdict.BETTER: False,
     }
     said = [true.get(one) for one in verdicts]

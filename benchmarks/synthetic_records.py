@@ -46,7 +46,7 @@ def made_record(number: int) -> Record:
             "sustained": True,
             "cpu_cores": ByRole(driver=0.2, executors=0.5 * wobble, python_workers=0.0, kafka=0.06, generator=0.05),
             "recovery": RecoveryPart.empty().model_copy(update=recovery),
-            "audit": AuditPart(expected=400_000, lost=0, overcounted=0, wrong=0, reemitted=7, unknown=0),
+            "audit": AuditPart(expected=400_000, lost=0, overcounted=0, unexpected=0, reemitted=7, unknown=0),
         }
     )
     return Record(

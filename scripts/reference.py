@@ -42,33 +42,6 @@ from faultline.records.judge import validity
 from faultline.system.errors import ConfigError
 from faultline.system.text import counted
 
-# Names that issue 47 changes and the code still has. An entry goes once the code has the new name.
-RENAMED = {
-    r"\bcpu_besides\.others\b": "background_cpu.processes",
-    r"\bcpu_besides\.stolen\b": "background_cpu.steal",
-    r"\bcpu_besides\b": "background_cpu",
-    r"\bcpu_nodes\b": "cpu_by_host",
-    r"\bkeys(?=\.(requested|measured|low|high|hottest_share|distinct)\b)": "key_skew",
-    r"\blate(?=\.(sent|dropped_rows)\b)": "late_records",
-    r"\baudit\.wrong\b": "audit.unexpected",
-    r"\baudit\.sums_differ\b": "audit.checksum_mismatches",
-    r"\bclocks-apart\b": "clock-skew",
-    r"`disturbed`": "`background-load`",
-    r"\bconductor-died\b": "scheduler-died",
-    r"\bstore-unread\b": "store-unverified",
-    r"\btimeline-broken\b": "timeline-incomplete",
-    r"\bfault-unknown\b": "fault-outcome-unknown",
-    r"\bcannot tell\b": "inconclusive",
-    r"\bworse, same or\b": "worse, equivalent or",
-}
-
-
-def renamed(text: str) -> str:
-    """Return the text with the new public names."""
-    for old, new in RENAMED.items():
-        text = re.sub(old, new, text)
-    return text
-
 
 def table(head: str, rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
     """Markdown table; `head` holds the column names, separated by `|`."""
@@ -169,7 +142,7 @@ def figure_table() -> str:
     """Every figure of a record: path, unit, better direction and definition."""
     rows, seen = [], set()
     for one in METRICS:
-        key, text = definition_of(renamed(one.key))
+        key, text = definition_of(one.key)
         if key not in seen:
             rows.append((f"`{key}`", one.unit or "-", one.better or "-", text))
         seen.add(key)
@@ -233,7 +206,7 @@ PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
 
 def made() -> dict[str, str]:
     """Return every part by its name."""
-    return {name: renamed(make()) for name, (_, make) in PARTS.items()}
+    return {name: make() for name, (_, make) in PARTS.items()}
 
 
 def replace_part(text: str, name: str, part: str) -> str:

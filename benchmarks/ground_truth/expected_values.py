@@ -94,7 +94,7 @@ def read_off(
         "expected": len(course.due_ns) + primer,
         "lost": script.lost,
         "overcounted": script.overcounted,
-        "wrong": 0,
+        "unexpected": 0,
         "reemitted": script.reemitted,
         "unknown": 0,
         "unreflected": int((produced & ~emitted).sum()),

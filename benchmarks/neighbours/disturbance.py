@@ -1,8 +1,8 @@
 """Bias of figures caused by background CPU, by the cores lost to it (4 hours).
 
 Measured in blocks, each of which has every neighbour once, in random order: none, none again, and one for each kind and
-share. A pair is the first one without a neighbour and another one of the same block. The limit of the rule `disturbed`
-is where the bias of a figure exceeds the scatter of one repetition without a neighbour.
+share. A pair is the first one without a neighbour and another one of the same block. The limit of the rule
+`background-load` is where the bias of a figure exceeds the scatter of one repetition without a neighbour.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def measure_one(one: Neighbour, words: Sequence[str], say: Say) -> Record | None
 
 def _usable(record: Record) -> bool:
     codes = {reason.partition(":")[0] for reason in record.reasons}
-    return record.status in ("valid", "unmet", "invalid") and codes <= {"disturbed", *UNMET}
+    return record.status in ("valid", "unmet", "invalid") and codes <= {"background-load", *UNMET}
 
 
 def values_of(record: Record) -> dict[str, float | None]:

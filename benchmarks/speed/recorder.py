@@ -64,7 +64,7 @@ def figures(measured: Sequence[tuple[Attempt, Record]]) -> dict[str, BenchmarkFi
 
 
 def _of_attempt(attempt: Attempt, record: Record) -> Mapping[str, float | None]:
-    besides, waited = record.metrics.cpu_besides, record.metrics.waited
+    besides, waited = record.metrics.background_cpu, record.metrics.waited
     if besides is None:
         return {}
     lines = read_journal(attempt.recorder_journal)

@@ -169,6 +169,6 @@ def test_an_experiment_keeps_its_checkpoint_there(
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
     metrics = record["metrics"]
     assert metrics["audit"]["expected"] > 0
-    assert metrics["audit"]["lost"] == metrics["audit"]["overcounted"] == metrics["audit"]["wrong"] == 0
+    assert metrics["audit"]["lost"] == metrics["audit"]["overcounted"] == metrics["audit"]["unexpected"] == 0
     assert metrics["state_bytes"]["checkpoint"] > 0 and metrics["recovery"]["detection_s"] is not None
     assert HdfsFolder(f"{theirs.url}/faultline", theirs.web).entries() == {}

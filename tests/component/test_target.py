@@ -393,7 +393,7 @@ def test_an_experiment_is_measured_there_by_the_command_line(
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
     assert record["config"]["target"] == "lab"
     metrics = record["metrics"]
-    assert metrics["audit"]["lost"] == metrics["audit"]["overcounted"] == metrics["audit"]["wrong"] == 0
+    assert metrics["audit"]["lost"] == metrics["audit"]["overcounted"] == metrics["audit"]["unexpected"] == 0
     assert metrics["cpu_cores"]["kafka"] is None and metrics["cpu_cores"]["executors"] > 0
     assert "lab" in metrics["not_measured"]["cpu_cores.kafka"]
     assert metrics["recovery"]["detection_s"] is not None

@@ -238,7 +238,7 @@ def test_a_whole_experiment_with_all_mechanisms_loses_nothing_when_the_executor_
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
     assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
     metrics = record["metrics"]
-    assert (metrics["audit"]["lost"], metrics["audit"]["wrong"], metrics["stages"]["unstored"]) == (0, 0, 0)
+    assert (metrics["audit"]["lost"], metrics["audit"]["unexpected"], metrics["stages"]["unstored"]) == (0, 0, 0)
     assert metrics["recovery"]["reload_s"] is not None
     assert metrics["latency_ms"]["method"] == "rank"
     # A word that was counted twice is ahead of its rank from there on, so that an output seems to come before its word.

@@ -78,7 +78,7 @@ def test_a_benchmark_without_figures_is_told_and_costs_the_others_nothing(
 ) -> None:
     compared(1)
     told = compared(2, [*(answer(name) for name in BENCHMARKS[1:]), None])
-    assert told["failed"] == [BENCHMARKS[0]] and "same" in notes[-1][-1]
+    assert told["failed"] == [BENCHMARKS[0]] and "equivalent" in notes[-1][-1]
     with pytest.raises(AirflowFailException, match=f"bench {BENCHMARKS[0]} gave no figures"):
         subject.no_slowdown.function(told)
 

@@ -15,8 +15,8 @@ from faultline.system.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, fr
 
 # What a busy machine can make of a measurement: invalid, but complete and exact all the same.
 OF_A_BUSY_MACHINE = (
-    "schedule-lag", "disturbed", "not-steady", "overloaded", "interval-not-held", "baseline-too-short", "backlog-at-t0",
-    "missed-window", "drain-incomplete",
+    "schedule-lag", "background-load", "not-steady", "overloaded", "interval-not-held", "baseline-too-short",
+    "backlog-at-t0", "missed-window", "drain-incomplete",
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def check_record(record: dict[str, Any]) -> None:
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
     assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
     audit = record["metrics"]["audit"]
-    assert (audit["lost"], audit["overcounted"], audit["wrong"], audit["unknown"]) == (0, 0, 0, 0)
+    assert (audit["lost"], audit["overcounted"], audit["unexpected"], audit["unknown"]) == (0, 0, 0, 0)
     latency = record["metrics"]["latency_ms"]
     assert latency["negative"] == 0 and (latency["unreflected"] == 0 or audit["undrained"])
     assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]

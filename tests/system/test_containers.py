@@ -119,7 +119,7 @@ def test_counts_are_exact_whatever_container_the_victim_was_in(measured: dict[st
     for record in harvested:
         audit = record["metrics"]["audit"]
         assert audit["expected"] > 0
-        assert (audit["lost"], audit["overcounted"], audit["wrong"], audit["unknown"]) == (0, 0, 0, 0), audit
+        assert (audit["lost"], audit["overcounted"], audit["unexpected"], audit["unknown"]) == (0, 0, 0, 0), audit
 
 
 def test_kills_were_real_and_what_was_killed_came_back(measured: dict[str, Any]) -> None:

@@ -39,9 +39,9 @@ def test_a_run_without_checkpoints_shows_its_loss_as_a_number(running: Installat
     audit = record.metrics.audit
     assert record.status in ("valid", "unmet", "invalid"), (record.reasons, done.stderr)
     assert audit.expected and audit.lost and 0 < audit.lost < audit.expected
-    assert (audit.overcounted, audit.wrong, audit.unknown) == (0, 0, 0)
+    assert (audit.overcounted, audit.unexpected, audit.unknown) == (0, 0, 0)
     events = {event.name: event for event in record.timeline}
-    assert "lineage" in events and events["t3"].wall_ns == events["t4"].wall_ns
+    assert "state_epoch" in events and events["t3"].wall_ns == events["t4"].wall_ns
     folder = running.results / "attempts" / record.attempt
     batches = json.loads((folder / "batches.json").read_text())["batches"]
     (second,) = [one for one in batches if one["start_offsets"]]

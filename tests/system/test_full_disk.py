@@ -104,4 +104,4 @@ def test_a_disk_that_is_full_costs_no_record_and_heals_by_itself(
     assert newest.attempt in made and newest.status in ("valid", "unmet", "invalid"), newest.reasons
     assert all(Attempt(folder).over for folder in settings.attempts.iterdir()), "what was broken off is closed"
     audit = newest.metrics.audit
-    assert audit is not None and (audit.lost, audit.wrong) == (0, 0)
+    assert audit is not None and (audit.lost, audit.unexpected) == (0, 0)

@@ -50,7 +50,7 @@ def measured(installation: Installation, workload: str, *parameters: str) -> dic
     if not may_lose:
         assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
         assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
-        assert [audit[name] for name in ("lost", "overcounted", "wrong", "unknown")] == [0] * 4, audit
+        assert [audit[name] for name in ("lost", "overcounted", "unexpected", "unknown")] == [0] * 4, audit
     assert audit["expected"] > 0
     hosts = record["environment"]["hosts"]
     assert set(hosts) == HOSTS

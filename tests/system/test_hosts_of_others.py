@@ -87,7 +87,7 @@ def test_the_demos_matrix_is_measured_there(lab: Lab, site: Installation) -> Non
         assert record.status in ("valid", "unmet", "invalid"), record.reasons
         assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record.reasons), record.reasons
         audit = record.metrics.audit
-        assert audit.expected and (audit.lost, audit.overcounted, audit.wrong, audit.unknown) == (0, 0, 0, 0)
+        assert audit.expected and (audit.lost, audit.overcounted, audit.unexpected, audit.unknown) == (0, 0, 0, 0)
         hosts = record.environment.hosts
         assert hosts is not None and set(hosts) == set(WORKERS), hosts
         for host in hosts.values():

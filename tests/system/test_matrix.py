@@ -162,7 +162,7 @@ def check_experiment(page: FrameLocator, record: Record) -> None:
     audit = {name.strip(): number(figure.strip()) for name, figure in rows}
     counted = {name: value for name, value in metrics.audit.model_dump().items() if value is not None}
     assert audit == {named(f"audit.{name}").title: value for name, value in counted.items()}
-    assert counted["expected"] > 0 and counted["overcounted"] == counted["wrong"] == 0
+    assert counted["expected"] > 0 and counted["overcounted"] == counted["unexpected"] == 0
     for reason in record.reasons:
         expect(page.locator(".reasons")).to_contain_text(reason)
     plot = page.locator("[data-figure]")

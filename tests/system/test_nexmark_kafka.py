@@ -23,7 +23,7 @@ def test_the_highest_bids_are_exact_under_a_kill(shared_installation: Installati
     assert record["status"] in ("valid", "unmet", "invalid"), record["reasons"]
     assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
     audit = record["metrics"]["audit"]
-    assert (audit["lost"], audit["wrong"], audit["unknown"]) == (0, 0, 0)
+    assert (audit["lost"], audit["unexpected"], audit["unknown"]) == (0, 0, 0)
     assert record["metrics"]["recovery"]["reload_s"] is not None
 
     counts = pd.read_parquet(installation.results / "attempts" / record["attempt"] / "harvest" / "counts.parquet")

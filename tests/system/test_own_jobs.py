@@ -46,7 +46,7 @@ def measured(installation: Installation, workload: str, *words: str) -> dict[str
 
 def exact(record: dict[str, Any]) -> None:
     audit = record["metrics"]["audit"]
-    assert audit["expected"] and [audit[name] for name in ("lost", "overcounted", "wrong", "unknown")] == [0] * 4
+    assert audit["expected"] and [audit[name] for name in ("lost", "overcounted", "unexpected", "unknown")] == [0] * 4
 
 
 def test_a_query_is_measured_as_a_built_in_workload(installation: Installation) -> None:
@@ -54,7 +54,7 @@ def test_a_query_is_measured_as_a_built_in_workload(installation: Installation) 
     assert done.returncode in (0, 1), done.stderr
     assert "latency of each input at the first output of its key that counts it" in done.stderr
     if done.returncode == 0:
-        assert "Latency: p50" in done.stdout and "none lost, overcounted or wrong" in done.stdout
+        assert "Latency: p50" in done.stdout and "none lost, overcounted or unexpected" in done.stdout
         assert "Not measured" not in done.stdout
 
 

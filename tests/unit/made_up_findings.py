@@ -10,9 +10,9 @@ from faultline.comparison.findings.claims import ClaimVerdict
 from faultline.records.record import ByRole, Record, WorkPart
 from tests.unit.sample_records import sample
 
-AGREES, DISAGREES, CANNOT_TELL = ClaimVerdict.AGREES, ClaimVerdict.DISAGREES, ClaimVerdict.CANNOT_TELL
+AGREES, DISAGREES, INCONCLUSIVE = ClaimVerdict.AGREES, ClaimVerdict.DISAGREES, ClaimVerdict.INCONCLUSIVE
 
-NOT_ASKED, NOT_TESTABLE = ClaimVerdict.NOT_ASKED, ClaimVerdict.NOT_TESTABLE
+NOT_COVERED, NOT_TESTABLE = ClaimVerdict.NOT_COVERED, ClaimVerdict.NOT_TESTABLE
 
 # Five repetitions, closer to each other than to anything else.
 NOISE = (0.99, 0.995, 1.0, 1.005, 1.01)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.record import SCHEMA, AuditPart, ByRole, LatencyMs, Metrics, Record, RecoveryPart, TimelineEvent
 from faultline.records.recoveries import value_of_run
+from faultline.records.renames import CODES, EVENTS, KEYS, RENAMED_SCHEMA, STATUSES
 from faultline.records.sweep_plan import SweepPlan, cells_of
 
 NS = 1_000_000_000
@@ -44,7 +45,7 @@ def sample(
                 "cpu_cores": ByRole(driver=0.186, executors=0.48, python_workers=0.0, kafka=0.06, generator=0.0549),
                 "recovery": RecoveryPart.empty().model_copy(update=recovery or {}),
                 "recoveries": [RecoveryPart.empty().model_copy(update=one) for one in recoveries or []],
-                "audit": AuditPart(expected=396_357, lost=0, overcounted=12_345, wrong=0, reemitted=7, unknown=0),
+                "audit": AuditPart(expected=396_357, lost=0, overcounted=12_345, unexpected=0, reemitted=7, unknown=0),
             }
         )
     content = {
@@ -79,6 +80,42 @@ def sample(
         "artifacts": {"attempt": f"attempts/{attempt}/attempt.json"},
     }
     return Record.model_validate(content)
+
+
+def schema_2(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a record under the names of schema 2."""
+
+    def old(node: Any, path: str) -> Any:
+        if isinstance(node, list):
+            return [old(one, path) for one in node]
+        if not isinstance(node, dict):
+            return node
+        names = {name: key.rpartition(".")[2] for key, name in KEYS.items() if key.rpartition(".")[0] == path}
+        found = {names.get(key, key): value for key, value in node.items()}
+        return {key: old(value, f"{path}.{key}".lstrip(".")) for key, value in found.items()}
+
+    made: dict[str, Any] = {**values, **{key: old(values[key], key) for key in ("metrics", "environment")}}
+    made["schema"] = RENAMED_SCHEMA
+    made["status"] = _swapped(STATUSES).get(values["status"], values["status"])
+    made["reasons"] = [_with_old_code(reason) for reason in values["reasons"]]
+    made["timeline"] = [{**event, "name": _with_old_event(event["name"])} for event in values["timeline"]]
+    for part in (made["metrics"]["recovery"], *made["metrics"]["recoveries"]):
+        part["note"] = part["note"] and _with_old_code(part["note"])
+    return made
+
+
+def _swapped(names: Mapping[str, str]) -> dict[str, str]:
+    return {new: old for old, new in names.items()}
+
+
+def _with_old_code(reason: str) -> str:
+    code, sign, rest = reason.partition(":")
+    return f"{_swapped(CODES).get(code, code)}{sign}{rest}"
+
+
+def _with_old_event(name: str) -> str:
+    plain, sign, number = name.partition("#")
+    return f"{_swapped(EVENTS).get(plain, plain)}{sign}{number}"
 
 
 RECOVERED = {

@@ -44,7 +44,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print an array of comparisons as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a figure of B is worse.")] = False,
 ) -> None:
-    """Compare two sides for each configuration that both measured: better, worse, same or cannot tell.
+    """Compare two sides for each configuration that both measured: better, worse, equivalent or inconclusive.
 
     Verdicts need five repetitions per side; see docs/explanation/comparing.md. With --along, estimate the effect of
     each step on one axis of A. With --measure, measure two Spark builds in pairs until the difference is decided.

@@ -115,10 +115,10 @@ def _audit(record: Record) -> str | None:
     audit = record.metrics.audit
     if audit.expected is None:
         return None
-    wrong = {"lost": audit.lost, "overcounted": audit.overcounted, "wrong": audit.wrong}
+    wrong = {"lost": audit.lost, "overcounted": audit.overcounted, "unexpected": audit.unexpected}
     bad = [f"{value:,} {name}" for name, value in wrong.items() if value]
     undrained = f", {audit.undrained:,} offsets not processed" if audit.undrained else ""
     text = f"Audit against the same query in one batch: {audit.expected:,} expected{undrained}"
     if bad:
         return f"{text}; without a fault {', '.join(bad)}; see ./faultline explain {record.attempt}."
-    return f"{text}, none lost, overcounted or wrong."
+    return f"{text}, none lost, overcounted or unexpected."

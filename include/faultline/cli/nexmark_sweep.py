@@ -66,7 +66,11 @@ def _columns(*, has_faults: bool, closed_loop: bool) -> list[MarkdownColumn]:
         _median("events/s/core", "rps_per_core"),
         *([MarkdownColumn("with driver", _with_driver)] if closed_loop else []),
         *([_median("recovery s", MACRO, digits=1)] if has_faults else []),
-        *([] if closed_loop else [markdown_column(BY_KEY[key], Sheet.AUDIT) for key in ("audit.lost", "audit.wrong")]),
+        *(
+            []
+            if closed_loop
+            else [markdown_column(BY_KEY[key], Sheet.AUDIT) for key in ("audit.lost", "audit.unexpected")]
+        ),
         _median("p50 ms", "latency_ms.p50"),
         _median("p99 ms", "latency_ms.p99"),
         _median("state MB", "state_bytes.checkpoint", scale=1e-6, digits=1),

@@ -130,12 +130,12 @@ def holds(record: Record) -> bool | None:
 
 def _undisturbed(record: Record) -> bool:
     """Whether what made the generator late was the experiment itself: nobody else had much of the machine."""
-    waited, besides = record.metrics.waited, record.metrics.cpu_besides
+    waited, besides = record.metrics.waited, record.metrics.background_cpu
     if waited is not None and waited.others is not None:
         return waited.others + (waited.stolen or 0.0) <= LOST_CORES
-    if besides is None or besides.others is None or besides.stolen is None:
+    if besides is None or besides.processes is None or besides.steal is None:
         return False
-    return besides.others + besides.stolen <= DISTURBED_CORES
+    return besides.processes + besides.steal <= DISTURBED_CORES
 
 
 def _codes(record: Record) -> set[str]:

@@ -42,6 +42,7 @@ from faultline.records.columns import LESS, Metric
 from faultline.records.format import FAULT_KEYS, NONE, WIDTH
 from faultline.records.index import Index
 from faultline.records.index_entry import IndexEntry
+from faultline.records.renames import renamed_figure
 from faultline.system.errors import ConfigError
 from faultline.system.settings import load_settings
 from faultline.system.text import finite, suggest
@@ -60,15 +61,15 @@ class ComparisonVerdict(StrEnum):
 
     BETTER = "better"
     WORSE = "worse"
-    SAME = "same"
-    CANNOT_TELL = "cannot tell"
+    EQUIVALENT = "equivalent"
+    INCONCLUSIVE = "inconclusive"
 
 
 _STYLES = {
     ComparisonVerdict.BETTER: "green",
     ComparisonVerdict.WORSE: "red",
-    ComparisonVerdict.SAME: "",
-    ComparisonVerdict.CANNOT_TELL: "dim",
+    ComparisonVerdict.EQUIVALENT: "",
+    ComparisonVerdict.INCONCLUSIVE: "dim",
 }
 
 
@@ -135,6 +136,7 @@ def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: st
 
 def metrics_named(names: Sequence[str]) -> list[Metric]:
     """The metrics with these paths. Raises ConfigError for one that is unknown or has no better direction."""
+    names = [renamed_figure(name) for name in names]
     for name in names:
         if name not in COMPARABLE:
             raise ConfigError(f"--metric {name}: no figure of which less or more is better{suggest(name, COMPARABLE)}")
@@ -187,11 +189,11 @@ def compare(
         if key not in drafts:
             change = _Draft.of(before, after).change if min(len(before), len(after)) > 1 else None
             why = f"{min(len(before), len(after))} of {LEAST} repetitions"
-            found[key] = Comparison(before, after, ComparisonVerdict.CANNOT_TELL, 1.0, change, None, floor, why)
+            found[key] = Comparison(before, after, ComparisonVerdict.INCONCLUSIVE, 1.0, change, None, floor, why)
         else:
             draft, p = drafts[key], differ[key]
             verdict = draft.verdict(p, close[key], lower_is_better, floor)
-            why = draft.why(p, floor) if verdict is ComparisonVerdict.CANNOT_TELL else ""
+            why = draft.why(p, floor) if verdict is ComparisonVerdict.INCONCLUSIVE else ""
             seen = draft.detectable(ALPHA / len(drafts))
             # What is seen and lies within the floor is not believed.
             seen = None if seen is None else max(seen, floor, NEGLIGIBLE)
@@ -232,13 +234,13 @@ class _Draft:
     def verdict(self, p: float, p_same: float, lower_is_better: bool, floor: float) -> ComparisonVerdict:
         values = {(value.low, value.high) for value in (*self.before, *self.after)}
         if len(values) == 1 and math.isfinite(next(iter(values))[1]):
-            return ComparisonVerdict.SAME
+            return ComparisonVerdict.EQUIVALENT
         # However much nights differ: what they hide nobody can tell, and it is not the same.
         if p_same <= ALPHA:
-            return ComparisonVerdict.SAME
+            return ComparisonVerdict.EQUIVALENT
         change, direction = self.change, self.found.direction
         if p > ALPHA or not direction or (change is not None and abs(change.value) <= max(NEGLIGIBLE, floor)):
-            return ComparisonVerdict.CANNOT_TELL
+            return ComparisonVerdict.INCONCLUSIVE
         return ComparisonVerdict.BETTER if (direction < 0) == lower_is_better else ComparisonVerdict.WORSE
 
     def why(self, p: float, floor: float) -> str:
@@ -339,7 +341,7 @@ def side_text(metric: Metric, values: Values) -> str:
 
 
 def _remark(one: Comparison) -> str:
-    if one.why or one.verdict is not ComparisonVerdict.CANNOT_TELL or one.detectable is None:
+    if one.why or one.verdict is not ComparisonVerdict.INCONCLUSIVE or one.detectable is None:
         return one.why
     return f"{one.detectable:.0%} or more would have shown"
 

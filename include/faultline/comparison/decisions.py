@@ -194,7 +194,7 @@ def _decision(
     margin = max(question.smallest, statistics.median(widths)) if widths else question.smallest
     judged = judge(pairs, question.bounds, Method(question.method), margin_of(min(margin, 1.0)))
     outcome = judged.outcome
-    if outcome is SequentialDecision.OPEN and (spent or min(len(before), len(after)) >= question.blocks):
+    if outcome is SequentialDecision.INCONCLUSIVE and (spent or min(len(before), len(after)) >= question.blocks):
         outcome = SequentialDecision.SPENT
     others = [axis for axis in axes if axis.key != step.axis.key]
     return Decision(
@@ -221,7 +221,7 @@ def _pairs(
 
 def _more(judged: SequentialResult, pairs: int, margin: float) -> int | None:
     """Pairs till the last look's half width is as small as what it has to fit in."""
-    if judged.outcome is not SequentialDecision.OPEN or not math.isfinite(judged.half) or not judged.half:
+    if judged.outcome is not SequentialDecision.INCONCLUSIVE or not math.isfinite(judged.half) or not judged.half:
         return None
     off = abs(judged.value)
     room = max(off, math.log1p(margin) - off)

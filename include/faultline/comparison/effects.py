@@ -48,8 +48,8 @@ class EffectVerdict(StrEnum):
     """What became of an effect."""
 
     DIFFERS = "differs"
-    SAME = "no difference that matters"
-    OPEN = "open"
+    EQUIVALENT = "equivalent"
+    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _draft(steps: Sequence[AxisStep], metric: Metric) -> tuple[Effect | None, li
         repetitions=min(min(len(row.before), len(row.after)) for row in rows),
         margin=math.log1p(NEGLIGIBLE) if ratio else _negligible_s(values),
         p=1.0,
-        verdict=EffectVerdict.OPEN,
+        verdict=EffectVerdict.INCONCLUSIVE,
     )
     return effect, rows
 
@@ -177,7 +177,7 @@ def _judged(effect: Effect, p: float, p_same: float, lines: int) -> Effect:
     found, margin = effect.found, effect.margin
     apart = any(abs(row) > margin for row in found.rows)
     if p_same <= ALPHA and not apart:
-        return replace(effect, p=p, verdict=EffectVerdict.SAME)
+        return replace(effect, p=p, verdict=EffectVerdict.EQUIVALENT)
     if p <= ALPHA:
         return replace(effect, p=p, verdict=EffectVerdict.DIFFERS)
     if effect.opposed:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from faultline.experiment.attempt import write_json
 from faultline.experiment.cell import is_sweep_id
+from faultline.records.renames import VERDICTS, renamed, renamed_figure
 
 Lines = tuple[str, ...]
 # Rows of figures, which tasks have no use for.
@@ -51,6 +52,16 @@ class NightlyVerdict(BaseModel):
     beyond: Lines = ()
     doubtful: Lines = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, values: Any) -> Any:
+        """Return a verdict of an earlier version under the current names of verdicts and figures."""
+        if not isinstance(values, dict):
+            return values
+        rows = {name: tuple(map(_renamed_row, values[name])) for name in ROWS & values.keys()}
+        limits = {renamed_figure(key): bound for key, bound in values.get("limits", {}).items()}
+        return values | rows | ({"limits": limits} if limits else {})
+
     @property
     def paired(self) -> bool:
         """Whether the build was compared in pairs with a reference build."""
@@ -71,6 +82,11 @@ class NightlyVerdict(BaseModel):
         folder.mkdir(parents=True, exist_ok=True)
         content = self.model_dump(mode="json", exclude_unset=True)
         write_json(folder / f"{sweep_id}.json", {"schema": 2 if self.paired else 1, **content})
+
+
+def _renamed_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    made = {key: renamed(VERDICTS, value) for key, value in row.items()}
+    return made | {"metric": renamed_figure(made["metric"])} if made.get("metric") else made
 
 
 def kept_verdict(results: Path, sweep_id: str | None) -> NightlyVerdict | None:

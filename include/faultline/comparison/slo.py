@@ -15,6 +15,7 @@ from faultline.records.catalogue import COMPARABLE
 from faultline.records.columns import MORE, Metric
 from faultline.records.format import CONTROL
 from faultline.records.index_entry import IndexEntry
+from faultline.records.renames import renamed_figure
 from faultline.system.errors import ConfigError
 from faultline.system.text import suggest
 
@@ -79,9 +80,9 @@ class SLOResult:
 def parse_limits(given: Mapping[str, Any] | None) -> tuple[SLO, ...]:
     """Limits by the path of their figure in the record. Raises ConfigError naming the key and the remedy."""
     found = []
-    for key, bound in (given or {}).items():
+    for key, bound in ((renamed_figure(str(key)), bound) for key, bound in (given or {}).items()):
         if key not in COMPARABLE:
-            raise ConfigError(f"limits.{key}: no figure of which less or more is better{suggest(str(key), COMPARABLE)}")
+            raise ConfigError(f"limits.{key}: no figure of which less or more is better{suggest(key, COMPARABLE)}")
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
             unit = COMPARABLE[key].unit
             raise ConfigError(f"limits.{key}: {bound!r} is no number{f'; give one, in {unit}' if unit else ''}")

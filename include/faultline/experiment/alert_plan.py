@@ -12,7 +12,7 @@ from faultline.system.errors import ConfigError
 from faultline.system.secrets import require_private
 from faultline.system.text import suggest
 
-# What a night may be worth telling. `broken`: nothing valid, cells missing, a gate that cannot tell, or not begun.
+# What a night may be worth telling. `broken`: nothing valid, cells missing, an inconclusive gate, or not begun.
 KINDS = ("worse", "better", "broken")
 USUAL = ("worse", "broken")
 # How, and the keys that each of them takes beside `when`.

@@ -18,7 +18,7 @@ from faultline.records.index_entry import IndexEntry
 from faultline.system.process_tags import ROLES
 
 Figures = Mapping[str, float | bool]
-_CPU, _NODES = "cpu_cores.", "cpu_nodes."
+_CPU, _NODES = "cpu_cores.", "cpu_by_host."
 CPU_TOTAL = f"{_CPU}total"
 CPU_PER_MILLION = "cpu_s_per_million.engine"
 MACRO = "recovery.macro_s"
@@ -111,11 +111,11 @@ METRICS = (
     ),
     Metric(CPU_PER_MILLION, "CPU", "CPU per million records", "s", better=LESS),
     Metric("cpu_s_per_million.workers", "CPU", "CPU per million records, without the driver", "s", better=LESS),
-    Metric("cpu_besides.others", "CPU", "CPU of other processes", "cores", _in("other processes", _RESOURCES)),
-    Metric("cpu_besides.services", "CPU", "CPU of Airflow and other services", "cores",
+    Metric("background_cpu.processes", "CPU", "CPU of other processes", "cores", _in("other processes", _RESOURCES)),
+    Metric("background_cpu.services", "CPU", "CPU of Airflow and other services", "cores",
            _in("of them Airflow and services", _RESOURCES)),
-    Metric("cpu_besides.recorder", "CPU", "CPU of the recorder", "cores", _in("recorder", _RESOURCES)),
-    Metric("cpu_besides.stolen", "CPU", "CPU stolen by the host", "cores", _in("stolen by the host", _RESOURCES)),
+    Metric("background_cpu.recorder", "CPU", "CPU of the recorder", "cores", _in("recorder", _RESOURCES)),
+    Metric("background_cpu.steal", "CPU", "CPU stolen by the host", "cores", _in("stolen by the host", _RESOURCES)),
     Metric("waited.others", "CPU", "CPU lost to other processes", "cores", _in("lost to others", _RESOURCES)),
     Metric("waited.stolen", "CPU", "CPU lost to the host", "cores"),
     Metric("waited.worst_5s", "CPU", "CPU lost in the worst 5 s", "cores", _in("lost in the worst 5 s", _RESOURCES)),
@@ -200,13 +200,13 @@ METRICS = (
             ("audit.lost", "Lost", "tuples", "lost", LESS, _in("Lost", _RUNS, _CELLS, _WATCHED)),
             ("audit.undrained", "Not processed", "offsets", "not processed", LESS, {_RUNS: "Undrained"}),
             ("audit.overcounted", "Overcounted", "tuples", "overcounted", LESS, {_RUNS: ""}),
-            ("audit.wrong", "Wrong", "outputs", "wrong", LESS, {}),
-            ("audit.sums_differ", "Counted alike, but not the same", "keys", "sums differ", LESS, {}),
+            ("audit.unexpected", "Unexpected", "outputs", "unexpected", LESS, {}),
+            ("audit.checksum_mismatches", "Checksum mismatches", "keys", "checksum mismatches", LESS, {}),
             ("audit.reemitted", "Re-emitted", "outputs", "re-emitted", LESS, {}),
             ("audit.unknown", "Sends unknown", "records", "sends unknown", LESS, {}),
             ("latency_ms.unreflected", "Tuples never reflected", "tuples", "never reflected", LESS, {}),
-            ("late.sent", "Sent too late", "records", "sent too late", None, {}),
-            ("late.dropped_rows", "Left out as too late", "rows", "rows left out as late", None, {}),
+            ("late_records.sent", "Sent too late", "records", "sent too late", None, {}),
+            ("late_records.dropped_rows", "Left out as too late", "rows", "rows left out as late", None, {}),
         )
     ),
     *(
@@ -222,12 +222,12 @@ METRICS = (
             ("unstored", "Words not stored as acknowledged", "", "not stored", LESS),
         )
     ),
-    Metric("keys.requested", "Keys", "Zipf exponent, asked for", heads={Sheet.KEYS: "exponent asked for"}),
-    Metric("keys.measured", "Keys", "Zipf exponent, measured", heads={Sheet.KEYS: "measured"}),
-    Metric("keys.low", "Keys", "Zipf exponent, measured at least", listed=False),
-    Metric("keys.high", "Keys", "Zipf exponent, measured at most", listed=False),
-    Metric("keys.hottest_share", "Keys", "Share of the hottest key", "share", {Sheet.KEYS: "hottest key"}),
-    Metric("keys.distinct", "Keys", "Distinct keys", heads={Sheet.KEYS: "distinct keys"}),
+    Metric("key_skew.requested", "Keys", "Zipf exponent, asked for", heads={Sheet.KEYS: "exponent asked for"}),
+    Metric("key_skew.measured", "Keys", "Zipf exponent, measured", heads={Sheet.KEYS: "measured"}),
+    Metric("key_skew.low", "Keys", "Zipf exponent, measured at least", listed=False),
+    Metric("key_skew.high", "Keys", "Zipf exponent, measured at most", listed=False),
+    Metric("key_skew.hottest_share", "Keys", "Share of the hottest key", "share", {Sheet.KEYS: "hottest key"}),
+    Metric("key_skew.distinct", "Keys", "Distinct keys", heads={Sheet.KEYS: "distinct keys"}),
     Metric("schedule_lag_ms.p50", "Generator", "Schedule lag p50", "ms"),
     Metric("schedule_lag_ms.p99", "Generator", "Schedule lag p99", "ms"),
     Metric("schedule_lag_ms.max", "Generator", "Schedule lag maximum", "ms"),

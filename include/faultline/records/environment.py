@@ -53,13 +53,13 @@ class LatencyClock(Part):
 
     `ahead_ms`: by how much it was ahead of the generator's, in whole ms, which all of its instants were moved by.
     `uncertain_ms`: its drift from start to end, and half a round trip; null where it was not asked at the end, or
-    never. `unsure`: whether that is more than 1 ms, or not known: latencies are no more exact.
+    never. `uncertain`: whether that is more than 1 ms, or not known: latencies are no more exact.
     """
 
     host: str
     ahead_ms: int
     uncertain_ms: float | None
-    unsure: bool
+    uncertain: bool
 
 
 class CgroupLimits(Part):

@@ -180,12 +180,12 @@ LABELS = {
     "t5": "t5 caught up",
     "t6": "t6 lag normal",
     "t7": "t7 on time",
-    "last_out": "last out of bound",
+    "last_violation": "last out of bound",
     "snapshot": "last snapshot",
-    "undone": "fault undone",
+    "fault_undone": "fault undone",
     "driver_restarted": "driver restarted",
     "service_up": "service up again",
-    "lineage": "new state lineage",
+    "state_epoch": "new state lineage",
     "replacement_up": "replacement up",
 }
 
@@ -202,12 +202,12 @@ WORDS = {
     "t5": "all from before the fault is committed",
     "t6": "lag is within its bound again, and stays so",
     "t7": "tuples are on time again, and stay so",
-    "last_out": "the last thing out of its bound before the end",
+    "last_violation": "the last thing out of its bound before the end",
     "snapshot": "last state snapshot before the fault",
-    "undone": "the fault is undone",
+    "fault_undone": "the fault is undone",
     "driver_restarted": "the supervisor has restarted the driver",
     "service_up": "the service is started again",
-    "lineage": "a new state lineage begins, from nothing",
+    "state_epoch": "a new state lineage begins, from nothing",
     "replacement_up": "a replacement executor registers",
 }
 

@@ -150,18 +150,18 @@ class WarmupPart(Part):
 class AuditPart(Part):
     """Counts against the batch recomputation of the input that was committed.
 
-    `undrained`: offsets of the input that were not committed at the end, and are in no other count; null in records
-    from before they were told apart from lost ones. `sums_differ`: keys whose count agrees while the sum of the hashes
-    of what was counted does not; null where the workload keeps no such sums, and in records from before it did.
+    `undrained`: input offsets beyond the last commit, in no other count; null in records that count them as lost.
+    `unexpected`: keys or values that the recomputation does not contain. `checksum_mismatches`: keys with the expected
+    count but a different sum of tuple hashes; null in records without such sums.
     """
 
     expected: int | None
     lost: int | None
     overcounted: int | None
-    wrong: int | None
+    unexpected: int | None
     reemitted: int | None
     unknown: int | None
-    sums_differ: int | None = None
+    checksum_mismatches: int | None = None
     undrained: int | None = None
 
 
@@ -205,7 +205,7 @@ class DataPart(Part):
     cycle_ms: int | None
 
 
-class KeysPart(Part):
+class KeySkewPart(Part):
     """How unequal the keys were: Zipf exponents (asked for, estimated, 95 % interval), and the hottest key's share."""
 
     requested: float | None
@@ -216,7 +216,7 @@ class KeysPart(Part):
     distinct: int | None
 
 
-class LatePart(Part):
+class LateRecordsPart(Part):
     """Records that came too late to count: sent as such, and rows that the engine says it left out."""
 
     sent: int | None
@@ -249,8 +249,8 @@ class BackgroundCpuPart(Part):
     they were told apart.
     """
 
-    others: float | None
-    stolen: float | None
+    processes: float | None
+    steal: float | None
     services: float | None = None
     recorder: float | None = None
 
@@ -289,12 +289,12 @@ class Metrics(Part):
     recoveries: list[RecoveryPart] = []
     source_rps: float | None = None
     non_compute_ms: float | None = None
-    cpu_nodes: dict[str, float] | None = None
+    cpu_by_host: dict[str, float] | None = None
     work: WorkPart | None = None
-    keys: KeysPart | None = None
-    late: LatePart | None = None
+    key_skew: KeySkewPart | None = None
+    late_records: LateRecordsPart | None = None
     realtime: bool | None = None
-    cpu_besides: BackgroundCpuPart | None = None
+    background_cpu: BackgroundCpuPart | None = None
     rps_per_core: float | None = None
     stages: StagesPart | None = None
     placebo: RecoveryPart | None = None

@@ -1,4 +1,7 @@
-"""Names of schema 2 that schema 3 writes otherwise. Readers accept both."""
+"""Names of schema 2 that schema 3 replaces; readers accept both.
+
+A path leads to a key from the top of a record, without the indices of lists. A reason starts with its code.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,109 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 RENAMED_SCHEMA: Final = 2
+# Path of a key of schema 2 → its name in schema 3.
+KEYS: Final = {
+    "environment.latency_clock.unsure": "uncertain",
+    "metrics.audit.sums_differ": "checksum_mismatches",
+    "metrics.audit.wrong": "unexpected",
+    "metrics.cpu_besides": "background_cpu",
+    "metrics.cpu_besides.others": "processes",
+    "metrics.cpu_besides.stolen": "steal",
+    "metrics.cpu_nodes": "cpu_by_host",
+    "metrics.keys": "key_skew",
+    "metrics.late": "late_records",
+}
+EVENTS: Final = {"last_out": "last_violation", "lineage": "state_epoch", "undone": "fault_undone"}
 STATUSES: Final = {"unsound": "invalid"}
+CODES: Final = {
+    "clocks-apart": "clock-skew",
+    "conductor-died": "scheduler-died",
+    "disturbed": "background-load",
+    "fault-unknown": "fault-outcome-unknown",
+    "store-unread": "store-unverified",
+    "timeline-broken": "timeline-incomplete",
+}
+VERDICTS: Final = {
+    "cannot tell": "inconclusive",
+    "no change seen": "no change detected",
+    "no difference that matters": "equivalent",
+    "not asked": "not covered",
+}
+_AUDIT: Final = {path.rpartition(".")[2]: name for path, name in KEYS.items() if path.startswith("metrics.audit.")}
+_PARENTS: Final = frozenset(path[:end] for path in KEYS for end, sign in enumerate(path) if sign == ".")
 
 
 def renamed_record(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record of schema 2 under the names of schema 3; `values` stay as they are."""
-    return {**values, "schema": RENAMED_SCHEMA + 1, "status": renamed_status(values.get("status"))}
+    """Return a record of schema 2 under the names of schema 3; malformed parts stay as they are."""
+    made = _with_keys(values, "") | {"schema": RENAMED_SCHEMA + 1, "status": renamed(STATUSES, values.get("status"))}
+    if isinstance(reasons := values.get("reasons"), list):
+        made["reasons"] = [renamed_reason(one) for one in reasons]
+    if isinstance(timeline := values.get("timeline"), list):
+        made["timeline"] = [_with_event(one) for one in timeline]
+    if isinstance(metrics := made.get("metrics"), dict):
+        for name in ("recovery", "placebo"):
+            if name in metrics:
+                metrics[name] = _with_note(metrics[name])
+        if isinstance(parts := metrics.get("recoveries"), list):
+            metrics["recoveries"] = [_with_note(one) for one in parts]
+    return made
 
 
-def renamed_status(status: Any) -> Any:
-    """Return the current name of a status; anything else is returned unchanged."""
-    return STATUSES.get(status, status) if isinstance(status, str) else status
+def renamed_series(values: Any) -> Any:
+    """Return the content of a `series.json` with the current names of events; anything else is returned unchanged."""
+    if not isinstance(values, dict) or not isinstance(values.get("events"), list):
+        return values
+    return {**values, "events": [_with_event(one) for one in values["events"]]}
+
+
+def renamed_audit(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of an `audit.json` with the current names of counts."""
+    made = {_AUDIT.get(key, key): value for key, value in values.items()}
+    return {**made, "offenders": [{**one, "kind": renamed(_AUDIT, one.get("kind"))} for one in values["offenders"]]}
+
+
+def renamed_figure(key: str) -> str:
+    """Return the current path of a figure below `metrics`."""
+    path, made = "metrics", []
+    for part in key.split("."):
+        path = f"{path}.{part}"
+        made.append(KEYS.get(path, part))
+    return ".".join(made)
+
+
+def renamed_event(name: str) -> str:
+    """Return the current name of a timeline event; the number of its fault stays."""
+    plain, sign, number = name.partition("#")
+    return f"{EVENTS.get(plain, plain)}{sign}{number}"
+
+
+def renamed_reason(reason: Any) -> Any:
+    """Return a reason or note with its current code."""
+    if not isinstance(reason, str):
+        return reason
+    code, sign, rest = reason.partition(":")
+    return f"{CODES.get(code, code)}{sign}{rest}"
+
+
+def renamed(names: Mapping[str, str], value: Any) -> Any:
+    """Return the current name of `value`, or `value` if it has no other."""
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def _with_keys(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+    made = {}
+    for key, value in values.items():
+        inside = f"{path}{key}"
+        made[KEYS.get(inside, key)] = (
+            _with_keys(value, f"{inside}.") if inside in _PARENTS and isinstance(value, dict) else value
+        )
+    return made
+
+
+def _with_event(event: Any) -> Any:
+    known = isinstance(event, dict) and isinstance(event.get("name"), str)
+    return {**event, "name": renamed_event(event["name"])} if known else event
+
+
+def _with_note(part: Any) -> Any:
+    return {**part, "note": renamed_reason(part["note"])} if isinstance(part, dict) and part.get("note") else part

@@ -36,7 +36,7 @@ from faultline.reports.views.sweep_summary import (
 )
 from faultline.system.text import finite
 
-_STYLES = {EffectVerdict.DIFFERS: "bold", EffectVerdict.SAME: "", EffectVerdict.OPEN: "dim"}
+_STYLES = {EffectVerdict.DIFFERS: "bold", EffectVerdict.EQUIVALENT: "", EffectVerdict.INCONCLUSIVE: "dim"}
 
 
 def print_summary(summary: SweepSummary | None, invalid: InvalidRuns | None) -> None:

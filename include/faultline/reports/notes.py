@@ -177,7 +177,7 @@ def _figure_parts(record: Record) -> list[str]:
             f"reload {seconds(recovery.reload_s, 2)} s, replay {seconds(recovery.replay_s, 2)} s, "
             f"macro {escape_markdown(macro(record))} s"
         )
-    sums = f", {count(audit.sums_differ)} sums differ" if audit.sums_differ else ""
+    sums = f", {count(audit.checksum_mismatches)} sums differ" if audit.checksum_mismatches else ""
     undrained = f", {count(audit.undrained)} not processed" if audit.undrained else ""
     parts.append(f"{count(audit.lost)} lost, {count(audit.overcounted)} overcounted{sums}{undrained}")
     return [part for part in parts if NONE not in part or "latency" in part]
@@ -278,7 +278,7 @@ def nightly_alert(
     elif worse:
         kind, what, lines = "worse", worse, (*known.beyond, *known.reasons, gap)
     elif gap or verdict is None or verdict.red:
-        why = "cannot tell" if not gap and verdict else "incomplete"
+        why = "inconclusive" if not gap and verdict else "incomplete"
         kind, what = "broken", why
     elif known.improvements:
         kind, what, lines = "better", f"{counted(len(known.improvements), 'figure')} better", known.improvements

@@ -165,7 +165,7 @@ def _lead_text(records: Sequence[Record]) -> str:
     undrained = sum(record.metrics.audit.undrained or 0 for record in sound)
     once = ": every tuple was counted exactly once" if all(map(tells_tuples, sound)) else ""
     return (
-        f"{len(records)} {experiments}: {counts}. In the valid ones nothing was lost, overcounted or wrong{once}."
+        f"{len(records)} {experiments}: {counts}. In the valid ones nothing was lost, overcounted or unexpected{once}."
         + (f" {count(undrained)} offsets of the input were not processed." if undrained else "")
     )
 

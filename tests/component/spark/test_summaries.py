@@ -62,7 +62,7 @@ def test_a_swap_removes_the_tables_before_and_nothing_that_a_link_leads_to_elsew
 def test_a_host_whose_name_has_dots_has_a_column(spark: SparkSession, tmp_path: Path) -> None:
     record = {
         **dict.fromkeys([*KEYS, *PLAIN], "x"), "status": "valid", "reasons": ["a: b"], "config": {"rate": 5.0},
-        "metrics": {"cpu_nodes": {"node1.example-x.com": 0.5}, "latency_ms": {"p50": 3.0}},
+        "metrics": {"cpu_by_host": {"node1.example-x.com": 0.5}, "latency_ms": {"p50": 3.0}},
     }  # fmt: skip
     (tmp_path / "record.json").write_text(json.dumps(record))
     table = experiments(spark.read.option("multiLine", True).json(str(tmp_path / "record.json")))

@@ -37,7 +37,7 @@ def test_cells_stop_when_their_comparisons_are_decided() -> None:
         (SequentialDecision.DIFFERS, 0.04, 0.05, True),
         (SequentialDecision.DIFFERS, 0.06, 0.05, False),
         (SequentialDecision.DIFFERS, -0.5, 0.05, False),
-        (SequentialDecision.OPEN, -0.5, 0.05, None),
+        (SequentialDecision.INCONCLUSIVE, -0.5, 0.05, None),
     ],
 )
 def test_what_is_said_is_held_against_what_was_planted(

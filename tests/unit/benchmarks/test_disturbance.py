@@ -83,7 +83,7 @@ def record(lost: float, status: str = "valid", reasons: tuple[str, ...] = ()) ->
 def test_what_is_only_disturbed_is_used_and_what_else_is_invalid_is_measured_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = [record(0.3, "invalid", ("clock-jumped: x",)), record(0.3, "invalid", ("disturbed: x",))]
+    answers = [record(0.3, "invalid", ("clock-jumped: x",)), record(0.3, "invalid", ("background-load: x",))]
     monkeypatch.setattr(experiments, "run_single", lambda *_, **__: answers.pop(0))
     found = measure_one(QUIET, [], lambda text: None)
     assert found is not None and values_of(found)["others"] == 0.3 and not answers

@@ -44,7 +44,7 @@ def scaled(factor: float) -> list[float]:
         ("ratio_zipf", 0.7, ComparisonVerdict.WORSE),
         ("efficiency_2_processes", 1.3, ComparisonVerdict.BETTER),
         ("records_per_s", 0.7, ComparisonVerdict.WORSE),
-        ("fixed_s", 1.0, ComparisonVerdict.SAME),
+        ("fixed_s", 1.0, ComparisonVerdict.EQUIVALENT),
     ],
 )
 def test_a_planted_change_is_found_by_its_direction(
@@ -82,4 +82,4 @@ def test_a_night_without_a_baseline_or_figures_says_so(tmp_path: Path) -> None:
 def test_few_repetitions_give_no_verdict(tmp_path: Path) -> None:
     night(tmp_path, 1, {"fixed_s": QUIET})
     own = night(tmp_path, 2, {"fixed_s": [5.0, 5.0]})
-    assert judge_speed(own, read_nights(tmp_path), 7).summary == "1 cannot tell; against 2026-11-01"
+    assert judge_speed(own, read_nights(tmp_path), 7).summary == "1 inconclusive; against 2026-11-01"

@@ -28,9 +28,9 @@ def measured(folder: Path, *, judged: bool = True) -> tuple[Attempt, Record]:
         for _ in range(2):
             journal.append({"kind": "overrun", "late_s": 0.1})
     record = sample()
-    besides = BackgroundCpuPart(others=0.2, stolen=0.0, services=0.1, recorder=0.01) if judged else None
+    besides = BackgroundCpuPart(processes=0.2, steal=0.0, services=0.1, recorder=0.01) if judged else None
     metrics = record.metrics.model_copy(
-        update={"cpu_besides": besides, "waited": WaitedPart(others=0.02, stolen=0.0, worst_5s=0.1)}
+        update={"background_cpu": besides, "waited": WaitedPart(others=0.02, stolen=0.0, worst_5s=0.1)}
     )
     timeline = [
         TimelineEvent(name=name, wall_ns=at * 10**9, mono_ns=at * 10**9, source="x")

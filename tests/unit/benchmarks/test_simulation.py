@@ -114,7 +114,7 @@ def check_audit(tables: Sequence[Mapping[str, Any]], truths: Sequence[Truth]) ->
     table = ds.dataset(pa.table({"key": keys, **columns}))
     with patch.object(auditing, "_dataset", lambda path: table):
         totals, offenders = auditing.audit(Path("in memory"), 0, 0)
-    for name in ("expected", "lost", "overcounted", "wrong", "reemitted", "unknown"):
+    for name in ("expected", "lost", "overcounted", "unexpected", "reemitted", "unknown"):
         assert getattr(totals, name) == sum(truth.counts[name] for truth in truths), name
     assert len(offenders) == min(10, totals.lost) + min(10, totals.overcounted)
 

@@ -19,7 +19,7 @@ EXAMPLES = ROOT / "examples"
 LATENCY = LatencyMs(
     mean=1.0, p50=900.0, p90=1.0, p99=1800.0, p999=1.0, max=1.0, count=5000, negative=0, unreflected=0, method="batch"
 )
-AUDIT = AuditPart(expected=1000, lost=0, overcounted=0, wrong=0, reemitted=0, unknown=0)
+AUDIT = AuditPart(expected=1000, lost=0, overcounted=0, unexpected=0, reemitted=0, unknown=0)
 
 
 def record(**metrics: object) -> Record:
@@ -63,7 +63,7 @@ def test_what_it_declares_is_said_in_words(tmp_path: Path) -> None:
     assert describe_job(str(job)) == ["job.py: writes in update mode, to its own sink"]
 
 
-OFF = AUDIT.model_copy(update={"lost": 3, "wrong": 1})
+OFF = AUDIT.model_copy(update={"lost": 3, "unexpected": 1})
 WHY = {"latency_ms": "no output tells", "audit": "it is not deterministic"}
 
 
@@ -72,7 +72,7 @@ WHY = {"latency_ms": "no output tells", "audit": "it is not deterministic"}
     [
         (
             {"latency_ms": LATENCY, "audit": AUDIT},
-            ["p50 900 ms, p99 1,800 ms of 5,000 tuples", "1,000 expected, none lost, overcounted or wrong"],
+            ["p50 900 ms, p99 1,800 ms of 5,000 tuples", "1,000 expected, none lost, overcounted or unexpected"],
             "Not measured",
         ),
         (
@@ -83,7 +83,7 @@ WHY = {"latency_ms": "no output tells", "audit": "it is not deterministic"}
         ),
         (
             {"latency_ms": LATENCY, "audit": OFF},
-            ["without a fault 3 lost, 1 wrong; see ./faultline explain"],
+            ["without a fault 3 lost, 1 unexpected; see ./faultline explain"],
             "Not measured",
         ),
     ],

@@ -179,20 +179,20 @@ def test_what_was_planted_lies_in_each_interval_and_is_told() -> None:
 def test_a_recovery_is_never_called_alike_more_exactly_than_it_is_known() -> None:
     found = effects(swept(scatter=0.001, states=(1.0, 8.0, 9.0)), "state_mb")
     macro = found["8 MB", MACRO]
-    assert macro.verdict is EffectVerdict.SAME
+    assert macro.verdict is EffectVerdict.EQUIVALENT
     assert macro.margin >= 5.0  # known to 2, 5 and 10 s
 
 
 def test_once_is_noise_and_says_how_many_more_would_tell() -> None:
     found = effects(swept(repetitions=1))
-    assert {one.verdict for one in found.values()} == {EffectVerdict.OPEN}
+    assert {one.verdict for one in found.values()} == {EffectVerdict.INCONCLUSIVE}
     assert {one.more for one in found.values()} == {4}
     assert {one.p for one in found.values()} == {1.0}
 
 
 def test_too_few_to_believe_says_how_many_more() -> None:
     cpu = effects(swept(repetitions=2, states=(1.0,)))["5 s", CPU_TOTAL]
-    assert cpu.verdict is EffectVerdict.OPEN  # two pairs: one degree of freedom
+    assert cpu.verdict is EffectVerdict.INCONCLUSIVE  # two pairs: one degree of freedom
     assert cpu.more == 1
 
 
@@ -204,7 +204,7 @@ def test_three_runs_of_each_configuration_can_be_believed() -> None:
 def test_what_scatters_much_is_open_and_takes_more_than_what_scatters_little() -> None:
     few = effects(swept((2.0, 2.2), scatter=0.05))["2.2 s", "latency_ms.p50"]
     many = effects(swept((2.0, 2.2), scatter=0.2))["2.2 s", "latency_ms.p50"]
-    assert many.verdict is EffectVerdict.OPEN
+    assert many.verdict is EffectVerdict.INCONCLUSIVE
     assert many.more is not None
     assert few.more is None or many.more > few.more
 
@@ -237,7 +237,7 @@ def test_rows_that_go_both_ways_are_not_called_alike() -> None:
     ]
     p50 = effects(records)["5 s", "latency_ms.p50"]
     assert p50.opposed
-    assert p50.verdict is EffectVerdict.OPEN
+    assert p50.verdict is EffectVerdict.INCONCLUSIVE
     assert "which way" in p50.why
 
 

@@ -65,7 +65,7 @@ def undecided(pairs: int, more: int | None) -> Decision:
     points = points_of([IndexEntry.of(one) for one in runs(0, 1, 1)])
     axis = axes_of(points_of([IndexEntry.of(one) for cell in (1, 5) for one in runs(0, 1, 1, cell=cell)]))[0]
     step = AxisStep(axis, points[0], points[0])
-    return Decision(step, FIGURES[MACRO], SequentialDecision.OPEN, None, 0.1, pairs, None, more)
+    return Decision(step, FIGURES[MACRO], SequentialDecision.INCONCLUSIVE, None, 0.1, pairs, None, more)
 
 
 def test_runs_that_differ_little_need_more_injections_and_others_more_runs() -> None:
@@ -149,7 +149,7 @@ def test_recoveries_of_one_run_are_one_value_to_every_reader(count: int) -> None
     axes = axes_of(points)
     (effect,) = [one for one in effects_along(points, axes, axes) if one.metric.key == MACRO]
     assert effect.found.n == count and effect.repetitions == count
-    assert effect.verdict is EffectVerdict.OPEN or count > 1
+    assert effect.verdict is EffectVerdict.INCONCLUSIVE or count > 1
     for point in points:
         assert len(repetitions_of(point, MACRO)) == point.figure(MACRO).n == count
         assert len(values_of(point.valid, MACRO)) == count

@@ -75,11 +75,11 @@ def test_senseless_bounds_are_refused(low: float, high: float, precision: float)
 def measured(
     status: str, *reasons: str, sustained: bool | None = True, effective_s: float | None = 2.0, **besides: float | None
 ) -> Record:
-    """A record of an interval of 2 s; `besides`: cores of `others`, and those `stolen`."""
+    """A record of an interval of 2 s; `besides`: cores of other `processes`, and of `steal`."""
     record = sample(status=status, reasons=list(reasons), checkpoint_interval_s=2)
     figures: dict[str, object] = {"sustained": sustained, "effective_interval_s": effective_s}
     if besides:
-        figures["cpu_besides"] = BackgroundCpuPart(**{"stolen": 0.0, **besides})
+        figures["background_cpu"] = BackgroundCpuPart(**{"steal": 0.0, **besides})
     return record.model_copy(update={"metrics": record.metrics.model_copy(update=figures)})
 
 
@@ -102,16 +102,16 @@ SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
         (measured("valid", effective_s=2.4), True),
         (measured("valid", effective_s=2.5), False),
         # Too slow for less than was asked; others may have had a third of a core.
-        (late(19.5, others=0.1), False),
-        (late(19.5, others=0.3), False),
-        (late(19.5, others=0.31), None),
-        (late(19.5, others=0.2, stolen=0.2), None),
-        (late(19.5, others=None), None),
-        (late(19.5, others=0.0, stolen=None), None),
-        (late(2.4, others=0.1), None),
-        (late(None, "interval-not-held: none", others=0.1), False),
-        (late(2.0, *SLOW, others=0.9), None),
-        (measured("invalid", "not-steady: lag", effective_s=19.5, others=0.1), None),
+        (late(19.5, processes=0.1), False),
+        (late(19.5, processes=0.3), False),
+        (late(19.5, processes=0.31), None),
+        (late(19.5, processes=0.2, steal=0.2), None),
+        (late(19.5, processes=None), None),
+        (late(19.5, processes=0.0, steal=None), None),
+        (late(2.4, processes=0.1), None),
+        (late(None, "interval-not-held: none", processes=0.1), False),
+        (late(2.0, *SLOW, processes=0.9), None),
+        (measured("invalid", "not-steady: lag", effective_s=19.5, processes=0.1), None),
         (measured("invalid", "interval-not-held: 9 s", "schedule-lag: p99 99 ms"), None),
         # All signs of an engine that is too slow may stand together.
         (measured("invalid", *SLOW[:2]), False),
@@ -212,7 +212,7 @@ def test_rates_that_three_digits_do_not_tell_apart_are_not_asked_again(low: floa
 
 
 def test_an_engine_that_was_too_slow_beside_others_is_so_at_the_only_rate() -> None:
-    slow = late(2.0, *SLOW, others=0.9)
+    slow = late(2.0, *SLOW, processes=0.9)
     found, records = search(lambda there: slow, by=lambda ask: highest_near(ask, 1.0, most=1.0))
     assert found.sustained is None and set(records) == {rate for rate, _ in found.tried}
 

@@ -81,7 +81,7 @@ def committed(settings: Settings, *tags: str) -> str:
 def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     two_sweeps(settings)
     compared = compare_named("before", "after", ["latency_ms.p99", "recovery.reload_s"])
-    assert [row.comparison.verdict for row in compared.rows] == [ComparisonVerdict.WORSE, ComparisonVerdict.SAME]
+    assert [row.comparison.verdict for row in compared.rows] == [ComparisonVerdict.WORSE, ComparisonVerdict.EQUIVALENT]
     print_comparison(compared, "before", "after")
     said = capsys.readouterr().out
     heads = next(line for line in said.splitlines() if "Configuration" in line)
@@ -170,7 +170,7 @@ def test_how_much_controls_differ_is_the_noise_floor(settings: Settings) -> None
     fault, control = (row.comparison for row in compared.rows)
     assert fault.floor == pytest.approx(spread_of(control.before))
     # 50 % more, where the controls vary by 75 %: that is not to be believed, and not the same either.
-    assert fault.verdict is ComparisonVerdict.CANNOT_TELL
+    assert fault.verdict is ComparisonVerdict.INCONCLUSIVE
     assert fault.detectable is None or fault.detectable >= fault.floor
     assert control.floor == 0
 
@@ -185,7 +185,7 @@ def test_the_table_says_what_was_left_out_and_what_would_have_shown(
     compared = compare_named("before", "after", ["latency_ms.p99"])
     assert compared.only == (2, 1)
     (row,) = as_json(compared)
-    assert row["verdict"] == "cannot tell"
+    assert row["verdict"] == "inconclusive"
     assert row["remark"] == f"{row['detectable']:.0%} or more would have shown"
     print_comparison(compared, "before", "after")
     assert "Configurations left out: 2 only in before, 1 only in after." in " ".join(capsys.readouterr().out.split())
@@ -208,7 +208,7 @@ def test_nights_of_one_side_that_differ_make_a_floor(settings: Settings) -> None
     put(settings.results, *(measured("after", 1300 + n) for n in range(5)))
     (row,) = as_json(compare_named("before", "after", ["latency_ms.p99"]))
     assert row["noise_floor"] == pytest.approx(4.3027 * 100 * (4 / 3) ** 0.5 / 1000, rel=1e-3)
-    assert row["verdict"] == "cannot tell"
+    assert row["verdict"] == "inconclusive"
 
 
 def test_a_side_is_its_median_and_how_many_did_not_end() -> None:
@@ -248,7 +248,7 @@ def test_a_verdict_stands_on_one_line_however_narrow_its_column(capsys: pytest.C
     print_comparison(
         compared, "the night before the upgrade of the broker", "the night after the upgrade of the broker"
     )
-    assert "cannot tell" in capsys.readouterr().out
+    assert "inconclusive" in capsys.readouterr().out
 
 
 def test_rows_stand_cell_by_cell_with_the_metrics_in_the_order_that_was_asked_for() -> None:

@@ -105,14 +105,14 @@ def test_a_cell_is_settled_when_all_of_its_comparisons_are() -> None:
     (done,) = settled(decisions)
     assert {cell.config["checkpoint_interval_s"] for cell in plan.cells if cell.config_id == done} == {2.0}
     assert tally(decisions) == "1 of 2 comparisons decided, 1 open"
-    assert decisions[1].outcome is SequentialDecision.OPEN and decisions[1].more is not None
+    assert decisions[1].outcome is SequentialDecision.INCONCLUSIVE and decisions[1].more is not None
     assert "more pairs would tell, if they scatter as these do" in decisions[1].text
 
 
 def test_nothing_measured_is_open_and_nothing_asked_is_nothing() -> None:
     plan = plan_of()
     for one in decisions_of(plan, []):
-        assert (one.outcome, one.pairs, one.change, one.more) == (SequentialDecision.OPEN, 0, None, None)
+        assert (one.outcome, one.pairs, one.change, one.more) == (SequentialDecision.INCONCLUSIVE, 0, None, None)
         assert one.text.endswith("no pairs yet") and one.needs.startswith("nobody can tell yet")
     asks_nothing = plan.model_copy(update={"decide": None})
     assert decisions_of(asks_nothing, entries(14)) == [] and tally([]) == ""
@@ -229,7 +229,7 @@ def test_the_margin_is_never_narrower_than_what_a_recovery_is_known_to() -> None
     (first, _) = decisions_of(plan, measured)
     assert first.margin == pytest.approx(0.2) and first.change is not None
     assert first.change.low == pytest.approx(-0.2) and first.change.high == pytest.approx(0.25)
-    assert first.outcome is SequentialDecision.OPEN
+    assert first.outcome is SequentialDecision.INCONCLUSIVE
 
 
 positive = st.floats(0.001, 1e6)
@@ -254,7 +254,7 @@ def test_ratios_of_what_is_unbounded_or_nothing() -> None:
 def test_margins_and_changes_are_shares_of_what_was_before() -> None:
     assert [math.expm1(end) for end in margin_of(0.1)] == pytest.approx([-0.1, 0.1])
     assert margin_of(1.0)[0] == -math.inf
-    judged = SequentialResult(SequentialDecision.OPEN, 1.0, -math.inf, math.log(2), None, math.inf)
+    judged = SequentialResult(SequentialDecision.INCONCLUSIVE, 1.0, -math.inf, math.log(2), None, math.inf)
     found = change_of(judged)
     assert (found.value, found.low, found.high) == (pytest.approx(1.0), -1.0, pytest.approx(1.0))
     assert change_of(replace(judged, value=0.0, high=math.inf)).high == math.inf

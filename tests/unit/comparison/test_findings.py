@@ -14,7 +14,7 @@ from faultline.experiment.matrices import MATRICES
 from faultline.records.record import AuditPart, Record
 from tests.unit.made_up_findings import (
     CORES,
-    NOT_ASKED,
+    NOT_COVERED,
     NOT_TESTABLE,
     RATE,
     RECOVERY,
@@ -41,7 +41,7 @@ def test_without_records_no_claim_can_be_told(matrix: str) -> None:
     invalid = [run(status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"], state_mb=state) for state in (1, 8)]
     for records in ([], invalid):
         found = {one.verdict for one in findings(matrix, records)}
-        assert NOT_ASKED in found and found <= {NOT_ASKED, NOT_TESTABLE}
+        assert NOT_COVERED in found and found <= {NOT_COVERED, NOT_TESTABLE}
         assert all(one.evidence for one in findings(matrix, records))
 
 
@@ -100,7 +100,7 @@ def record(audit: AuditPart, workload: str | None = "word_count") -> Record:
 @given(st.lists(audits, max_size=4))
 def test_miscounts_add_up_and_sums_are_named_where_they_are_kept(found: list[AuditPart]) -> None:
     told = miscounts(record(audit) for audit in found)
-    assert ("sums_differ" in told) is any(audit.sums_differ is not None for audit in found)
+    assert ("checksum_mismatches" in told) is any(audit.checksum_mismatches is not None for audit in found)
     for name, number in told.items():
         assert number == sum(getattr(audit, name) or 0 for audit in found)
     assert list(told) == [name for name in MISCOUNTS if name in told]
@@ -109,4 +109,4 @@ def test_miscounts_add_up_and_sums_are_named_where_they_are_kept(found: list[Aud
 @given(audits, workloads)
 def test_which_tuples_were_counted_is_known_by_sums_or_by_ids(audit: AuditPart, workload: str | None) -> None:
     by_ids = workload in ("pi", "known_truth") and audit.lost is not None
-    assert tells_tuples(record(audit, workload)) is (audit.sums_differ is not None or by_ids)
+    assert tells_tuples(record(audit, workload)) is (audit.checksum_mismatches is not None or by_ids)

@@ -8,7 +8,7 @@ import pytest
 
 from faultline.comparison.findings.claims import ClaimVerdict
 from faultline.records.record import Record, StagesPart
-from tests.unit.made_up_findings import AGREES, CANNOT_TELL, DISAGREES, NOT_ASKED, TOPOLOGY, grid, of, run, verdict
+from tests.unit.made_up_findings import AGREES, DISAGREES, INCONCLUSIVE, NOT_COVERED, TOPOLOGY, grid, of, run, verdict
 
 FAST, ENOUGH, BOOK = "all mechanisms together raise", "with enough tasks", "all together lower the latency"
 COST, SLOW, PAUSE = "where nothing is overloaded", "with a slow store", "a stage is replaced without a pause"
@@ -23,14 +23,14 @@ def both(figure: str, none: float, every: float, **named: Any) -> list[Record]:
 @pytest.mark.parametrize(
     ("figure", "parallelism", "with_all", "expected"),
     [
-        ("throughput_rps", "1-1-1", 600.0, {FAST: AGREES, ENOUGH: NOT_ASKED}),
+        ("throughput_rps", "1-1-1", 600.0, {FAST: AGREES, ENOUGH: NOT_COVERED}),
         ("throughput_rps", "1-1-1", 400.0, {FAST: DISAGREES}),
         ("throughput_rps", "1-1-1", 501.0, {FAST: DISAGREES}),
-        ("throughput_rps", "1-4-6", 505.0, {ENOUGH: AGREES, FAST: NOT_ASKED}),
+        ("throughput_rps", "1-4-6", 505.0, {ENOUGH: AGREES, FAST: NOT_COVERED}),
         ("throughput_rps", "1-4-6", 900.0, {ENOUGH: DISAGREES}),
         ("latency", "1-2-4-1", 400.0, {BOOK: AGREES, COST: DISAGREES}),
         ("latency", "1-2-4-1", 600.0, {BOOK: DISAGREES, COST: DISAGREES}),
-        ("latency", "1-2-2", 505.0, {COST: AGREES, BOOK: NOT_ASKED}),
+        ("latency", "1-2-2", 505.0, {COST: AGREES, BOOK: NOT_COVERED}),
     ],
 )
 def test_what_all_mechanisms_do_to_a_figure(
@@ -45,7 +45,7 @@ def test_only_what_kept_up_says_what_the_mechanisms_cost() -> None:
     kept_up = both("latency", 1000.0, 1010.0, sustained=True)
     overloaded = both("latency", 1000.0, 9000.0, rate=70, sustained=False)
     assert verdict(TOPOLOGY, COST, kept_up + overloaded) is AGREES
-    assert verdict(TOPOLOGY, COST, overloaded) is NOT_ASKED
+    assert verdict(TOPOLOGY, COST, overloaded) is NOT_COVERED
 
 
 def replaced(mechanisms: str, gap_s: float | None, batch_s: float | None = 1.0) -> Record:
@@ -59,7 +59,7 @@ def replaced(mechanisms: str, gap_s: float | None, batch_s: float | None = 1.0) 
 def test_a_replacement_leaves_one_batch_at_most(gap_s: float, expected: ClaimVerdict) -> None:
     rebalanced = replaced("rebalance", 5.0)
     assert verdict(TOPOLOGY, PAUSE, [replaced("replacement", gap_s), rebalanced]) is expected
-    assert verdict(TOPOLOGY, PAUSE, [rebalanced]) is NOT_ASKED
+    assert verdict(TOPOLOGY, PAUSE, [rebalanced]) is NOT_COVERED
 
 
 def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
@@ -76,20 +76,20 @@ def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
     assert evidence(*every, replaced("rebalance", 5.0, 0.1), replaced("replay+rebalance", 7.0, 0.1)) == (
         AGREES, "longest pause 0.8 s, longest batch 2.0 s; stopped and started: 5.0 to 7.0 s (n = 5)"
     )  # fmt: skip
-    assert evidence(replaced("replacement", 0.1, None)) == (NOT_ASKED, "no stage was replaced")
+    assert evidence(replaced("replacement", 0.1, None)) == (NOT_COVERED, "no stage was replaced")
 
 
 @pytest.mark.parametrize(
     ("with_queue", "without", "expected", "said"),
     [
         ("++", "--", AGREES, "lag stayed in 2 of 2 runs with the queue, in 0 of 2 without"),
-        ("+++", "-+-", CANNOT_TELL, "lag stayed in 3 of 3 runs with the queue, in 1 of 3 without"),
-        ("+-", "--", CANNOT_TELL, "lag stayed in 1 of 2 runs with the queue, in 0 of 2 without"),
+        ("+++", "-+-", INCONCLUSIVE, "lag stayed in 3 of 3 runs with the queue, in 1 of 3 without"),
+        ("+-", "--", INCONCLUSIVE, "lag stayed in 1 of 2 runs with the queue, in 0 of 2 without"),
         ("--", "-+", DISAGREES, "lag stayed in 0 of 2 runs with the queue, in 1 of 2 without"),
         ("++", "++", DISAGREES, "lag stayed in 2 of 2 runs with the queue, in 2 of 2 without"),
         ("+-", "++", DISAGREES, "lag stayed in 1 of 2 runs with the queue, in 2 of 2 without"),
-        ("+?", "--", NOT_ASKED, "takes a slow store with and without the queue, each measured more than once"),
-        ("++", "-", NOT_ASKED, "takes a slow store with and without the queue, each measured more than once"),
+        ("+?", "--", NOT_COVERED, "takes a slow store with and without the queue, each measured more than once"),
+        ("++", "-", NOT_COVERED, "takes a slow store with and without the queue, each measured more than once"),
     ],
 )
 def test_all_runs_with_the_queue_keep_up_and_none_without(
@@ -102,7 +102,7 @@ def test_all_runs_with_the_queue_keep_up_and_none_without(
         for signs, every in ((with_queue, ("all", "replay+delayed_persistence")), (without, ("none", "replay")))
         for number, sign in enumerate(signs)
     ]
-    assert verdict(TOPOLOGY, BOOK, records) is NOT_ASKED, "a slow store is another test"
+    assert verdict(TOPOLOGY, BOOK, records) is NOT_COVERED, "a slow store is another test"
     # A store that is as fast as it is says nothing.
     records += [run(mechanisms="all", sustained=False, **named), run(mechanisms="none", sustained=True, **named)]
     (found,) = [one for text, one in of(TOPOLOGY, records).items() if text.startswith(SLOW)]

@@ -14,10 +14,10 @@ from faultline.comparison.findings.claims import ClaimVerdict
 from faultline.records.record import ByRole, GarbagePart, Record
 from tests.unit.made_up_findings import (
     AGREES,
-    CANNOT_TELL,
     CORES,
     DISAGREES,
-    NOT_ASKED,
+    INCONCLUSIVE,
+    NOT_COVERED,
     NOT_TESTABLE,
     RATE,
     cores,
@@ -43,7 +43,7 @@ def test_the_last_step_of_the_rate_is_the_steep_one() -> None:
         assert verdict(RATE, begins, steep) is AGREES
     assert verdict(RATE, "latency rises little", records(500, 3000, 3900, 4000)) is DISAGREES
     assert verdict(RATE, "latency rises little", records(500, 505, 510, 516)) is DISAGREES
-    assert verdict(RATE, "latency rises little", records(500, 4000)) is NOT_ASKED
+    assert verdict(RATE, "latency rises little", records(500, 4000)) is NOT_COVERED
     assert verdict(RATE, "the higher the rate, the more GC", records(4000, 600, 550, 500)) is DISAGREES
     searched = run(rate=50_000, workload="stock_group_by", non_compute_ms=1.0)
     assert verdict(RATE, "latency rises little", [*steep, searched]) is AGREES, "a single run ends no axis"
@@ -59,7 +59,7 @@ def test_tasks_find_their_ceiling() -> None:
     assert verdict(RATE, middle, as_paper) is verdict(RATE, last, as_paper) is AGREES
     otherwise = records(1000, 2000, 4000, 8000)
     assert verdict(RATE, middle, otherwise) is verdict(RATE, last, otherwise) is DISAGREES
-    assert verdict(RATE, middle, records(1000, 2000)) is NOT_ASKED
+    assert verdict(RATE, middle, records(1000, 2000)) is NOT_COVERED
 
 
 def test_a_threshold_has_both_sides() -> None:
@@ -75,8 +75,8 @@ def test_a_threshold_has_both_sides() -> None:
     assert verdict(RATE, begins, records(True, True, False)) is AGREES
     assert verdict(RATE, begins, records(True, None, False)) is AGREES, "between them nobody can tell"
     assert verdict(RATE, begins, records(True, False, True)) is DISAGREES
-    assert verdict(RATE, begins, records(True, True, True)) is verdict(RATE, begins, records(False)) is CANNOT_TELL
-    assert verdict(RATE, begins, records(True, False)[::2]) is CANNOT_TELL, "single runs"
+    assert verdict(RATE, begins, records(True, True, True)) is verdict(RATE, begins, records(False)) is INCONCLUSIVE
+    assert verdict(RATE, begins, records(True, False)[::2]) is INCONCLUSIVE, "single runs"
 
 
 def test_four_repetitions_of_a_rate_are_enough_two_tell_nothing_and_one_is_not_asked() -> None:
@@ -94,7 +94,7 @@ def test_four_repetitions_of_a_rate_are_enough_two_tell_nothing_and_one_is_not_a
         return next(one.evidence for text, one in of(RATE, records(*repetitions)).items() if text.startswith(begins))
 
     assert verdict(RATE, "latency rises little", records(4, 4, 4, 4)) is AGREES
-    assert verdict(RATE, "latency rises little", records(2, 2, 2, 2)) is CANNOT_TELL
+    assert verdict(RATE, "latency rises little", records(2, 2, 2, 2)) is INCONCLUSIVE
     for few in ((2, 2), (2, 2, 1, 1)):
         assert evidence("latency rises little", *few) == "takes three rates, each measured more than once"
     for few in ((2, 2, 2), (2, 2, 2, 1)):
@@ -105,7 +105,7 @@ def test_four_repetitions_of_a_rate_are_enough_two_tell_nothing_and_one_is_not_a
 
 @pytest.mark.parametrize(
     ("last", "expected"),
-    [((2.0, 2.1, 2.2, 2.3), AGREES), ((0.9, 1.0, 1.1, 1.2), CANNOT_TELL), ((2.0, 2.1), CANNOT_TELL)],
+    [((2.0, 2.1, 2.2, 2.3), AGREES), ((0.9, 1.0, 1.1, 1.2), INCONCLUSIVE), ((2.0, 2.1), INCONCLUSIVE)],
     ids=["steeper", "as flat", "too few"],
 )
 def test_the_last_step_is_steeper_by_more_than_repetitions_differ(
@@ -134,13 +134,13 @@ def test_series_that_differ_about_the_last_step_leave_it_open() -> None:
     steep, flat = records("stock_group_by", 500, 520, 4000), records("stock_join", 500, 3900, 4000)
     assert verdict(RATE, "latency rises little", steep) is AGREES
     assert verdict(RATE, "latency rises little", flat) is DISAGREES
-    assert verdict(RATE, "latency rises little", [*steep, *flat]) is CANNOT_TELL
+    assert verdict(RATE, "latency rises little", [*steep, *flat]) is INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        (((100, 1.45),), AGREES), (((100, 1.5),), CANNOT_TELL), (((100, 1.55),), DISAGREES),
+        (((100, 1.45),), AGREES), (((100, 1.5),), INCONCLUSIVE), (((100, 1.55),), DISAGREES),
         (((10, 1.9), (100, 0.5)), AGREES), (((10, 0.1), (100, 1.69)), DISAGREES),
     ],
 )  # fmt: skip
@@ -171,8 +171,8 @@ def test_an_overload_costs_no_executor() -> None:
     over = [run(number, **OVER, sustained=False) for number in range(2)]
     assert found(*over)[0] is AGREES
     assert found(*over, lost_to())[0] is found(lost_to())[0] is DISAGREES
-    assert found(over[0])[0] is CANNOT_TELL
-    assert found(run(rate=10))[0] is NOT_ASKED
+    assert found(over[0])[0] is INCONCLUSIVE
+    assert found(run(rate=10))[0] is NOT_COVERED
     for reason in (
         "fault-in-control: the driver was restarted", "fault-in-control: executor 0 was slow",
         "fault-in-control: worker 1 was lost", "not-steady: executor 0 was lost",
@@ -187,8 +187,8 @@ def test_an_overload_costs_no_executor() -> None:
     said = "0 of 3 runs at rates that were too high lost an executor; executors held 3,400 MB at most"
     assert found(*held)[1] == said
     broken = [run(number, **OVER, sustained=False, fault="executor", duration_s=100) for number in range(2)]
-    assert found(*broken)[0] is NOT_ASKED, "what a fault did is not the rate's doing"
-    assert verdict(RATE, "performance is stable", broken) is NOT_ASKED
+    assert found(*broken)[0] is NOT_COVERED, "what a fault did is not the rate's doing"
+    assert verdict(RATE, "performance is stable", broken) is NOT_COVERED
 
 
 MORE_GC = "the more cores, the more GC time"
@@ -209,14 +209,14 @@ def test_cores_lower_the_latency_and_leave_the_throughput() -> None:
     )
     verdicts = {text: one.verdict for text, one in of(CORES, otherwise).items()}
     assert verdicts.pop("the more cores, the smaller the latency") is AGREES
-    assert verdicts.pop(MORE_GC) is CANNOT_TELL
+    assert verdicts.pop(MORE_GC) is INCONCLUSIVE
     assert set(verdicts.values()) == {DISAGREES}
 
 
 def test_gc_that_is_counted_once_a_task_says_nothing_of_more_cores() -> None:
     for fewest, most in ((1.0, 4.0), (4.0, 1.0)):
         found = of(CORES, cores((1, {"gc_s": fewest}), (4, {"gc_s": most})))[MORE_GC]
-        assert found.verdict is CANNOT_TELL and "once for each running task" in found.evidence
+        assert found.verdict is INCONCLUSIVE and "once for each running task" in found.evidence
 
 
 def test_gc_by_the_jvms_logs_can_rise_with_the_cores() -> None:
@@ -226,7 +226,7 @@ def test_gc_by_the_jvms_logs_can_rise_with_the_cores() -> None:
         known = [one.model_copy(update={"metrics": one.metrics.model_copy(update=logged)}) for one in records]
         found = of(CORES, known)[MORE_GC]
         assert found.verdict is expected and "running task" not in found.evidence
-        assert of(CORES, [*known[1:], records[0]])[MORE_GC].verdict is CANNOT_TELL, "one is of the other kind"
+        assert of(CORES, [*known[1:], records[0]])[MORE_GC].verdict is INCONCLUSIVE, "one is of the other kind"
 
 
 def test_a_third_of_the_latency_takes_eight_times_the_cores() -> None:
@@ -237,14 +237,14 @@ def test_a_third_of_the_latency_takes_eight_times_the_cores() -> None:
         *repeated((0.5, 1.0, 1.5), executor_cores=2, workload="stock_join", scaled={"non_compute_ms": 900.0}),
         *repeated((0.5, 1.0, 1.5), executor_cores=16, workload="stock_join", scaled={"non_compute_ms": 300.0}),
     ]
-    assert verdict(CORES, begins, wide) is CANNOT_TELL
-    assert verdict(CORES, begins, wide[::3]) is NOT_ASKED
+    assert verdict(CORES, begins, wide) is INCONCLUSIVE
+    assert verdict(CORES, begins, wide[::3]) is NOT_COVERED
 
 
 @pytest.mark.parametrize(
     ("most", "share", "expected"),
     [
-        (16, 0.42, AGREES), (16, 0.45, DISAGREES), (15, 0.2, NOT_TESTABLE), (18, 0.42, AGREES), (16, 0.0, NOT_ASKED),
+        (16, 0.42, AGREES), (16, 0.45, DISAGREES), (15, 0.2, NOT_TESTABLE), (18, 0.42, AGREES), (16, 0.0, NOT_COVERED),
     ],
 )  # fmt: skip
 def test_a_third_means_at_most_a_tenth_more_than_that(most: int, share: float, expected: ClaimVerdict) -> None:
@@ -266,7 +266,10 @@ def test_a_run_without_any_latency_makes_no_share() -> None:
         for number, value in enumerate(every)
     ]
     found = of(CORES, records)["with 16 cores instead of 2 the latency is a third"]
-    assert (found.verdict, found.evidence) == (CANNOT_TELL, "33% to 33% of the non-compute time with 8 times the cores")
+    assert (found.verdict, found.evidence) == (
+        INCONCLUSIVE,
+        "33% to 33% of the non-compute time with 8 times the cores",
+    )
 
 
 def test_the_claims_about_a_limit_rest_on_a_p() -> None:

@@ -13,10 +13,10 @@ from faultline.comparison.findings.predicates import Lies
 from faultline.records.record import Record
 from tests.unit.made_up_findings import (
     AGREES,
-    CANNOT_TELL,
     DISAGREES,
+    INCONCLUSIVE,
     NOISE,
-    NOT_ASKED,
+    NOT_COVERED,
     RECOVERY,
     kill,
     of,
@@ -42,9 +42,9 @@ INTERVAL = "recovery grows with the checkpoint interval"
 def test_reload_dominates_when_it_does_everywhere() -> None:
     assert verdict(RECOVERY, RELOAD, [kill(), kill(), kill("worker")]) is AGREES
     assert verdict(RECOVERY, RELOAD, [kill(reload_s=1.0, replay_s=2.0)] * 3) is DISAGREES
-    assert verdict(RECOVERY, RELOAD, [kill(), kill(), kill(reload_s=1.0, replay_s=2.0)]) is CANNOT_TELL
-    assert verdict(RECOVERY, RELOAD, [kill()] * 2) is CANNOT_TELL, "two agree by accident too often"
-    assert verdict(RECOVERY, RELOAD, [kill("driver")] * 3) is NOT_ASKED, "the paper ended processes of the workers"
+    assert verdict(RECOVERY, RELOAD, [kill(), kill(), kill(reload_s=1.0, replay_s=2.0)]) is INCONCLUSIVE
+    assert verdict(RECOVERY, RELOAD, [kill()] * 2) is INCONCLUSIVE, "two agree by accident too often"
+    assert verdict(RECOVERY, RELOAD, [kill("driver")] * 3) is NOT_COVERED, "the paper ended processes of the workers"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_reload_dominates_when_it_does_everywhere() -> None:
          AGREES, 0.0016),
         (jiang.reload_waits_for_heartbeats, [kill(reload_s=25.0 + n, detection_s=24.0) for n in range(3)],
          DISAGREES, 0.0202),
-        (jiang.total_within_a_minute, [kill(macro_s=50.0 + 3 * n) for n in range(3)], CANNOT_TELL, 0.0561),
+        (jiang.total_within_a_minute, [kill(macro_s=50.0 + 3 * n) for n in range(3)], INCONCLUSIVE, 0.0561),
         (Lies(jiang.restarts, 5.0, 20.0), [kill(replacement_up_s=8.0 + n) for n in range(3)], AGREES, 0.0202),
     ],
 )  # fmt: skip
@@ -65,8 +65,8 @@ def test_what_rests_on_chance_says_so_and_stands_beside_the_others(
 ) -> None:
     found = test(records)
     assert (found.verdict, found.p) == (held, pytest.approx(p, abs=1e-4))
-    beside = corrected([found, ClaimResult(CANNOT_TELL, "", 0.9), ClaimResult(CANNOT_TELL, "", 0.9)])[0]
-    assert beside[0] is (held if 3 * p <= 0.05 else CANNOT_TELL)
+    beside = corrected([found, ClaimResult(INCONCLUSIVE, "", 0.9), ClaimResult(INCONCLUSIVE, "", 0.9)])[0]
+    assert beside[0] is (held if 3 * p <= 0.05 else INCONCLUSIVE)
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_what_rests_on_chance_says_so_and_stands_beside_the_others(
         *(
             ([kill(reload_s=reload_s, detection_s=0.8 * reload_s)] * 3, expected)
             for reload_s, expected in (
-                (29.0, DISAGREES), (31.0, AGREES), (59.0, AGREES), (61.0, DISAGREES), (30.0, CANNOT_TELL)
+                (29.0, DISAGREES), (31.0, AGREES), (59.0, AGREES), (61.0, DISAGREES), (30.0, INCONCLUSIVE)
             )
         ),
         ([kill(reload_s=45.0, detection_s=0.1)] * 3, DISAGREES),
         ([kill()] * 3, DISAGREES),
-        ([kill()] * 2, CANNOT_TELL),
-        ([kill(reload_s=45.0, detection_s=40.0), kill(), kill()], CANNOT_TELL),
+        ([kill()] * 2, INCONCLUSIVE),
+        ([kill(reload_s=45.0, detection_s=40.0), kill(), kill()], INCONCLUSIVE),
         # Half of a reload is mostly waiting, and no reload is not.
         ([kill(reload_s=45.0, detection_s=22.0)] * 5, DISAGREES),
-        ([*[kill(reload_s=45.0, detection_s=23.0)] * 4, kill(reload_s=0.0, detection_s=0.0)], CANNOT_TELL),
+        ([*[kill(reload_s=45.0, detection_s=23.0)] * 4, kill(reload_s=0.0, detection_s=0.0)], INCONCLUSIVE),
         ([kill(reload_s=45.0, detection_s=23.0)] * 5, AGREES),
     ],
 )  # fmt: skip
@@ -97,8 +97,8 @@ def test_the_heartbeat_is_seen_in_a_reload_of_half_a_minute_to_a_minute_and_in_i
 def test_a_censored_recovery_is_no_proof_of_speed() -> None:
     censored = {"recovered": False, "macro_s": None}
     assert verdict(RECOVERY, TOTAL, [kill()] * 3) is AGREES
-    assert verdict(RECOVERY, TOTAL, [kill()] * 2) is CANNOT_TELL
-    assert verdict(RECOVERY, TOTAL, [*[kill()] * 3, kill(**censored, censored_at_s=34.0)]) is CANNOT_TELL
+    assert verdict(RECOVERY, TOTAL, [kill()] * 2) is INCONCLUSIVE
+    assert verdict(RECOVERY, TOTAL, [*[kill()] * 3, kill(**censored, censored_at_s=34.0)]) is INCONCLUSIVE
     assert verdict(RECOVERY, TOTAL, [kill(), kill(**censored, censored_at_s=79.0)]) is DISAGREES
 
 
@@ -111,9 +111,9 @@ def test_of_a_run_with_several_recoveries_the_longest_counts_and_the_run_once() 
         return one.model_copy(update={"metrics": metrics, "config": {**one.config, "injections": len(parts)}})
 
     assert verdict(RECOVERY, TOTAL, [repeated(20.0, 21.0, 22.0)] * 3) is AGREES
-    assert verdict(RECOVERY, TOTAL, [repeated(20.0, 21.0, 22.0)] * 2) is CANNOT_TELL, "six recoveries are two runs"
+    assert verdict(RECOVERY, TOTAL, [repeated(20.0, 21.0, 22.0)] * 2) is INCONCLUSIVE, "six recoveries are two runs"
     assert verdict(RECOVERY, TOTAL, [repeated(20.0, 79.0, None)] * 3) is DISAGREES
-    assert verdict(RECOVERY, TOTAL, [repeated(20.0, 21.0, None)] * 3) is CANNOT_TELL
+    assert verdict(RECOVERY, TOTAL, [repeated(20.0, 21.0, None)] * 3) is INCONCLUSIVE
 
 
 def test_growth_is_believed_from_repetitions_only() -> None:
@@ -127,10 +127,10 @@ def test_growth_is_believed_from_repetitions_only() -> None:
 
     assert verdict(RECOVERY, REPLAY, pairs("replay_s", 1, 2, state_mb=(1, 8))) is AGREES
     assert verdict(RECOVERY, REPLAY, pairs("replay_s", 2, 1, state_mb=(1, 8))) is DISAGREES
-    assert verdict(RECOVERY, REPLAY, pairs("replay_s", 1, 2, state_mb=(1, 8))[::3]) is CANNOT_TELL
+    assert verdict(RECOVERY, REPLAY, pairs("replay_s", 1, 2, state_mb=(1, 8))[::3]) is INCONCLUSIVE
     assert verdict(RECOVERY, INTERVAL, pairs("macro_s", 5, 9, checkpoint_interval_s=(2, 5))) is AGREES
     censored = kill(checkpoint_interval_s=5, macro_s=None, recovered=False, censored_at_s=70.0)
-    assert verdict(RECOVERY, INTERVAL, [*pairs("macro_s", 5, 9, checkpoint_interval_s=(2, 5)), censored]) is NOT_ASKED
+    assert verdict(RECOVERY, INTERVAL, [*pairs("macro_s", 5, 9, checkpoint_interval_s=(2, 5)), censored]) is NOT_COVERED
 
 
 def test_what_is_noticed_within_a_second_waited_for_no_heartbeat() -> None:
@@ -144,28 +144,28 @@ def test_what_is_noticed_within_a_second_waited_for_no_heartbeat() -> None:
 def test_a_recovery_without_reload_and_replay_has_no_share_of_either() -> None:
     nothing = kill(reload_s=0.0, replay_s=0.0)
     found = of(RECOVERY, [nothing])["reload takes the larger part of a recovery"]
-    assert (found.verdict, found.evidence) == (NOT_ASKED, "no valid record of such a kill")
+    assert (found.verdict, found.evidence) == (NOT_COVERED, "no valid record of such a kill")
     half_known = [kill(reload_s=None), kill(replay_s=None)]
-    assert verdict(RECOVERY, RELOAD, half_known) is NOT_ASKED
+    assert verdict(RECOVERY, RELOAD, half_known) is NOT_COVERED
     assert verdict(RECOVERY, RELOAD, [nothing, *half_known, *[kill()] * 3]) is AGREES
     assert verdict(RECOVERY, RELOAD, [kill(reload_s=0.6, replay_s=0.3)] * 3) is AGREES
 
 
 @pytest.mark.parametrize(
-    ("macro_s", "expected"), [(59.0, AGREES), (60.0, CANNOT_TELL), (60.5, DISAGREES), (61.0, DISAGREES)]
+    ("macro_s", "expected"), [(59.0, AGREES), (60.0, INCONCLUSIVE), (60.5, DISAGREES), (61.0, DISAGREES)]
 )
 def test_a_recovery_of_a_minute_is_the_limit(macro_s: float, expected: ClaimVerdict) -> None:
     assert verdict(RECOVERY, TOTAL, [kill(macro_s=macro_s)] * 3) is expected
     censored = of(RECOVERY, [kill(macro_s=None, recovered=False, censored_at_s=macro_s)])[TOTAL]
     assert censored.evidence == "longest macro recovery 0.0 s, 1 not seen to end (n = 1)"
-    assert censored.verdict is (DISAGREES if macro_s > 60 else CANNOT_TELL)
+    assert censored.verdict is (DISAGREES if macro_s > 60 else INCONCLUSIVE)
 
 
 @pytest.mark.parametrize(
     ("ups", "expected"),
     [
         ((4.8,) * 3, DISAGREES), ((5.5,) * 3, AGREES), ((19.5,) * 3, AGREES), ((20.5,) * 3, DISAGREES),
-        ((9.0, 10.0, 11.0), AGREES), ((7.4, 16.7), CANNOT_TELL),
+        ((9.0, 10.0, 11.0), AGREES), ((7.4, 16.7), INCONCLUSIVE),
     ],
 )  # fmt: skip
 def test_a_restart_between_5_and_20_seconds_is_about_ten(ups: tuple[float, ...], expected: ClaimVerdict) -> None:
@@ -181,7 +181,7 @@ def test_only_valid_kills_whose_recovery_was_watched_are_recoveries() -> None:
         sample(fault="none", recovery=recovery),
         sample(fault="executor", duration_s=100, recovery=recovery, status="invalid"),
     ]
-    assert {one.verdict for one in of(RECOVERY, others).values()} == {NOT_ASKED}
+    assert {one.verdict for one in of(RECOVERY, others).values()} == {NOT_COVERED}
     assert verdict(RECOVERY, RELOAD, [*[kill()] * 3, *others]) is verdict(RECOVERY, TOTAL, [*[kill()] * 3, *others])
     assert verdict(RECOVERY, RELOAD, [*[kill()] * 3, *others]) is AGREES
     elsewhere = [kill("driver", replacement_up_s=1.0), kill("worker", replacement_up_s=1.0)]
@@ -198,7 +198,7 @@ def test_replay_is_that_of_processes_of_the_engine_and_the_interval_is_asked_of_
             for noise in NOISE
         ]
 
-    for victim, expected in (("any", AGREES), ("worker", AGREES), ("driver", NOT_ASKED)):
+    for victim, expected in (("any", AGREES), ("worker", AGREES), ("driver", NOT_COVERED)):
         assert verdict(RECOVERY, REPLAY, records(victim)) is expected
         assert verdict(RECOVERY, INTERVAL, records(victim)) is AGREES
 
@@ -206,30 +206,33 @@ def test_replay_is_that_of_processes_of_the_engine_and_the_interval_is_asked_of_
 def audited(**numbers: Any) -> Record:
     """A record of a kill, whose audit has these, and `config` besides."""
     record, config = kill("driver"), numbers.pop("config", {})
-    audit = record.metrics.audit.model_copy(update={"lost": 0, "overcounted": 0, "wrong": 0, **numbers})
+    audit = record.metrics.audit.model_copy(update={"lost": 0, "overcounted": 0, "unexpected": 0, **numbers})
     metrics = record.metrics.model_copy(update={"audit": audit})
     return record.model_copy(update={"metrics": metrics, "config": {**record.config, **config}})
 
 
-EXACT = {"sums_differ": 0}
+EXACT = {"checksum_mismatches": 0}
 
 
 @pytest.mark.parametrize(
     ("records", "expected"),
     [
         ([audited(**EXACT)] * 2, AGREES),
-        ([audited(**EXACT)], CANNOT_TELL),
+        ([audited(**EXACT)], INCONCLUSIVE),
         # One miscount is enough.
-        *(([audited(**EXACT), audited(**EXACT | {name: 1})], DISAGREES) for name in ("wrong", "sums_differ", "lost")),
+        *(
+            ([audited(**EXACT), audited(**EXACT | {name: 1})], DISAGREES)
+            for name in ("unexpected", "checksum_mismatches", "lost")
+        ),
         # Counts alone do not show that each record was counted once.
-        ([audited()] * 2, CANNOT_TELL),
-        ([audited(**EXACT), audited()], CANNOT_TELL),
+        ([audited()] * 2, INCONCLUSIVE),
+        ([audited(**EXACT), audited()], INCONCLUSIVE),
         # Outputs of one workload carry ids.
         ([audited(config={"workload": "pi"})] * 2, AGREES),
-        ([audited(config={"workload": "of another version"})] * 2, CANNOT_TELL),
+        ([audited(config={"workload": "of another version"})] * 2, INCONCLUSIVE),
         # Nothing was audited; and without checkpoints a loss is expected.
-        ([audited(lost=None, wrong=9)] * 2, NOT_ASKED),
-        ([audited(**EXACT | {"lost": 5}, config={"commit_mode": "none"})] * 2, NOT_ASKED),
+        ([audited(lost=None, unexpected=9)] * 2, NOT_COVERED),
+        ([audited(**EXACT | {"lost": 5}, config={"commit_mode": "none"})] * 2, NOT_COVERED),
     ],
 )
 def test_each_record_is_shown_to_be_counted_once(records: list[Record], expected: ClaimVerdict) -> None:
@@ -237,7 +240,7 @@ def test_each_record_is_shown_to_be_counted_once(records: list[Record], expected
 
 
 def test_an_audit_that_counted_only_losses_is_an_audit() -> None:
-    found = of(RECOVERY, [audited(wrong=None, overcounted=None)] * 2)
+    found = of(RECOVERY, [audited(unexpected=None, overcounted=None)] * 2)
     assert [one.evidence for one in found.values() if "0 lost" in one.evidence] == [
-        "0 lost, 0 overcounted, 0 wrong (n = 2, of which 0 tell which tuples were counted)"
+        "0 lost, 0 overcounted, 0 unexpected (n = 2, of which 0 tell which tuples were counted)"
     ]

@@ -10,9 +10,9 @@ from faultline.comparison.findings.claims import ClaimVerdict
 from faultline.records.record import Record
 from tests.unit.made_up_findings import (
     AGREES,
-    CANNOT_TELL,
     DISAGREES,
-    NOT_ASKED,
+    INCONCLUSIVE,
+    NOT_COVERED,
     NOT_TESTABLE,
     SKEW,
     STATE,
@@ -41,7 +41,7 @@ def test_state_and_interval_move_latency_and_cpu() -> None:
 def test_a_run_with_a_kill_says_nothing_of_runs_without() -> None:
     kills = [record for state in (1, 8) for record in [kill(state_mb=state)] * 3]
     found = of(STATE, kills)["the larger the state, the larger the latency"]
-    assert found.verdict is NOT_ASKED and "fault=none" in found.evidence
+    assert found.verdict is NOT_COVERED and "fault=none" in found.evidence
 
 
 def test_which_axis_moves_the_latency_more() -> None:
@@ -54,14 +54,14 @@ def test_which_axis_moves_the_latency_more() -> None:
         (0, 5, 1000, 1), (0, 30, 1100, 1), (5, 5, 3000, 1), (5, 30, 3100, 1), (15, 5, 3100, 1), (15, 30, 9100, 1)
     )
     assert verdict(STATE, small, turned) is DISAGREES
-    assert verdict(STATE, large, turned) is CANNOT_TELL, "at one of the two intervals the state moved a lot as well"
-    assert verdict(STATE, small, records[::3]) is CANNOT_TELL, "a single run has no spread"
-    assert verdict(STATE, "up to 10 MB the interval moves the CPU", records) is CANNOT_TELL, "nothing moves it"
+    assert verdict(STATE, large, turned) is INCONCLUSIVE, "at one of the two intervals the state moved a lot as well"
+    assert verdict(STATE, small, records[::3]) is INCONCLUSIVE, "a single run has no spread"
+    assert verdict(STATE, "up to 10 MB the interval moves the CPU", records) is INCONCLUSIVE, "nothing moves it"
 
 
 def test_a_straight_line_takes_three_states() -> None:
     begins = "latency is linear in the state"
-    assert verdict(STATE, begins, states((1, 5, 1000, 1), (8, 5, 8000, 1))) is NOT_ASKED
+    assert verdict(STATE, begins, states((1, 5, 1000, 1), (8, 5, 8000, 1))) is NOT_COVERED
     assert verdict(STATE, begins, states((0, 5, 1000, 1), (5, 5, 2000, 1), (10, 5, 3000, 1))) is AGREES
     assert verdict(STATE, begins, states((0, 5, 1000, 1), (5, 5, 1050, 1), (10, 5, 9000, 1))) is DISAGREES
     assert verdict(STATE, begins, states((0, 5, 3000, 1), (5, 5, 2000, 1), (10, 5, 1000, 1))) is DISAGREES
@@ -90,12 +90,12 @@ def test_which_axis_moves_more_is_asked_within_the_papers_range_of_states(
         rows = [row for state in inside for row in figures(state, 1000 * state, 1000 * state + 10)]
         rows += [row for state in outside for row in figures(state, 90_000, 1)]
     assert verdict(STATE, begins, states(*rows)) is AGREES
-    assert verdict(STATE, begins, states(*rows[:2])) is NOT_ASKED, "a single state"
+    assert verdict(STATE, begins, states(*rows[:2])) is NOT_COVERED, "a single state"
 
 
 @pytest.mark.parametrize(
     ("by_interval", "by_state", "expected"),
-    [(1600, 900, AGREES), (1000, 900, CANNOT_TELL), (900, 1000, CANNOT_TELL), (900, 1600, DISAGREES)],
+    [(1600, 900, AGREES), (1000, 900, INCONCLUSIVE), (900, 1000, INCONCLUSIVE), (900, 1600, DISAGREES)],
 )
 def test_one_axis_moves_more_when_it_does_by_more_than_repetitions_differ(
     by_interval: int, by_state: int, expected: ClaimVerdict
@@ -108,7 +108,7 @@ def test_one_axis_moves_more_when_it_does_by_more_than_repetitions_differ(
     ]
     assert verdict(STATE, "up to 5 MB the interval moves the latency", records) is expected
     few = [record for record in records if record.repetition < 2]
-    assert verdict(STATE, "up to 5 MB the interval moves the latency", few) is CANNOT_TELL
+    assert verdict(STATE, "up to 5 MB the interval moves the latency", few) is INCONCLUSIVE
 
 
 def second(times: int = 2, **named: Any) -> list[Record]:
@@ -126,17 +126,17 @@ LATE, OTHER = second(late=True), second(1, status="invalid", reasons=["schedule-
     [
         (LATE, AGREES),
         (second(), DISAGREES),
-        ([*second(), *LATE], CANNOT_TELL),
-        (LATE[:1], CANNOT_TELL),
+        ([*second(), *LATE], INCONCLUSIVE),
+        (LATE[:1], INCONCLUSIVE),
         # A smaller state, or what is invalid for another reason, says nothing.
         ([*LATE, *second(state_mb=2), *OTHER], AGREES),
         ([*second(), *second(late=True, state_mb=2)], DISAGREES),
-        ([*second(1, state_mb=1), *OTHER], NOT_ASKED),
+        ([*second(1, state_mb=1), *OTHER], NOT_COVERED),
         # Only intervals of a second with a state and no fault are too short.
         (second(late=True, checkpoint_interval_s=0.5), AGREES),
-        (second(late=True, checkpoint_interval_s=2), NOT_ASKED),
-        (second(late=True, fault="executor", duration_s=100), NOT_ASKED),
-        (second(late=True, state_mb=0), NOT_ASKED),
+        (second(late=True, checkpoint_interval_s=2), NOT_COVERED),
+        (second(late=True, fault="executor", duration_s=100), NOT_COVERED),
+        (second(late=True, state_mb=0), NOT_COVERED),
     ],
 )
 def test_an_interval_of_a_second_is_too_short_when_the_largest_state_cannot_hold_it(
@@ -147,7 +147,7 @@ def test_an_interval_of_a_second_is_too_short_when_the_largest_state_cannot_hold
 
 def test_a_level_line_is_straight_but_does_not_rise() -> None:
     found = of(STATE, states((0, 5, 1000, 1), (5, 5, 1000, 1), (10, 5, 1000, 1)))["latency is linear in the state"]
-    assert found.verdict is CANNOT_TELL
+    assert found.verdict is INCONCLUSIVE
     assert found.evidence.startswith(
         "mean latency by state_mb: 1,000 ms at 0, 1,000 ms at 10; r² 1.00 to 1.00 (n = 15, p = 1)"
     )
@@ -177,7 +177,7 @@ WAITED = [
     [
         (at((0.0, 1000, 1000), (1.5, 3000, 1000)), AGREES, AGREES),
         (at((0.0, 3000, 1000), (1.5, 1000, 1000)), DISAGREES, DISAGREES),
-        (at((0.0, 1000, 1000)), NOT_ASKED, NOT_ASKED),
+        (at((0.0, 1000, 1000)), NOT_COVERED, NOT_COVERED),
         # It is asked at the largest skew and at the least.
         (THREE, AGREES, AGREES),
         # Of two modes with alignment the first is compared.
@@ -193,7 +193,7 @@ def test_aligning_is_compared_with_real_time_mode_only_where_that_was_real(
 ) -> None:
     found = {text: one for text, one in of(SKEW, records).items() if text.startswith((MUCH, LITTLE))}
     assert [one.verdict for one in found.values()] == [much, little]
-    said = {NOT_TESTABLE: "barriers", NOT_ASKED: "takes two skews in commit mode unaligned (CP+NA)"}.get(much, "")
+    said = {NOT_TESTABLE: "barriers", NOT_COVERED: "takes two skews in commit mode unaligned (CP+NA)"}.get(much, "")
     assert all(said in one.evidence for one in found.values())
 
 
@@ -224,7 +224,7 @@ def test_heavy_computing_is_disturbed_more() -> None:
     assert verdict(matrix, more, records((5000, 2000), (1100, 1000))) is DISAGREES
     waiting = records((600, 3000), (700, 3200))
     assert verdict(matrix, "the shorter the checkpoint interval", waiting) is DISAGREES
-    assert verdict(matrix, more, disturbed[:3]) is NOT_ASKED
+    assert verdict(matrix, more, disturbed[:3]) is NOT_COVERED
 
 
 def test_what_a_shorter_interval_adds_is_the_shortest_less_the_longest() -> None:

@@ -67,7 +67,7 @@ def exact(*values: float) -> list[Between]:
 
 def test_a_night_like_its_baseline_opens_the_gate_and_says_what_it_would_have_seen() -> None:
     verdict = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, name="b"))])
-    assert not verdict.red and [one.finding for one in verdict.cells] == [GateStatus.NOTHING] * 3
+    assert not verdict.red and [one.finding for one in verdict.cells] == [GateStatus.NO_CHANGE] * 3
     assert [one.name for one in verdict.cells] == ["a", "b", TOGETHER]
     alone, _, together = verdict.cells
     assert alone.visible and 0.03 < alone.visible < 0.12
@@ -100,8 +100,8 @@ def test_what_is_certain_beyond_doubt_is_red_at_once() -> None:
 
 def test_too_few_pairs_and_broken_nights_shut_the_gate() -> None:
     few = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, n=7, name="b"))])
-    assert few.red and few.problems == ("b: 7 of 12 pairs are usable, and fewer than 8 cannot tell",)
-    assert few.cells[1].finding is GateStatus.CANNOT_TELL
+    assert few.red and few.problems == ("b: 7 of 12 pairs are usable; at least 8 are needed",)
+    assert few.cells[1].finding is GateStatus.INCONCLUSIVE
     assert judge_gate([night(1, pairs(0.0, 1, n=0))]).problems == ("nothing was measured by both builds",)
     broken = judge_gate([night(1, problem="the baseline did not run: no such file")])
     assert broken.red and broken.problems == ("the baseline did not run: no such file",) and broken.cells == ()
@@ -138,10 +138,10 @@ def test_recoveries_take_part_as_intervals_and_count_by_the_end_that_proves_leas
     ]
     unseen = [(Between(60, math.inf), Between(60, math.inf))] * 12
     (cell,) = judge_gate([night(1, Pairs.of("a", "a", MACRO, unseen, 12))]).cells
-    assert cell.finding is GateStatus.NOTHING, "of two that were not seen to end nobody knows which is more"
+    assert cell.finding is GateStatus.NO_CHANGE, "of two that were not seen to end nobody knows which is more"
     assert cell.change and (cell.change.low, cell.change.high) == (-1.0, math.inf)
     blurred = [(Between(9, 11), Between(10, 12))] * 12
-    assert looks([Pairs.of("a", "a", MACRO, blurred, 12)])[0].finding is GateStatus.NOTHING
+    assert looks([Pairs.of("a", "a", MACRO, blurred, 12)])[0].finding is GateStatus.NO_CHANGE
 
 
 def test_a_figure_that_is_nothing_has_no_ratio() -> None:
@@ -267,9 +267,9 @@ def test_a_side_that_is_missing_is_named_with_its_reason() -> None:
     failed = [one.model_copy(update={"status": "failed", "reasons": ["x" * 900]}) for one in found if one.build == "b0"]
     problem = paired_of(plan(1), entries(*ours, *failed)).problem
     assert problem.startswith("the baseline did not run: xxx") and len(problem) < 240
-    invalid = [one.model_copy(update={"status": "invalid", "reasons": ["disturbed"]}) for one in ours]
+    invalid = [one.model_copy(update={"status": "invalid", "reasons": ["background-load"]}) for one in ours]
     night = paired_of(plan(1), entries(*invalid, *failed))
-    assert night.problem == "tonight's build has no usable record: disturbed"
+    assert night.problem == "tonight's build has no usable record: background-load"
 
 
 def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_would_have_been_seen() -> None:
@@ -278,7 +278,7 @@ def test_the_note_says_what_changed_by_how_much_how_sure_since_when_and_what_wou
     nights = paired_nights(reversed(plans), told)
     assert [night.date for night in nights] == [night_of(number) for number in (1, 2, 3)]
     green, suspected, red = (judge_gate(nights[:number]) for number in (1, 2, 3))
-    assert paired_verdict(green, {}).summary == "green: 1 no change seen; beside the baseline b0, in the same night"
+    assert paired_verdict(green, {}).summary == "green: 1 no change detected; beside the baseline b0, in the same night"
     assert suspected.cells[0].finding is GateStatus.SUSPECTED and not suspected.red
     line = reason(red.cells[0])
     assert line.startswith("word_count: Latency p50 +") and "n = 10 pairs, q = 0.00" in line

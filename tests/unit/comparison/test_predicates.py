@@ -31,7 +31,7 @@ from faultline.comparison.statistics.estimate import ALPHA
 from faultline.records.record import Record
 from tests.unit.sample_records import sample
 
-AGREES, DISAGREES, CANNOT_TELL = ClaimVerdict.AGREES, ClaimVerdict.DISAGREES, ClaimVerdict.CANNOT_TELL
+AGREES, DISAGREES, INCONCLUSIVE = ClaimVerdict.AGREES, ClaimVerdict.DISAGREES, ClaimVerdict.INCONCLUSIVE
 FIGURES = st.floats(0.1, 1e5).map(lambda value: round(value, 3))
 LEVELS = st.lists(st.lists(FIGURES, min_size=1, max_size=4), min_size=2, max_size=4)
 STEADY = [99.0, 100.0, 101.0, 100.5]
@@ -64,7 +64,7 @@ def test_turning_the_axis_around_turns_the_answer_around(first: list[list[float]
 
 @given(st.lists(st.tuples(FIGURES, FIGURES), min_size=1, max_size=4))
 def test_single_runs_tell_nothing(pairs: list[tuple[float, float]]) -> None:
-    assert direction([series([a], [b]) for a, b in pairs], LATENCY, rises=True)[0] is CANNOT_TELL
+    assert direction([series([a], [b]) for a, b in pairs], LATENCY, rises=True)[0] is INCONCLUSIVE
 
 
 def test_equal_figures_are_believed_to_move_one_time_in_twenty_at_most() -> None:
@@ -78,12 +78,12 @@ def test_equal_figures_are_believed_to_move_one_time_in_twenty_at_most() -> None
     [
         (([1.0, 1.1, 1.2], [2.0, 2.1, 2.2]), AGREES),
         (([2.0, 2.1, 2.2], [1.0, 1.1, 1.2]), DISAGREES),
-        (([1.0, 1.1], [2.0, 2.1]), CANNOT_TELL),
-        (([1.0, 1.1, 2.05, 2.06], [2.0, 2.1, 2.2, 2.3]), CANNOT_TELL),
-        (([1.0, 1.1, 1.2], [4.0, 4.1, 4.2], [2.0, 2.1, 2.2]), CANNOT_TELL),
+        (([1.0, 1.1], [2.0, 2.1]), INCONCLUSIVE),
+        (([1.0, 1.1, 2.05, 2.06], [2.0, 2.1, 2.2, 2.3]), INCONCLUSIVE),
+        (([1.0, 1.1, 1.2], [4.0, 4.1, 4.2], [2.0, 2.1, 2.2]), INCONCLUSIVE),
         ((STEADY, STEADY[::-1]), DISAGREES),
         ((STEADY, [102.0, 103.0, 104.0, 103.5]), AGREES),
-        ((STEADY, [90.0, 99.0, 100.0, 112.0]), CANNOT_TELL),
+        ((STEADY, [90.0, 99.0, 100.0, 112.0]), INCONCLUSIVE),
     ],
 )
 def test_a_figure_rises(levels: tuple[list[float], ...], expected: ClaimVerdict) -> None:
@@ -101,9 +101,9 @@ def test_a_figure_rises(levels: tuple[list[float], ...], expected: ClaimVerdict)
         (([1.0, 1.02, 1.0, 1.03], [1.01, 1.05, 1.02, 1.0]), AGREES, DISAGREES),
         ((STEADY, STEADY, [120.0, 121.0, 119.0, 120.5]), DISAGREES, AGREES),
         (([2.0, 2.01, 2.02, 2.03], [1.0, 1.01, 1.02, 1.03]), DISAGREES, DISAGREES),
-        (([1.0, 2.0, 3.0], [1.5, 2.5, 3.5]), CANNOT_TELL, CANNOT_TELL),
-        (([1.0], [1.0]), CANNOT_TELL, CANNOT_TELL),
-        (([98.5, 100.0, 100.0, 101.5], [103.3, 104.8, 104.8, 106.3]), CANNOT_TELL, CANNOT_TELL),
+        (([1.0, 2.0, 3.0], [1.5, 2.5, 3.5]), INCONCLUSIVE, INCONCLUSIVE),
+        (([1.0], [1.0]), INCONCLUSIVE, INCONCLUSIVE),
+        (([98.5, 100.0, 100.0, 101.5], [103.3, 104.8, 104.8, 106.3]), INCONCLUSIVE, INCONCLUSIVE),
         (([-100.5, -100.0, -99.0, -98.5], [-80.5, -80.0, -79.8, -79.5]), DISAGREES, AGREES),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_figure_stays_or_rises_noticeably(
     for noticeably, expected in ((False, stays), (True, rises)):
         claim = Stays(REPLAY, "state_mb", rises=noticeably)
         assert claim.judged([series(*levels)]).verdict is expected
-        assert claim([]).verdict is ClaimVerdict.NOT_ASKED
+        assert claim([]).verdict is ClaimVerdict.NOT_COVERED
 
 
 @pytest.mark.parametrize(("added", "expected"), [(25.0, True), (100.0, None)])
@@ -141,10 +141,10 @@ def lies(values: list[float], low: float = -math.inf, high: float = math.inf) ->
     ],
 )  # fmt: skip
 def test_a_figure_lies_in_a_range(values: list[float], expected: bool | None) -> None:
-    told = {True: AGREES, False: DISAGREES, None: CANNOT_TELL}
+    told = {True: AGREES, False: DISAGREES, None: INCONCLUSIVE}
     found = lies(values, 5, 20)
     assert found.verdict is told[expected] and (found.p <= ALPHA) == (expected is not None)
-    assert lies(values).verdict is (AGREES if len(values) > 2 else CANNOT_TELL)
+    assert lies(values).verdict is (AGREES if len(values) > 2 else INCONCLUSIVE)
 
 
 @given(st.lists(FIGURES, min_size=3, max_size=8, unique=True), FIGURES)
@@ -153,7 +153,7 @@ def test_beyond_a_limit_is_where_the_interval_of_the_mean_lies(values: list[floa
     low, high = (float(np.mean(values)) + side * error * stats.t.ppf(0.975, len(values) - 1) for side in (-1, 1))
     if min(abs(limit - low), abs(limit - high)) > 1e-6:
         above, below = lies(values, low=limit), lies(values, high=limit)
-        ways = (AGREES, DISAGREES) if limit < low else (DISAGREES, AGREES) if limit > high else (CANNOT_TELL,) * 2
+        ways = (AGREES, DISAGREES) if limit < low else (DISAGREES, AGREES) if limit > high else (INCONCLUSIVE,) * 2
         assert (above.verdict, below.verdict) == ways
         assert above.p == below.p == pytest.approx(stats.ttest_1samp(values, limit).pvalue)
 
@@ -166,12 +166,12 @@ def test_all_runs_answer_where_there_are_several() -> None:
 
 def test_of_the_verdicts_of_a_page_those_that_chance_explains_are_taken_back() -> None:
     strong, weak = ClaimResult(ClaimVerdict.AGREES, "a", 0.0001), ClaimResult(ClaimVerdict.DISAGREES, "b", 0.04)
-    untested, open_ = ClaimResult(ClaimVerdict.AGREES, "c"), ClaimResult(ClaimVerdict.CANNOT_TELL, "d", 0.6)
+    untested, open_ = ClaimResult(ClaimVerdict.AGREES, "c"), ClaimResult(ClaimVerdict.INCONCLUSIVE, "d", 0.6)
     assert corrected([strong, weak]) == [(ClaimVerdict.AGREES, "a"), (ClaimVerdict.DISAGREES, "b")]
     found = corrected([strong, weak, open_, open_, untested])
     assert found[0] == (ClaimVerdict.AGREES, "a") and found[4] == (ClaimVerdict.AGREES, "c")
-    assert found[1] == (ClaimVerdict.CANNOT_TELL, "b; p = 0.08 beside the others of this page")
-    assert found[2] == (ClaimVerdict.CANNOT_TELL, "d")
+    assert found[1] == (ClaimVerdict.INCONCLUSIVE, "b; p = 0.08 beside the others of this page")
+    assert found[2] == (ClaimVerdict.INCONCLUSIVE, "d")
     assert corrected([]) == [] and corrected([untested]) == [(ClaimVerdict.AGREES, "c")]
 
 
@@ -260,7 +260,7 @@ def test_an_axis_of_repeated_values_leaves_out_the_others_and_asks_about_a_part(
         (one,) = Moves(LATENCY, "rate", repeated=3, part=part).series(records)
         assert tuple(level.at for level in one.levels) == values
     few = Moves(LATENCY, "rate", repeated=4, remark=lambda there: f"; of {len(there)}")(records)
-    assert few == (ClaimVerdict.NOT_ASKED, "takes four rates, each measured more than once; of 7", None)
+    assert few == (ClaimVerdict.NOT_COVERED, "takes four rates, each measured more than once; of 7", None)
 
 
 def test_only_numbers_are_an_axis_unless_its_values_are_named() -> None:

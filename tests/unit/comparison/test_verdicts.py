@@ -32,19 +32,19 @@ def scaled(values: Values, factor: float) -> Values:
     [
         (FIVE, scaled(FIVE, 2.0), ComparisonVerdict.WORSE),
         (scaled(FIVE, 2.0), FIVE, ComparisonVerdict.BETTER),
-        (FIVE, FIVE[:4], ComparisonVerdict.CANNOT_TELL),
-        (exactly([100.0] * 6), exactly([104.9] * 6), ComparisonVerdict.SAME),
-        (exactly([100.0] * 6), exactly([95.3] * 6), ComparisonVerdict.SAME),
+        (FIVE, FIVE[:4], ComparisonVerdict.INCONCLUSIVE),
+        (exactly([100.0] * 6), exactly([104.9] * 6), ComparisonVerdict.EQUIVALENT),
+        (exactly([100.0] * 6), exactly([95.3] * 6), ComparisonVerdict.EQUIVALENT),
         (exactly([100.0] * 6), exactly([105.1] * 6), ComparisonVerdict.WORSE),
-        (exactly([0.0] * 5), exactly([0.0] * 5), ComparisonVerdict.SAME),
-        (exactly([0.0] * 5), exactly([0.0] * 4 + [1.0]), ComparisonVerdict.CANNOT_TELL),
+        (exactly([0.0] * 5), exactly([0.0] * 5), ComparisonVerdict.EQUIVALENT),
+        (exactly([0.0] * 5), exactly([0.0] * 4 + [1.0]), ComparisonVerdict.INCONCLUSIVE),
         (exactly([0.0] * 5), exactly([1.0, 2.0, 3.0, 4.0, 5.0]), ComparisonVerdict.WORSE),
         (FIVE, open_ended(30.0, 30.0, 30.0, 30.0, 30.0), ComparisonVerdict.WORSE),
         (open_ended(30.0, 30.0, 30.0, 30.0, 30.0), FIVE, ComparisonVerdict.BETTER),
         (
             open_ended(30.0, 30.0, 30.0, 30.0, 30.0),
             open_ended(30.0, 30.0, 30.0, 30.0, 30.0),
-            ComparisonVerdict.CANNOT_TELL,
+            ComparisonVerdict.INCONCLUSIVE,
         ),
     ],
 )
@@ -74,7 +74,7 @@ def test_a_verdict_has_a_direction_and_takes_five_repetitions(
 )  # fmt: skip
 def test_what_cannot_be_told_says_why(before: Values, after: Values, floor: float, why: str) -> None:
     found = compared(before, after, floor=floor)
-    assert (found.verdict, found.why, found.floor) == (ComparisonVerdict.CANNOT_TELL, why, floor)
+    assert (found.verdict, found.why, found.floor) == (ComparisonVerdict.INCONCLUSIVE, why, floor)
 
 
 def test_a_change_as_large_as_the_floor_is_not_believed() -> None:
@@ -84,10 +84,10 @@ def test_a_change_as_large_as_the_floor_is_not_believed() -> None:
     change = compared(before, after).change
     assert change is not None and change.value == 0.25
     assert [compared(before, after, floor=floor).verdict for floor in (0.2499, 0.25)] == [
-        ComparisonVerdict.WORSE, ComparisonVerdict.CANNOT_TELL
+        ComparisonVerdict.WORSE, ComparisonVerdict.INCONCLUSIVE
     ]  # fmt: skip
     low = exactly([1.0, 1.01, 1.02, 1.03, 1.04])
-    assert compared(low, low, floor=0.2).verdict is ComparisonVerdict.SAME, "however much nights differ"
+    assert compared(low, low, floor=0.2).verdict is ComparisonVerdict.EQUIVALENT, "however much nights differ"
 
 
 def test_a_change_is_the_ratio_of_means_on_a_log_scale_or_a_share_of_the_median() -> None:
@@ -105,7 +105,7 @@ def test_many_cells_make_a_verdict_rarer_and_what_shows_larger() -> None:
     alone = compared(before, after)
     assert alone.verdict is ComparisonVerdict.WORSE
     many = compare({n: (before, after) for n in range(9)} | {9: (before, after[:1])}, lower_is_better=True)
-    assert many[0].verdict is ComparisonVerdict.CANNOT_TELL and many[0].p == pytest.approx(9 * alone.p)
+    assert many[0].verdict is ComparisonVerdict.INCONCLUSIVE and many[0].p == pytest.approx(9 * alone.p)
     assert many[0].detectable and alone.detectable and many[0].detectable > alone.detectable
     assert (many[9].p, many[9].why) == (1.0, "1 of 5 repetitions"), "it is not among them"
 
@@ -121,7 +121,7 @@ def test_what_was_not_seen_to_end_is_longer_than_what_ended_when_it_was_last_wat
     some = [*exactly([30.0] * 4), *open_ended(30.0)]
     assert compared(some, open_ended(*[30.0] * 5)).verdict is ComparisonVerdict.WORSE
     assert compared(open_ended(*[30.0] * 5), some).verdict is ComparisonVerdict.BETTER
-    assert compared(exactly([30.0] * 5), some).verdict is ComparisonVerdict.CANNOT_TELL
+    assert compared(exactly([30.0] * 5), some).verdict is ComparisonVerdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(("before", "after"), [((8, 0.1), (8, 0.1)), ((5, 0.1), (8, 0.1)), ((35, 0.02), (5, 0.06))])

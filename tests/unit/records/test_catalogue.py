@@ -33,7 +33,7 @@ from tests.unit.sample_records import RECOVERED, sample
         ("latency_ms.p99", "Latency p99 (ms)", "Latency"),
         ("schedule_lag_ms.max", "Schedule lag maximum (ms)", "Generator"),
         ("audit.expected", "Expected (tuples)", "Audit"),
-        ("cpu_nodes.big-1", "CPU of node big-1 (cores)", "CPU"),
+        ("cpu_by_host.big-1", "CPU of node big-1 (cores)", "CPU"),
         ("later_part.odd_thing_s", "Later part · odd thing (s)", "Others"),
         ("latency_late_ms.p42", "Latency late · p42 (ms)", "Others"),
         ("latency_after_ms.count", "Tuples measured after the recovery", "Latency"),

@@ -116,7 +116,7 @@ def test_invalid_runs_claim_nothing_and_one_line_says_what_they_would_add(usable
 
 def test_a_run_that_was_measured_again_soundly_is_not_invalid() -> None:
     sound = swept((2.0, 5.0), (1.0,), 3, controls=False)
-    for records in (sound, [*sound, invalid(sound[0], "disturbed: why", attempt="z-first")]):
+    for records in (sound, [*sound, invalid(sound[0], "background-load: why", attempt="z-first")]):
         assert invalid_runs_of([IndexEntry.of(one) for one in records]) is None
 
 
@@ -137,7 +137,7 @@ def test_what_nothing_meets_is_one_line_with_the_nearest() -> None:
 
 def test_configurations_without_a_usable_run_are_named() -> None:
     records = [
-        invalid(one, "disturbed: 0.4 cores lost") if one.config["checkpoint_interval_s"] == 5.0 else one
+        invalid(one, "background-load: 0.4 cores lost") if one.config["checkpoint_interval_s"] == 5.0 else one
         for one in swept(intervals=(2.0, 5.0), states=(1.0,))
     ]
     text = recommendation_lines(told_of(records))[0]
@@ -154,7 +154,7 @@ def test_whatever_was_measured_can_be_told(scatter: float, repetitions: int, cen
     for effect in found.effects:
         change = effect.found.change
         assert change.low <= change.value <= change.high
-        assert effect.verdict is EffectVerdict.OPEN or effect.found.freedom >= LEAST_FREEDOM
+        assert effect.verdict is EffectVerdict.INCONCLUSIVE or effect.found.freedom >= LEAST_FREEDOM
         assert "nan" not in size_text(effect) + effect_text(effect)
 
 
@@ -169,13 +169,13 @@ def test_the_front_is_points_without_a_line() -> None:
 
 def test_the_front_has_each_run_as_a_small_point_hollow_where_it_is_invalid() -> None:
     sound = swept((2.0, 5.0), (1.0,), 5, controls=False)
-    records = [invalid(one, "disturbed: <b>") if one.repetition == 4 else one for one in sound]
+    records = [invalid(one, "background-load: <b>") if one.repetition == 4 else one for one in sound]
     figure = front_figure(told_of(records), invalid_runs_of([IndexEntry.of(one) for one in records]))
     assert figure is not None
     runs = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
     assert {name: len(trace.x) for name, trace in runs.items()} == {"one run": 8, "invalid run, does not count": 2}
     hollow = runs["invalid run, does not count"]
-    assert hollow.marker.symbol == "circle-open" and all("disturbed: <b>" in text for text in hollow.customdata)
+    assert hollow.marker.symbol == "circle-open" and all("background-load: <b>" in text for text in hollow.customdata)
 
 
 def test_the_page_of_a_sweep_begins_with_the_answer_and_takes_wishes(tmp_path: Path) -> None:

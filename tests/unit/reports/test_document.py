@@ -23,7 +23,7 @@ from faultline.experiment.matrix import PlannedCell
 from faultline.records.bundle import SUFFIX, Bundle
 from faultline.records.catalogue import BY_KEY
 from faultline.records.find import read_saved
-from faultline.records.record import KeysPart, Record, WorkPart
+from faultline.records.record import KeySkewPart, Record, WorkPart
 from faultline.reports.markdown.page import IMAGES, Page, grid, results_page, select_matrix, write_page
 from faultline.reports.markdown.svg import ChartLine, ChartPoint, Panel, draw_chart
 from faultline.reports.markdown.tables import escape_cell, markdown_column
@@ -53,7 +53,7 @@ def _made(matrix: str, number: int, cell: PlannedCell) -> Record:
         "gc_s": 0.5,
         "rps_per_core": 1000.0 + number,
         "work": WorkPart(batches=20, tasks=100 + number, batch_s=9.0, task_s=8.0),
-        "keys": KeysPart(requested=1.0, measured=1.01, low=1.0, high=1.02, hottest_share=0.1, distinct=99),
+        "key_skew": KeySkewPart(requested=1.0, measured=1.01, low=1.0, high=1.02, hottest_share=0.1, distinct=99),
     }
     return record.model_copy(update={"matrix": matrix, "metrics": record.metrics.model_copy(update=update)})
 

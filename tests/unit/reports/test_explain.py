@@ -116,7 +116,7 @@ def test_a_kill_is_told_from_plan_to_recovery_with_instants_words_and_evidence(s
         "longest silence: 7.81 s",
         "lag area: 12,346 record·s",
         "snapshot: 3.0 s old at the fault",
-        "396,357 expected · 0 lost · 12,345 overcounted · 0 wrong · 7 re-emitted · 0 sends unknown",
+        "396,357 expected · 0 lost · 12,345 overcounted · 0 unexpected · 7 re-emitted · 0 sends unknown",
         "the Spark Master: an executor",
         "41.148 +0.148 t2 the loss is detected",
         "40.200 −0.800 t1 last output",
@@ -225,7 +225,7 @@ PLAN = {
 
 def test_several_faults_are_told_one_by_one(settings: Settings) -> None:
     """A driver that the supervisor restarts, then a delay that the conductor undoes."""
-    later = {"t0#2": (71.0, "c"), "t2#2": (71.5, "driver-1.log: disconnected"), "undone#2": (76.0, "c")}
+    later = {"t0#2": (71.0, "c"), "t2#2": (71.5, "driver-1.log: disconnected"), "fault_undone#2": (76.0, "c")}
     both = {"recovery": RECOVERED, "recoveries": [RECOVERED, CENSORED], "timeline": {**TIMELINE, **later}}
     record = stored(settings, sample(duration_s=100, fault_plan=PLAN, **both))
     delivered = {"planned_wall_ns": GATE_NS + 71 * NS, "planned_mono_ns": 71 * NS}
@@ -273,8 +273,8 @@ def test_offending_keys_are_shown_and_the_rest_counted(settings: Settings) -> No
     assert "lost [bold]0 12,345 —" in text
     assert "[bold]10" not in text
     assert "3 more in audit.json" in text
-    raw(settings, record, audit={"offenders": [{"kind": "wrong", "key": "x" * 1000, "expected": 0, "final": 1}]})
-    assert f"wrong {'x' * 40}… (1,000 characters) 0 1" in text_of(settings)
+    raw(settings, record, audit={"offenders": [{"kind": "unexpected", "key": "x" * 1000, "expected": 0, "final": 1}]})
+    assert f"unexpected {'x' * 40}… (1,000 characters) 0 1" in text_of(settings)
 
 
 @pytest.mark.parametrize("content", ["{", '{"offenders": 3}', "[]"])

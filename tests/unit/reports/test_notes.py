@@ -99,7 +99,7 @@ NIGHT = "2026-11-21T02:00:00+00:00"
         ({"reasons": WORSE, "beyond": WORSE * 2}, 10, 0, "worse", "2 figures beyond a limit, 1 figure worse"),
         ({"reasons": [], "improvements": BETTER}, 10, 0, "better", "1 figure better"),
         ({"reasons": [], "improvements": BETTER}, 10, 1, "broken", "incomplete"),
-        ({"reasons": [], "red": True, "problem": "too few pairs"}, 10, 0, "broken", "cannot tell"),
+        ({"reasons": [], "red": True, "problem": "too few pairs"}, 10, 0, "broken", "inconclusive"),
         ({"reasons": []}, 10, 10, "broken", "nothing valid"),
         (None, 10, 0, "broken", "incomplete"),
         (None, 0, 0, "broken", "not planned"),

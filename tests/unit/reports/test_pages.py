@@ -209,7 +209,9 @@ def test_only_valid_records_make_figures_but_all_are_linked_and_invalid_ones_hol
     html = swept_page(
         tmp_path,
         record("a1", state_mb=1.0, latency={"p99": 10.0}),
-        record("a2", state_mb=1.0, repetition=1, status="invalid", reasons=["disturbed: why"], latency={"p99": 77.0}),
+        record(
+            "a2", state_mb=1.0, repetition=1, status="invalid", reasons=["background-load: why"], latency={"p99": 77.0}
+        ),
         record("a3", state_mb=8.0, status="invalid", reasons=["not-steady: lag"], latency={"p99": 99.0}),
         record("a4", state_mb=16.0, status="failed", reasons=["broker gone"]),
     )
@@ -232,7 +234,7 @@ def test_only_valid_records_make_figures_but_all_are_linked_and_invalid_ones_hol
 def test_the_first_page_opens_with_the_newest_answer_and_ends_with_what_is_rejected(
     tmp_path: Path, status: str
 ) -> None:
-    named = {"recovery": RECOVERED, "status": status, "reasons": ["disturbed: why"] * (status == "invalid")}
+    named = {"recovery": RECOVERED, "status": status, "reasons": ["background-load: why"] * (status == "invalid")}
     cells = [(interval, run) for interval in (2.0, 5.0) for run in range(3)]
     made = [record(f"a{s}{run}", checkpoint_interval_s=s, repetition=run, **named) for s, run in cells]
     put(tmp_path, record("old", sweep="s0", status="invalid", reasons=["not-steady: lag"]), *made)
@@ -240,12 +242,12 @@ def test_the_first_page_opens_with_the_newest_answer_and_ends_with_what_is_rejec
     answer, rejected = html.index("<h2>Newest answer</h2>"), html.index("Without usable figures")
     assert answer < html.index("<h2>Matrices</h2>") < html.index("<h2>Sweeps</h2>") < rejected
     assert "checkpoint interval 5 s instead of 2 s: CPU" in html[answer:rejected].replace("Checkpoint", "checkpoint")
-    nothing = "No run is usable, so nothing is claimed: 6 invalid runs (6 disturbed)"
+    nothing = "No run is usable, so nothing is claimed: 6 invalid runs (6 background-load)"
     assert (nothing in html) is (status == "invalid")
 
 
 def test_a_heat_map_has_invalid_cells_in_brackets_without_a_colour(tmp_path: Path) -> None:
-    bad = {"status": "invalid", "reasons": ["disturbed: why"]}
+    bad = {"status": "invalid", "reasons": ["background-load: why"]}
     cells = [(state, interval, bad if (state, interval) == (8.0, 5.0) else {}) for state in (1.0, 8.0)
              for interval in (2.0, 5.0)]  # fmt: skip
     drawn = drawn_of(tmp_path, *(
@@ -254,7 +256,7 @@ def test_a_heat_map_has_invalid_cells_in_brackets_without_a_colour(tmp_path: Pat
     ))  # fmt: skip
     assert sum(value is not None for row in drawn.data[0].z for value in row) == 3
     (note,) = drawn.layout.annotations
-    assert note.text == "(50)" and "disturbed: why" in note.hovertext
+    assert note.text == "(50)" and "background-load: why" in note.hovertext
     assert (note.x, note.y) == (1, 1), "the place of 8 MB and 5 s, which plotly would not find by its text"
 
 
@@ -328,5 +330,5 @@ def test_five_repetitions_a_side_get_a_verdict_with_its_reason(tmp_path: Path) -
         for other in ("s2", "s3", "s4")
     )
     assert slower[-4:-2] == ["< 0.0001", "worse"] and slower[-5].startswith("+30.0% [")
-    assert (equal[-3], few[-3]) == ("same", "cannot tell 1 of 5 repetitions")
+    assert (equal[-3], few[-3]) == ("equivalent", "inconclusive 1 of 5 repetitions")
     assert "Verdict" not in compare_page(one, ComparePageQuery("s1", "s1")), "a side held against itself"

@@ -40,7 +40,7 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
     assert any("the gate opens: T0" in row for row in found), "events of the experiment itself"
     assert ["Lost (tuples)", "0"] in found and ["Macro recovery (s)", f"{made.metrics.recovery.macro_s:.6g}"] in found
     text = Page(html).text
-    assert "latency_ms" not in text and "sums_differ" not in text, "figures are named in words"
+    assert "latency_ms" not in text and "checksum_mismatches" not in text, "figures are named in words"
     for expected in (
         "Fault 1:",
         "Recovered in",
@@ -55,15 +55,15 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
 
 
 def test_of_a_disturbed_experiment_every_list_says_who_took_the_cores(tmp_path: Path) -> None:
-    reason = "disturbed: others and the host took 0.40 cores > 0.3"
+    reason = "background-load: others and the host took 0.40 cores > 0.3"
     one = record("a1", status="invalid", reasons=[reason])
     known = (
-        BackgroundCpuPart(others=0.35, stolen=0.05, services=0.1),
-        BackgroundCpuPart(others=0.35, stolen=None),
+        BackgroundCpuPart(processes=0.35, steal=0.05, services=0.1),
+        BackgroundCpuPart(processes=0.35, steal=None),
         None,
     )
     for number, besides in enumerate(known):
-        metrics = one.metrics.model_copy(update={"cpu_besides": besides})
+        metrics = one.metrics.model_copy(update={"background_cpu": besides})
         put(tmp_path, one.model_copy(update={"attempt": f"a{number}", "metrics": metrics}))
     pages = site(tmp_path)
     told = (

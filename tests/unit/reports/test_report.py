@@ -91,17 +91,17 @@ def test_the_table_holds_the_rows_of_the_terminal(tmp_path: Path) -> None:
 def test_exactly_once_is_claimed_where_counts_and_sums_agree(tmp_path: Path) -> None:
     def audited(workload: str = "word_count", **numbers: int | None) -> Record:
         record = sample(workload=workload, state_mb=0, fault="none")
-        audit = AuditPart(expected=9, lost=0, overcounted=0, wrong=0, reemitted=0, unknown=0)
+        audit = AuditPart(expected=9, lost=0, overcounted=0, unexpected=0, reemitted=0, unknown=0)
         update = {"audit": audit.model_copy(update=numbers)}
         return record.model_copy(update={"metrics": record.metrics.model_copy(update=update)})
 
     once = "every tuple was counted exactly once"
-    assert once in page([audited(sums_differ=0), audited("pi")], tmp_path).text
-    for others in ([audited()], [audited(sums_differ=0), audited()], [audited("stock_join")]):
+    assert once in page([audited(checksum_mismatches=0), audited("pi")], tmp_path).text
+    for others in ([audited()], [audited(checksum_mismatches=0), audited()], [audited("stock_join")]):
         text = page(others, tmp_path).text
-        assert "nothing was lost, overcounted or wrong." in text and once not in text
-    text = page([audited(sums_differ=0), audited(sums_differ=2)], tmp_path).text
-    assert "found 0 lost, 0 overcounted, 0 wrong, 2 sums differ" in text and once not in text
+        assert "nothing was lost, overcounted or unexpected." in text and once not in text
+    text = page([audited(checksum_mismatches=0), audited(checksum_mismatches=2)], tmp_path).text
+    assert "found 0 lost, 0 overcounted, 0 unexpected, 2 checksum mismatches" in text and once not in text
 
 
 def test_head_and_sections(tmp_path: Path) -> None:

@@ -161,16 +161,16 @@ def test_faults_are_an_axis_of_their_own() -> None:
 
 
 def test_later_faults_have_lines_and_marks_but_no_legend() -> None:
-    instants = [("gate", 0.0), ("t0", 40.0), ("t2", 40.5), ("undone", 45.0), ("undone", 45.001), ("t0#2", 60.0),
-                ("service_up#2", 62.25), ("unheard_of", 63.0)]  # fmt: skip
+    instants = [("gate", 0.0), ("t0", 40.0), ("t2", 40.5), ("fault_undone", 45.0), ("fault_undone", 45.001),
+                ("t0#2", 60.0), ("service_up#2", 62.25), ("unheard_of", 63.0)]  # fmt: skip
     events = [{"name": name, "t_s": t_s, "source": "x"} for name, t_s in instants]
     figure = time_figure({**EMPTY, "events": events, "warmup_s": 5.0, "duration_s": 90.0})
     marks = [(trace.meta, trace.name, trace.showlegend) for trace in figure.data if trace.yaxis == "y5"]
     assert marks == [
         ("t0", "t0 signal delivered", True),
         ("t2", "t2 loss detected +0.5 s", True),
-        ("undone", "fault undone +5.0 s", True),
-        ("undone", "fault undone +5.0 s", False),
+        ("fault_undone", "fault undone +5.0 s", True),
+        ("fault_undone", "fault undone +5.0 s", False),
         ("t0#2", "t0 signal delivered (fault 2)", False),
         ("service_up#2", "service up again +2.2 s (fault 2)", False),
     ]
@@ -204,7 +204,7 @@ CURVES: dict[str, Any] = {
 
 def lasting(source: str, at_s: float = 74.9, **changed: Any) -> Record:
     """A recovery from a kill at 41 s that was not seen to end: so the last thing out of its bound."""
-    timeline = {"gate": (0.0, "gate.json"), "t0": (41.0, "conductor"), "last_out": (at_s, source)}
+    timeline = {"gate": (0.0, "gate.json"), "t0": (41.0, "conductor"), "last_violation": (at_s, source)}
     recovery = CENSORED | LIMITS | changed
     return sample(recovery=recovery, recoveries=[recovery], timeline=timeline)
 
@@ -244,7 +244,7 @@ def test_the_story_of_a_recovery_that_is_not_over_says_so(tmp_path: Path) -> Non
 
 
 def test_records_without_bounds_have_none() -> None:
-    timeline = {"gate": (0.0, ""), "t0": (41.0, ""), "last_out": (74.0, "lag above lag*")}
+    timeline = {"gate": (0.0, ""), "t0": (41.0, ""), "last_violation": (74.0, "lag above lag*")}
     old = sample(recovery=CENSORED, timeline=timeline)
     assert recovery_bounds(old) == recovery_bounds(sample(fault="none")) == []
     assert last_violation_text(old, 1, old.metrics.recovery, CURVES) == ""

@@ -56,7 +56,7 @@ def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
 
 
 def corrected(outcomes: Sequence[ClaimResult]) -> list[tuple[ClaimVerdict, str]]:
-    """Verdicts and evidence; those that do not stand beside the others any more are *cannot tell*."""
+    """Verdicts and evidence; those that do not stand beside the others any more are *inconclusive*."""
     tested = [index for index, one in enumerate(outcomes) if one.p is not None]
     shares = false_discoveries([outcomes[index].p or 0.0 for index in tested])
     q = dict(zip(tested, shares, strict=True))
@@ -64,7 +64,7 @@ def corrected(outcomes: Sequence[ClaimResult]) -> list[tuple[ClaimVerdict, str]]
     for index, one in enumerate(outcomes):
         if one.p is not None and one.p <= ALPHA < q[index]:
             found.append(
-                (ClaimVerdict.CANNOT_TELL, f"{one.evidence}; p = {q[index]:.2g} beside the others of this page")
+                (ClaimVerdict.INCONCLUSIVE, f"{one.evidence}; p = {q[index]:.2g} beside the others of this page")
             )
         else:
             found.append((one.verdict, one.evidence))

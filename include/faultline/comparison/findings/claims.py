@@ -19,15 +19,15 @@ class ClaimVerdict(StrEnum):
 
     AGREES = "agrees"
     DISAGREES = "disagrees"
-    CANNOT_TELL = "cannot tell"
+    INCONCLUSIVE = "inconclusive"
     # These runs were not made for it: others of the same matrix answer.
-    NOT_ASKED = "not asked"
+    NOT_COVERED = "not covered"
     # Nothing that is measured here could answer it: another engine, or a larger machine, would.
     NOT_TESTABLE = "not testable here"
 
 
 # Of records that hold what a claim is about.
-ANSWERED = (ClaimVerdict.AGREES, ClaimVerdict.DISAGREES, ClaimVerdict.CANNOT_TELL)
+ANSWERED = (ClaimVerdict.AGREES, ClaimVerdict.DISAGREES, ClaimVerdict.INCONCLUSIVE)
 
 
 class ClaimResult(NamedTuple):
@@ -41,12 +41,12 @@ class ClaimResult(NamedTuple):
 
 def verdict(holds: bool | None) -> ClaimVerdict:
     """The verdict that follows when a claim holds, does not, or nobody can tell."""
-    return ClaimVerdict.CANNOT_TELL if holds is None else ClaimVerdict.AGREES if holds else ClaimVerdict.DISAGREES
+    return ClaimVerdict.INCONCLUSIVE if holds is None else ClaimVerdict.AGREES if holds else ClaimVerdict.DISAGREES
 
 
 def nothing(why: str = "no valid runs that differ in nothing but this") -> ClaimResult:
     """Nothing was measured that could answer, though it could be; `why` says what it takes."""
-    return ClaimResult(ClaimVerdict.NOT_ASKED, why)
+    return ClaimResult(ClaimVerdict.NOT_COVERED, why)
 
 
 def not_testable(needs: str) -> ClaimResult:
@@ -131,20 +131,20 @@ REPLAY = measure("replay", "recovery.replay_s", _s)
 MACRO = measure("macro recovery", "recovery.macro_s", _s)
 
 # What an exact run has none of, by its name in the audit.
-MISCOUNTS = ("lost", "overcounted", "wrong", "sums_differ")
+MISCOUNTS = ("lost", "overcounted", "unexpected", "checksum_mismatches")
 
 
 def miscounts(records: Iterable[Record]) -> dict[str, int]:
     """The sum over records of each of MISCOUNTS; what is unknown counts as none, and sums that nobody has are left
     out."""
     audits = [record.metrics.audit for record in records]
-    known = MISCOUNTS if any(audit.sums_differ is not None for audit in audits) else MISCOUNTS[:-1]
+    known = MISCOUNTS if any(audit.checksum_mismatches is not None for audit in audits) else MISCOUNTS[:-1]
     return {name: sum(getattr(audit, name) or 0 for audit in audits) for name in known}
 
 
 def tells_tuples(record: Record) -> bool:
     """Whether its audit knows which tuples were counted: by sums of their hashes, or by the ids that outputs carry."""
-    if record.metrics.audit.sums_differ is not None:
+    if record.metrics.audit.checksum_mismatches is not None:
         return True
     kind = WORKLOADS.get(str(record.config.get("workload")))
     return kind is not None and kind.carries_ids and record.metrics.audit.lost is not None

@@ -121,7 +121,7 @@ def moves_more(records: Sequence[Record], measure: Measure, low: float, high: fl
         for first, second, found in ways
     ]
     p, found = min(chances, key=lambda one: one[0])
-    return ClaimResult(found if p <= ALPHA else ClaimVerdict.CANNOT_TELL, f"{said} (p {p_text(p)})", p)
+    return ClaimResult(found if p <= ALPHA else ClaimVerdict.INCONCLUSIVE, f"{said} (p {p_text(p)})", p)
 
 
 def _p_of_less(one: Series, other: Series) -> float:
@@ -259,7 +259,7 @@ def total_within_a_minute(records: Sequence[Record]) -> ClaimResult:
     if any(time > FLINK_TOTAL_S for time in known):
         return ClaimResult(ClaimVerdict.DISAGREES, said)
     if open_ended:
-        return ClaimResult(ClaimVerdict.CANNOT_TELL, said)
+        return ClaimResult(ClaimVerdict.INCONCLUSIVE, said)
     within, p = between(contrast([known], (1.0,)), -math.inf, FLINK_TOTAL_S)
     return ClaimResult(verdict(within), said, p)
 

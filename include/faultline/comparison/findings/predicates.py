@@ -279,7 +279,7 @@ def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> Cla
     if not found.moves:
         if hardly_changes(series):
             return ClaimResult(ClaimVerdict.DISAGREES, f"{said}: it hardly changes", 1.0)
-        return ClaimResult(ClaimVerdict.CANNOT_TELL, said, found.step.p)
+        return ClaimResult(ClaimVerdict.INCONCLUSIVE, said, found.step.p)
     return ClaimResult(verdict((found.moves > 0) is rises), said, found.step.p)
 
 

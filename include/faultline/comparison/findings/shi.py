@@ -74,7 +74,7 @@ def gc_along_the_cores(records: Sequence[Record]) -> ClaimResult:
     found = Moves(GC, CORES, remark=oversubscribed)(records)
     if all(record.metrics.gc is not None for record in faultless(records)):
         return found
-    return ClaimResult(ClaimVerdict.CANNOT_TELL, f"{found.evidence}; {GC_BY_TASKS}")
+    return ClaimResult(ClaimVerdict.INCONCLUSIVE, f"{found.evidence}; {GC_BY_TASKS}")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def threshold(records: Sequence[Record]) -> ClaimResult:
     said = ", ".join(f"{sum(answers)} of {len(answers)} held {rate:,.10g}/s" for rate, answers in held.items())
     clear = [answer for answers in held.values() if (answer := every(answers)) is not None]
     if True not in clear or False not in clear:
-        return ClaimResult(ClaimVerdict.CANNOT_TELL, said)
+        return ClaimResult(ClaimVerdict.INCONCLUSIVE, said)
     return ClaimResult(verdict(clear == sorted(clear, reverse=True)), said)
 
 
@@ -157,7 +157,7 @@ def a_third_of_the_latency(records: Sequence[Record]) -> ClaimResult:
     if factor < PAPER_FACTOR:
         return not_testable(f"takes {PAPER_FACTOR:g} times the cores, as the paper had; here {said}")
     if not all(one.ratio for one in series):
-        return ClaimResult(ClaimVerdict.CANNOT_TELL, said)
+        return ClaimResult(ClaimVerdict.INCONCLUSIVE, said)
     share = mean_of([one.step(*levels, True) for one, levels in zip(series, ends, strict=True)])
     found, p = between(share, -math.inf, math.log(PAPER_SHARE + NEARLY))
     return ClaimResult(verdict(found), said, p)

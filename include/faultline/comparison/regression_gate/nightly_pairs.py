@@ -23,7 +23,7 @@ from faultline.system.text import finite
 # By power, for ten percent more work: docs/explanation/comparing.md. Before a fault there are but a few batches to take
 # a latency of.
 WITHOUT_FAULT, WITH_FAULT, UNPACED = "latency_ms.p50", CPU_PER_MILLION, "rps_per_core"
-_ORDER = (GateStatus.WORSE, GateStatus.SUSPECTED, GateStatus.BETTER, GateStatus.NOTHING, GateStatus.CANNOT_TELL)
+_ORDER = (GateStatus.WORSE, GateStatus.SUSPECTED, GateStatus.BETTER, GateStatus.NO_CHANGE, GateStatus.INCONCLUSIVE)
 MAX_REASON = 200
 
 

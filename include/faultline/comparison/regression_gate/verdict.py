@@ -49,8 +49,8 @@ class GateStatus(StrEnum):
     WORSE = "worse"
     SUSPECTED = "suspected"
     BETTER = "better"
-    NOTHING = "no change seen"
-    CANNOT_TELL = "cannot tell"
+    NO_CHANGE = "no change detected"
+    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -230,11 +230,11 @@ def looks(cells: Sequence[Pairs]) -> list[CellVerdict]:
     found = []
     for cell, (p, q, p_better, q_better) in zip(every, suspected(cells), strict=True):
         if len(cell) < need:
-            finding = GateStatus.CANNOT_TELL
+            finding = GateStatus.INCONCLUSIVE
         elif q <= SUSPECTED:
             finding = GateStatus.WORSE if q <= CERTAIN else GateStatus.SUSPECTED
         else:
-            finding = GateStatus.BETTER if q_better <= SUSPECTED else GateStatus.NOTHING
+            finding = GateStatus.BETTER if q_better <= SUSPECTED else GateStatus.NO_CHANGE
         metric, good = cell.metric if cell.config_id else None, finding is GateStatus.BETTER
         found.append(CellVerdict(
             cell.name, metric, cell.config_id, finding, len(cell), cell.planned, _change(cell, metric),
@@ -252,10 +252,10 @@ def _since(one: CellVerdict, before: Mapping[str, Mapping[tuple[str, str], GateS
         return one
     since, nights = night, 1
     for date, findings in before.items():
-        finding = findings.get(one.key, GateStatus.CANNOT_TELL)
+        finding = findings.get(one.key, GateStatus.INCONCLUSIVE)
         if finding in DOUBTS:
             since, nights = date, nights + 1
-        elif finding is not GateStatus.CANNOT_TELL:
+        elif finding is not GateStatus.INCONCLUSIVE:
             break
     return replace(one, finding=GateStatus.WORSE if nights > 1 else one.finding, since=since, nights=nights)
 
@@ -278,9 +278,9 @@ def _problems(night: Paired, cells: Sequence[CellVerdict]) -> list[str]:
         return ["nothing was measured by both builds"]
     need = least_pairs(len(night.cells))
     return [
-        f"{cell.name}: {cell.pairs} of {cell.planned} pairs are usable, and fewer than {need} cannot tell"
+        f"{cell.name}: {cell.pairs} of {cell.planned} pairs are usable; at least {need} are needed"
         for cell in cells
-        if cell.finding is GateStatus.CANNOT_TELL and cell.config_id
+        if cell.finding is GateStatus.INCONCLUSIVE and cell.config_id
     ]
 
 

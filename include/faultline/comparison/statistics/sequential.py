@@ -56,7 +56,7 @@ class SequentialDecision(StrEnum):
     DIFFERS = "differs by at least"
     WITHIN = "differs by less than"
     SPENT = "budget spent"
-    OPEN = "open"
+    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def judge(pairs: Sequence[Pair], limits: Bounds, method: Method, margin: Pair) -
     interval, what is said holds for each value in it: low bounds come from low ends, high ones from high ends.
     """
     low, high, half = -math.inf, math.inf, math.inf
-    outcome, looked = SequentialDecision.OPEN, None
+    outcome, looked = SequentialDecision.INCONCLUSIVE, None
     for number in range(1, min(len(pairs), len(limits)) + 1):
         limit = limits[number - 1]
         if limit is None:

@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from faultline.experiment.config import Configuration
 from faultline.records.judge.evidence import Evidence
 from faultline.records.judge.signals import Signals
-from faultline.records.record import AuditPart, KeysPart, LatePart, StagesPart, StateBytes
+from faultline.records.record import AuditPart, KeySkewPart, LateRecordsPart, StagesPart, StateBytes
 from faultline.system.errors import InfrastructureError
 from faultline.system.journal import Events, Line
 from faultline.system.measured_window import Window
@@ -48,8 +48,8 @@ class Counts:
     """
 
     audit: AuditPart
-    keys: KeysPart | None
-    late: LatePart | None
+    key_skew: KeySkewPart | None
+    late_records: LateRecordsPart | None
     state_bytes: StateBytes
     stages: StagesPart | None
     totals: AuditPart
@@ -67,14 +67,14 @@ def counts_of(evidence: Evidence, signals: Signals) -> Counts:
     logical = logical_state_bytes(traces.state_rows, path) if config.kind.can("preloaded_state") else None
     return Counts(
         audit=totals if config.paced and "audit" not in evidence.not_measured else AuditPart.empty(),
-        late=LatePart(sent=sent, dropped_rows=dropped) if sent or dropped else None,
+        late_records=LateRecordsPart(sent=sent, dropped_rows=dropped) if sent or dropped else None,
         state_bytes=StateBytes(logical=logical, checkpoint=traces.state_bytes),
         stages=chain_work(evidence.stages, evidence.stored, path, signals.window),
         totals=totals,
         offenders=offenders,
         store_not_read=store_was_not_read(evidence.stages, evidence.stored),
         in_step=traces.method != "rank" or config.kind.carries_ids or not totals.overcounted,
-        keys=keys_of(path, config),
+        key_skew=keys_of(path, config),
     )
 
 
@@ -82,15 +82,15 @@ def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[Audit
     """Totals over the harvest's table of counts, and the first offending keys of each kind.
 
     `lost` and `overcounted` are sums of differences of keys that the batch recomputation knows; what an output reflects
-    of undrained input is neither. `wrong` counts keys that it does not know, and outputs whose value is not a count;
-    `sums_differ` keys that were counted as often as expected, but not the same tuples: as many were lost as were
-    counted twice. `undrained`: offsets of the input that were not committed.
+    of undrained input is neither. `unexpected` counts keys that it does not know, and
+    outputs whose value is not a count. `checksum_mismatches` counts keys with the expected count but other tuples: as
+    many were lost as were counted twice. `undrained`: offsets of the input that were not committed.
     """
-    totals: dict[str, int] = dict.fromkeys(("expected", "lost", "overcounted", "wrong", "reemitted"), 0)
-    offenders: dict[str, list[Line]] = {"lost": [], "overcounted": [], "wrong": []}
+    totals: dict[str, int] = dict.fromkeys(("expected", "lost", "overcounted", "unexpected", "reemitted"), 0)
+    offenders: dict[str, list[Line]] = {"lost": [], "overcounted": [], "unexpected": []}
     sums = _sums(counts_path)
     if sums:
-        totals["sums_differ"], offenders["sums_differ"] = 0, []
+        totals["checksum_mismatches"], offenders["checksum_mismatches"] = 0, []
     beyond = [name for name in ("undrained",) if name in _dataset(counts_path).schema.names]
     # Harvests from before it was counted took all input to be committed.
     told = bool(beyond) or not undrained
@@ -102,10 +102,10 @@ def audit(counts_path: Path, unknown: int | None, undrained: int) -> tuple[Audit
             # Of what nobody expected none can be lost.
             "lost": (drained - final).clip(lower=0) * told,
             "overcounted": (final - most).clip(lower=0).where(known, 0),
-            "wrong": frame["unreadable"] + (~known).astype("int64"),
+            "unexpected": frame["unreadable"] + (~known).astype("int64"),
         }
         if sums:
-            kinds["sums_differ"] = ((drained > 0) & (final == drained) & _differ(frame)).astype("int64")
+            kinds["checksum_mismatches"] = ((drained > 0) & (final == drained) & _differ(frame)).astype("int64")
         totals["expected"] += int(drained.sum())
         totals["reemitted"] += int(frame["reemitted"].sum())
         for kind, amount in kinds.items():
@@ -188,7 +188,7 @@ def _unreadable(path: Path, error: Exception) -> InfrastructureError:
     return InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest")
 
 
-def keys_of(counts_path: Path, config: Configuration) -> KeysPart | None:
+def keys_of(counts_path: Path, config: Configuration) -> KeySkewPart | None:
     """Reads `drawn` of counts.parquet; None for workloads whose keys are ids or windows.
 
     Ranks are those of the generator's vocabulary; a real text has none, so its words are ranked by their counts.
@@ -203,7 +203,7 @@ def keys_of(counts_path: Path, config: Configuration) -> KeysPart | None:
     ranked = _by_rank(counts, config)
     measured, low, high = (None, None, None) if ranked is None else _estimate(ranked)
     requested = config.skew if config.skew_curve is None else None
-    return KeysPart(
+    return KeySkewPart(
         requested=requested, measured=measured, low=low, high=high, hottest_share=hottest / total, distinct=len(counts)
     )
 

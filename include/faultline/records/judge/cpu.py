@@ -60,11 +60,10 @@ def seconds_per_million(used: Mapping[str, float | None], throughput_rps: float 
 
 
 def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> BackgroundCpuPart:
-    """Mean cores in [start, end] that the experiment did not get: used by `others`, and `stolen` by the machine's host.
+    """Return mean background CPU in [start, end], in cores.
 
-    `others` is what all processes of the machine used without those of the experiment, its own recorder and conductor
-    among them; `services`, a part of it, what those used that run the experiments. `recorder`: used by the recorder.
-    None where it was not sampled, or the system does not count it.
+    `processes` excludes the experiment with its recorder and fault scheduler; it includes `services`, which run the
+    experiments. `recorder`: used by the recorder. `steal`: taken by the hypervisor. None if not sampled or not counted.
     """
     window, seconds = np.array([start_ns, end_ns], dtype=np.int64), (end_ns - start_ns) / NS
     used = cpu_seconds(processes, window, tuple(processes["role"].unique()))
@@ -72,10 +71,10 @@ def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_n
     services = own.pop(SERVICES, None)
     total = {name: grown(machine, name, window) for name in ("busy_s", "stolen_s")}
     return BackgroundCpuPart(
-        others=None if total["busy_s"] is None else max(0.0, (total["busy_s"] - sum(own.values())) / seconds),
+        processes=None if total["busy_s"] is None else max(0.0, (total["busy_s"] - sum(own.values())) / seconds),
         services=None if services is None else services / seconds,
         recorder=own["recorder"] / seconds if "recorder" in own else None,
-        stolen=None if total["stolen_s"] is None else total["stolen_s"] / seconds,
+        steal=None if total["stolen_s"] is None else total["stolen_s"] / seconds,
     )
 
 

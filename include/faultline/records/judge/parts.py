@@ -34,9 +34,8 @@ HELD_BINS = 3
 def measure(timeline: Timeline) -> tuple[RecoveryPart, tuple[str, ...]]:
     """The recovery between the events of `timeline`, and what is wrong with the chain.
 
-    A tail of missing events is censoring: the watch ended first. `last_out` is when the recovery is known not to have
-    been over: it lies in (last_out, t7]. A problem is `missing: …` (a gap before an event that was seen) or
-    `negative: …`.
+    A tail of missing events is censoring: the observation ended first. The recovery ended in (last_violation, t7]. A
+    problem is `missing: …` (a gap before an observed event) or `negative: …`.
     """
     chain, problems = _settle(timeline)
     seen = [name for name in CHAIN if name in chain]
@@ -51,7 +50,7 @@ def measure(timeline: Timeline) -> tuple[RecoveryPart, tuple[str, ...]]:
         _assert_identities(chain)
     replacement = timeline.get("replacement_up")
     t0_ns = chain["t0"]
-    out = timeline.get("last_out")
+    out = timeline.get("last_violation")
     out_ns = t0_ns if out is None else max(t0_ns, out.wall_ns)
     found = {
         **dict(RecoveryPart.empty()),

@@ -190,7 +190,7 @@ def _left_out(one: FaultRecovery) -> FaultRecovery:
     if one.settled.outcome in ("no-effect", "missed-window"):
         why = f"{one.settled.outcome}: {one.settled.detail}" if one.settled.detail else one.settled.outcome
     elif one.problems:
-        why = f"timeline-broken: {'; '.join(one.problems)}"
+        why = f"timeline-incomplete: {'; '.join(one.problems)}"
     elif lateness_ms is not None and lateness_ms > LATENESS_MS:
         why = f"schedule-lag: {lateness_ms:.0f} ms in this recovery > {LATENESS_MS:g} ms"
     if why is None:

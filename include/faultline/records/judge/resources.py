@@ -29,8 +29,8 @@ class Resources:
     rss_mb: ByRole
     rps_per_core: float | None
     cpu_s_per_million: CpuPerMillion | None
-    cpu_nodes: dict[str, float] | None
-    cpu_besides: BackgroundCpuPart
+    cpu_by_host: dict[str, float] | None
+    background_cpu: BackgroundCpuPart
     waited: WaitedPart | None
     clock_offsets: dict[str, ClockOffsetPart] | None
     hosts: dict[str, HostPart] | None
@@ -62,8 +62,8 @@ def resources_of(evidence: Evidence, signals: Signals, throughput_rps: float | N
         rss_mb=_by_role(memory),
         rps_per_core=per_core,
         cpu_s_per_million=per_million,
-        cpu_nodes=nodes or None,
-        cpu_besides=besides,
+        cpu_by_host=nodes or None,
+        background_cpu=besides,
         waited=None if lost is None else WaitedPart(others=lost.others, stolen=lost.stolen, worst_5s=lost.worst),
         clock_offsets=_clock_offsets(evidence.conductor.clocks),
         hosts={one.name: _host(one, *counted[one.name]) for one in others} or None,
@@ -112,11 +112,11 @@ def _latency_clock(evidence: Evidence) -> LatencyClock | None:
         host=str(evidence.attempt.environment.get("host")) if clock is None and here else KAFKA_HOST,
         ahead_ms=evidence.broker_ahead_ms,
         uncertain_ms=_finite(uncertain_ms),
-        unsure=are_unsure(uncertain_ms),
+        uncertain=is_clock_uncertain(uncertain_ms),
     )
 
 
-def are_unsure(uncertain_ms: float) -> bool:
+def is_clock_uncertain(uncertain_ms: float) -> bool:
     """Whether latencies that end by a clock which is known to so many ms are to be marked."""
     return uncertain_ms > CLOCKS_UNSURE_MS
 

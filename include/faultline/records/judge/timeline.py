@@ -136,7 +136,7 @@ def read_timeline(evidence: FaultEvidence) -> dict[str, EvidenceEvent]:
 def companions(evidence: FaultEvidence) -> list[EvidenceEvent]:
     """What else happened while this fault was watched, in order of time; a name may come more than once.
 
-    `driver_restarted`, `lineage`, `service_up` and `undone`.
+    `driver_restarted`, `state_epoch`, `service_up` and `fault_undone`.
     """
     found = [
         EvidenceEvent("driver_restarted", life.began_ns, f"supervisor.jsonl: start of incarnation {life.incarnation}")
@@ -144,7 +144,7 @@ def companions(evidence: FaultEvidence) -> list[EvidenceEvent]:
         if life.began_ns is not None
     ]
     found += [
-        EvidenceEvent("lineage", epoch.began_ns, f"supervisor.jsonl: lineage {epoch.number}: {epoch.reason}")
+        EvidenceEvent("state_epoch", epoch.began_ns, f"supervisor.jsonl: lineage {epoch.number}: {epoch.reason}")
         for epoch in evidence.new_epochs()
     ]
     found += [
@@ -155,7 +155,7 @@ def companions(evidence: FaultEvidence) -> list[EvidenceEvent]:
     ]
     found = [event for event in found if event.wall_ns <= evidence.watched_until_ns]
     found += [
-        EvidenceEvent("undone", int(line["wall_ns"]), f"conductor.jsonl: {line.get('undo')} undone")
+        EvidenceEvent("fault_undone", int(line["wall_ns"]), f"conductor.jsonl: {line.get('undo')} undone")
         for line in evidence.undone
     ]
     return sorted(found, key=lambda event: event.wall_ns)
@@ -269,7 +269,7 @@ def _ended(evidence: FaultEvidence, t5: EvidenceEvent | None) -> list[EvidenceEv
     events = [
         ("t6", end.t6_ns, lag),
         ("t7", end.t7_ns, tuples),
-        ("last_out", end.out_ns, end.out),
+        ("last_violation", end.out_ns, end.out),
     ]
     return [EvidenceEvent(name, wall_ns, source) for name, wall_ns, source in events if wall_ns is not None]
 
@@ -330,7 +330,7 @@ def undo_of(evidence: FaultEvidence) -> EvidenceEvent | None:
     if not evidence.undone:
         return None
     last = max(evidence.undone, key=lambda line: int(line["wall_ns"]))
-    return EvidenceEvent("undone", int(last["wall_ns"]), f"conductor.jsonl: {last.get('undo')} undone")
+    return EvidenceEvent("fault_undone", int(last["wall_ns"]), f"conductor.jsonl: {last.get('undo')} undone")
 
 
 def without_effect(evidence: FaultEvidence) -> str | None:

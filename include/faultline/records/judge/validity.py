@@ -131,7 +131,7 @@ def findings_of(
         clock_jump_ms=evidence.clock_jump_ms,
         store_not_read=counts.store_not_read,
         last_batch_lost=not evidence.config.paced and all(one.committed_ns < window.end_ns for one in commits),
-        besides=resources.cpu_besides,
+        besides=resources.background_cpu,
         lost=resources.lost,
         taken=resources.taken,
         clock_uncertain=uncertain_ms(evidence.clocks),
@@ -177,7 +177,7 @@ def schedule_lag(findings: RuleInputs) -> str | None:
         late.append(f"up to {largest:.0f} ms > {LATENESS_MS:.0f} ms during a recovery")
     if not late:
         return None
-    said = {"others": "other processes used", "stolen": "the host took"}
+    said = {"processes": "other processes used", "steal": "the host took"}
     taken = [
         f"{said[who]} {cores:.2f} cores" for who in said if (cores := getattr(findings.besides, who, None)) is not None
     ]
@@ -329,11 +329,11 @@ def timeline_broken(findings: RuleInputs) -> str | None:
 RULES: dict[str, Callable[[RuleInputs], str | None]] = {
     "schedule-lag": schedule_lag,
     "clock-jumped": clock_jumped,
-    "clocks-apart": clocks_apart,
-    "disturbed": disturbed,
+    "clock-skew": clocks_apart,
+    "background-load": disturbed,
     "generator-died": generator_died,
     "recorder-died": recorder_died,
-    "conductor-died": conductor_died,
+    "scheduler-died": conductor_died,
     "baseline-too-short": baseline_too_short,
     "not-steady": not_steady,
     "backlog-at-t0": backlog_at_t0,
@@ -341,11 +341,11 @@ RULES: dict[str, Callable[[RuleInputs], str | None]] = {
     "interval-not-held": interval_not_held,
     "no-effect": no_effect,
     "missed-window": missed_window,
-    "fault-unknown": fault_unknown,
+    "fault-outcome-unknown": fault_unknown,
     "fault-in-control": fault_in_control,
     "drain-incomplete": drain_incomplete,
-    "store-unread": store_unread,
-    "timeline-broken": timeline_broken,
+    "store-unverified": store_unread,
+    "timeline-incomplete": timeline_broken,
 }
 
 

@@ -31,13 +31,13 @@ MARKS = {
     "t5": "circle",
     "t6": "diamond",
     "t7": "star",
-    "undone": "cross-open",
+    "fault_undone": "cross-open",
     "driver_restarted": "pentagon-open",
     "service_up": "hexagon-open",
-    "lineage": "bowtie-open",
+    "state_epoch": "bowtie-open",
     "replacement_up": "triangle-down-open",
     "snapshot": "circle-open",
-    "last_out": "x-thin-open",
+    "last_violation": "x-thin-open",
 }
 # From top to bottom: the strip of events, then the four rows, as shares of the height.
 _STRIP = (0.965, 1.0)

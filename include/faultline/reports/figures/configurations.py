@@ -279,7 +279,7 @@ def _invalid(
 
 
 def reason_text(entry: IndexEntry) -> str:
-    """Why a run does not count: `invalid: disturbed: …`."""
+    """Why a run does not count: `invalid: background-load: …`."""
     return f"{entry.status}: {next(iter(entry.reasons), 'no reason is known')}"
 
 

@@ -52,7 +52,7 @@ NOTES: Mapping[str, str] = {
 }
 # What has no verdict, told apart from what has one.
 SEPARATE_VERDICTS = (
-    (ClaimVerdict.NOT_ASKED, "Not asked by these runs, and by others of the matrix perhaps:", "why, or what it takes"),
+    (ClaimVerdict.NOT_COVERED, "Not covered by these runs:", "why, or what it takes"),
     (ClaimVerdict.NOT_TESTABLE, "Not testable here:", "what it would take"),
 )
 IMAGES = "images"

@@ -67,7 +67,7 @@ def _oversubscribed(point: Point) -> str:
 COUNT_COLUMN = MarkdownColumn("n", lambda point: f"{len(point.valid)} of {len(point.entries)}")
 SECTIONS = (Sheet.RECOVERY, Sheet.LATENCY, Sheet.STAGES, Sheet.KEYS, Sheet.RESOURCES, Sheet.AUDIT)
 # Columns of these keys are shown apart, or are not figures of one point.
-_EXCLUDED_PREFIXES = ("cpu_nodes.", "rss_mb.", "schedule_lag_ms.")
+_EXCLUDED_PREFIXES = ("cpu_by_host.", "rss_mb.", "schedule_lag_ms.")
 _EMPTY_TEXTS = {NONE, cores(0)}
 
 

@@ -18,6 +18,7 @@ from faultline.experiment.config import parse_configuration
 from faultline.lifecycle.progress import victim_name
 from faultline.records.format import EDGES, WORDS, fault_of, recovered_since, seconds, split_name
 from faultline.records.record import Record, RecoveryPart
+from faultline.records.renames import renamed_audit
 from faultline.reports.views.experiment_report import (
     PARTS,
     ExperimentReport,
@@ -291,7 +292,7 @@ def _service_restarts(lines: Sequence[Line]) -> Iterable[_Started]:
 def _offenders(path: Path, remarks: list[str]) -> list[Mapping[str, Any]]:
     """The first offending keys; none when the file is not there."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["offenders"]
+        found = renamed_audit(json.loads(path.read_text(encoding="utf-8")))["offenders"]
         return [{name: entry.get(name) for name in ("kind", "key", "expected", "final")} for entry in found]
     except FileNotFoundError:
         return []

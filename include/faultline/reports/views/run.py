@@ -50,8 +50,8 @@ _VERDICTS = {
     "failed": "Not measured, because the attempt failed:",
     "cancelled": "Not measured, because the attempt was cancelled:",
 }
-DISTURBED = "disturbed:"
-_BACKGROUND_CPU = "cpu_besides."
+DISTURBED = "background-load:"
+_BACKGROUND_CPU = "background_cpu."
 MAX_OFFENDERS = 30
 
 
@@ -103,7 +103,7 @@ class RunView:
     @property
     def reasons(self) -> list[str]:
         """Why it does not count, or what it did not do."""
-        background = self.record.metrics.cpu_besides
+        background = self.record.metrics.background_cpu
         return explain_reasons(
             self.record.reasons, {f"{_BACKGROUND_CPU}{name}": value for name, value in background or ()}
         )
@@ -185,8 +185,8 @@ class RunView:
         audit = metrics.audit
         if audit.lost is None:
             return tiles
-        note = f"{count(audit.overcounted)} overcounted, {count(audit.wrong)} wrong"
-        note += f", {count(audit.sums_differ)} sums differ" if audit.sums_differ else ""
+        note = f"{count(audit.overcounted)} overcounted, {count(audit.unexpected)} unexpected"
+        note += f", {count(audit.checksum_mismatches)} sums differ" if audit.checksum_mismatches else ""
         note += f", {count(audit.undrained)} not processed" if audit.undrained else ""
         return [*tiles, _tile("Lost", count(audit.lost), "", note)]
 
@@ -294,7 +294,7 @@ class RunView:
             return ""
         known = "nobody knows how exactly" if ends.uncertain_ms is None else f"known to {ends.uncertain_ms:.2f} ms"
         text = f"that of {ends.host}, {signed(ends.ahead_ms, 0)} ms ahead and so corrected, {known}"
-        return text + ": they are no more exact" * ends.unsure
+        return text + ": they are no more exact" * ends.uncertain
 
     def as_dict(self) -> dict[str, Any]:
         """All facts as JSON values."""
@@ -338,7 +338,7 @@ def explain_reasons(reasons: Sequence[str], figures: Mapping[str, float | bool |
 
     `figures`: those of its record by path, as an Entry has them.
     """
-    others, services, stolen = (figures.get(f"{_BACKGROUND_CPU}{name}") for name in ("others", "services", "stolen"))
+    others, services, stolen = (figures.get(f"{_BACKGROUND_CPU}{name}") for name in ("processes", "services", "steal"))
     background = others if others is None or services is None else max(0.0, others - services)
     kinds = (("other processes", background), ("Airflow and other services", services), ("the host", stolen))
     taken = [f"{name} {cores(amount)}" for name, amount in kinds if amount is not None]

@@ -16,6 +16,7 @@ from typing import Any
 
 from faultline.records.format import count, milliseconds
 from faultline.records.record import Record, RecoveryPart
+from faultline.records.renames import renamed_series
 from faultline.system.errors import FaultlineError
 
 NS = 1e9
@@ -41,7 +42,7 @@ def read_curves(folder: Path) -> Any:
     can be made of, and OSError, ValueError or RecursionError for a `series.json` that cannot be read.
     """
     try:
-        return json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return renamed_series(json.loads((folder / FILE).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return _judge_curves(folder, (folder / _TUPLES).stat().st_mtime_ns)
 
@@ -129,7 +130,7 @@ def _spans(values: Iterable[tuple[Any, Any, Any]], limit: float, bound: Recovery
 def last_violation_text(record: Record, number: int, part: RecoveryPart, series: Mapping[str, Any] | None) -> str:
     """What kept the recovery from fault `number` from its end when it was last known not to be over: `latency was
     6,120 ms, 53 % above the bound L* of 4,012 ms`. Empty where nobody knows."""
-    event = next((one for one in record.timeline if one.name == _event_name("last_out", number)), None)
+    event = next((one for one in record.timeline if one.name == _event_name("last_violation", number)), None)
     if event is None or part.lag_limit is None:
         return ""
     signal = next((name for begin, name in _SIGNALS.items() if event.source.startswith(begin)), None)

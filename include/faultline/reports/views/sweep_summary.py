@@ -53,7 +53,7 @@ def size_text(effect: Effect) -> str:
 def effect_text(effect: Effect) -> str:
     """One figure of a step: `CPU −38 % (−44 … −31)`, `latency p99 differs by less than 4 %`."""
     name = SHORT_NAMES[effect.metric.key]
-    if effect.verdict is EffectVerdict.SAME:
+    if effect.verdict is EffectVerdict.EQUIVALENT:
         return f"{name} differs by less than {bound_text(effect)}"
     both = " (with the other parameters both ways)" if effect.opposed else ""
     return f"{name} {size_text(effect)}{both}"
@@ -100,7 +100,7 @@ def step_text(effect: Effect) -> str:
 
 
 def _decided_text(effects: Sequence[Effect]) -> str:
-    decided = [effect for effect in effects if effect.verdict is not EffectVerdict.OPEN]
+    decided = [effect for effect in effects if effect.verdict is not EffectVerdict.INCONCLUSIVE]
     if not decided:
         return ""
     sizes = {n_text(effect.found) for effect in decided}
@@ -113,7 +113,7 @@ def _inconclusive_text(effects: Sequence[Effect]) -> str:
     return "; ".join(
         f"{SHORT_NAMES[effect.metric.key]} {size_text(effect)}: {required_repetitions(effect)}"
         for effect in effects
-        if effect.verdict is EffectVerdict.OPEN
+        if effect.verdict is EffectVerdict.INCONCLUSIVE
     )
 
 
@@ -143,7 +143,7 @@ def headline_lines(effects: Sequence[Effect]) -> list[str]:
     shown = headline_effects(effects)
     if not shown:
         return []
-    inconclusive = [effect for effect in shown if effect.verdict is EffectVerdict.OPEN]
+    inconclusive = [effect for effect in shown if effect.verdict is EffectVerdict.INCONCLUSIVE]
     lines = [f"{step_figures_text(shown)}."]
     if inconclusive:
         required: dict[str, list[str]] = {}
@@ -334,7 +334,7 @@ def short_summary(summary: SweepSummary) -> list[str]:
     advice = recommendation_lines(summary) if summary.advice is not None else []
     trade, rest = headline_lines(summary.effects), remaining_effects(summary.effects)
     decided = [f"{step}: {decided}" for step, decided, _ in step_lines(rest) if decided]
-    undecided = sum(effect.verdict is EffectVerdict.OPEN for effect in rest)
+    undecided = sum(effect.verdict is EffectVerdict.INCONCLUSIVE for effect in rest)
     doubt = summary.recoveries and summary.placebo is not None and not summary.placebo.relied_on
     return [
         *(["the recoveries are not to be relied on"] if doubt else []),
@@ -347,9 +347,9 @@ def short_summary(summary: SweepSummary) -> list[str]:
 
 def verdict_text(effect: Effect) -> str:
     """The verdict, and what would settle it where it is open."""
-    if effect.verdict is EffectVerdict.OPEN:
-        return f"open: {required_repetitions_text(effect)}"
-    return f"less than {bound_text(effect)}" if effect.verdict is EffectVerdict.SAME else effect.verdict.value
+    if effect.verdict is EffectVerdict.INCONCLUSIVE:
+        return f"inconclusive: {required_repetitions_text(effect)}"
+    return f"less than {bound_text(effect)}" if effect.verdict is EffectVerdict.EQUIVALENT else effect.verdict.value
 
 
 def lower_first(text: str) -> str:
@@ -395,6 +395,6 @@ def invalid_text(invalid: InvalidRuns) -> str:
         shown = headline_effects(invalid.effects) or list(invalid.effects)
         whose = "Their figures" if not invalid.usable else "With it" if invalid.runs == 1 else "With them"
         return f"{head}. {whose}: {lower_first(step_figures_text(shown))}."
-    decided = sum(effect.verdict is not EffectVerdict.OPEN for effect in invalid.effects)
+    decided = sum(effect.verdict is not EffectVerdict.INCONCLUSIVE for effect in invalid.effects)
     whose = "With it" if invalid.runs == 1 else "With them"
     return f"{head}. {whose}, {decided} of {len(invalid.effects)} effects would be decided."

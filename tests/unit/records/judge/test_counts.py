@@ -75,14 +75,14 @@ def test_totals_are_those_of_a_count_by_hand(
     assert totals.expected == sum(drained for _, drained, _ in known)
     assert totals.lost == sum(max(0, drained - final) for _, drained, final in known)
     assert totals.overcounted == sum(max(0, final - expected) for expected, _, final in known)
-    assert totals.wrong == sum(row[0] is None for row in rows) + sum(row[3] for row in rows)
+    assert totals.unexpected == sum(row[0] is None for row in rows) + sum(row[3] for row in rows)
     assert totals.reemitted == sum(row[2] for row in rows)
-    assert (totals.undrained, totals.unknown, totals.sums_differ) == (12 if counted else 0, 4, None)
+    assert (totals.undrained, totals.unknown, totals.checksum_mismatches) == (12 if counted else 0, 4, None)
     named: list[tuple[Any, ...]] = []
     for kind, is_one in {
         "lost": lambda expected, final, _, __, beyond: (expected or 0) - beyond > (final or 0),
         "overcounted": lambda expected, final, *_: expected is not None and (final or 0) > expected,
-        "wrong": lambda expected, _, __, unreadable, ___: expected is None or unreadable > 0,
+        "unexpected": lambda expected, _, __, unreadable, ___: expected is None or unreadable > 0,
     }.items():
         lines = [(kind, f"k{99 - at:03}", *row[:2]) for at, row in enumerate(rows) if is_one(*row)]
         named += sorted(lines, key=lambda line: line[1])[:OFFENDERS_PER_KIND]
@@ -114,8 +114,8 @@ def test_sums_are_looked_at_where_counts_agree(rows: list[tuple[int, int | None,
     differ = [
         f"k{at:03}" for at, (n, final, wanted, found) in enumerate(rows) if n == final and found not in (None, wanted)
     ]
-    assert totals.sums_differ == len(differ)
-    assert [line["key"] for line in offenders if line["kind"] == "sums_differ"] == differ[:OFFENDERS_PER_KIND]
+    assert totals.checksum_mismatches == len(differ)
+    assert [line["key"] for line in offenders if line["kind"] == "checksum_mismatches"] == differ[:OFFENDERS_PER_KIND]
     assert totals.lost == sum(max(0, n - (final or 0)) for n, final, _, _ in rows), "sums change no count"
 
 
@@ -128,8 +128,8 @@ def test_sums_one_apart_differ_however_large_they_are(table: Callable[..., Path]
     # As Spark writes it: nothing in the file says what pandas is to make of the columns.
     pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
     totals, offenders = audit(path, None, 0)
-    assert totals.sums_differ == 1 and [line["key"] for line in offenders] == ["c", "b"]
-    assert (totals.lost, totals.overcounted, totals.wrong) == (5, 0, 0)
+    assert totals.checksum_mismatches == 1 and [line["key"] for line in offenders] == ["c", "b"]
+    assert (totals.lost, totals.overcounted, totals.unexpected) == (5, 0, 0)
 
 
 def test_a_row_of_the_state_is_its_key_in_utf_8_and_a_counter_of_eight_bytes(table: Callable[..., Path]) -> None:

@@ -121,7 +121,7 @@ def test_what_others_used_is_what_the_machine_used_less_the_experiments_processe
     ticks = [tick + 0.1 for tick in range(990, 1_030)]
     machine = machine_at(*[[round(tick * NS), (engine + 0.25 + others) * tick, stolen * tick] for tick in ticks])
     found = besides(machine, ours, START, END)
-    assert found.others == pytest.approx(others, abs=1e-6) and found.stolen == pytest.approx(stolen, abs=1e-6)
+    assert found.processes == pytest.approx(others, abs=1e-6) and found.steal == pytest.approx(stolen, abs=1e-6)
     assert found.recorder == pytest.approx(0.25) and found.services == pytest.approx(0.03 + service * 15 / 20)
 
 
@@ -129,11 +129,11 @@ def test_what_was_not_sampled_or_is_not_counted_is_unknown_and_never_negative() 
     """The machine's counter is coarser than those of the processes, and may lag behind their sum."""
     processes = of(_samples(7, 900, 2_000, 1.0))
     half = machine_at([990 * NS, 1.0, 1.0], [1_010 * NS, 30.0, 2.0])
-    assert besides(half, processes, START, END) == BackgroundCpuPart(others=None, stolen=None)
+    assert besides(half, processes, START, END) == BackgroundCpuPart(processes=None, steal=None)
     found = besides(machine_at([990 * NS, 100.0, None], [1_030 * NS, 180.0, None]), processes, START, END)
-    assert (found.others, found.stolen, found.services) == (pytest.approx(1.0), None, None)
+    assert (found.processes, found.steal, found.services) == (pytest.approx(1.0), None, None)
     behind = besides(machine_at([990 * NS, 10.0, 0.0], [1_030 * NS, 49.0, 0.0]), processes, START, END)
-    assert (behind.others, behind.stolen) == (0.0, 0.0)
+    assert (behind.processes, behind.steal) == (0.0, 0.0)
 
 
 def test_what_was_taken_is_told_on_average_and_at_its_worst() -> None:

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from faultline.records.judge.cpu import cores, cores_by_host, cores_of_host, of_this_machine, taken, taken_anywhere
-from faultline.records.judge.resources import are_unsure
+from faultline.records.judge.resources import is_clock_uncertain
 from faultline.records.judge.samples import (
     MACHINE_COLUMNS,
     HostClock,
@@ -161,7 +161,7 @@ def test_limits_of_clocks_are_kept_to_the_nanosecond(start: int, drift: int, fir
     assert found is not None
     twice_ns = 2 * abs(drift) + max(first, last)
     assert (clocks_apart(replace(GOOD, clock_uncertain=found)) is not None) == (twice_ns > 10_000_000)
-    assert are_unsure(found[1]) == (twice_ns > 2_000_000)
+    assert is_clock_uncertain(found[1]) == (twice_ns > 2_000_000)
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.tuples(NS_READINGS, NS_READINGS | st.none()), min_size=1))

@@ -86,7 +86,7 @@ def test_a_kill_has_limits_a_timeline_and_companions(killed: Path) -> None:
     assert recovery.plateau_ratio == pytest.approx(1, rel=0.01)
     assert recovery.replacement_up_s == pytest.approx(0.35 + 3, abs=0.001)
     names = [event.name for event in record.timeline]
-    assert {"gate", *(f"t{n}" for n in range(8)), "replacement_up", "snapshot", "last_out"} <= set(names)
+    assert {"gate", *(f"t{n}" for n in range(8)), "replacement_up", "snapshot", "last_violation"} <= set(names)
     instants = [event.wall_ns for event in record.timeline]
     assert instants == sorted(instants)
     assert len({event.wall_ns - event.mono_ns for event in record.timeline}) == 1
@@ -114,7 +114,7 @@ def test_the_figures_of_a_control(tmp_path: Path) -> None:
     assert metrics.audit.lost == 3
     audit = json.loads((directory / "audit.json").read_text())
     assert [(line["kind"], line["expected"] - line["final"]) for line in audit["offenders"]] == [("lost", 3)]
-    assert metrics.cpu_nodes == {"h": pytest.approx(sum(CORES.values()) - CORES["generator"], abs=1e-3)}
+    assert metrics.cpu_by_host == {"h": pytest.approx(sum(CORES.values()) - CORES["generator"], abs=1e-3)}
     working = CORES["executors"] + CORES["python_workers"]
     assert metrics.rps_per_core == pytest.approx(metrics.throughput_rps / working, rel=1e-3)
     latency = metrics.latency_ms
@@ -173,13 +173,13 @@ def _no_latency_before(directory: Path) -> None:
     [
         (_late_generator, {}, True, "schedule-lag: p99 73 ms > 50 ms"),
         (lambda folder: _drop(folder / "conductor.jsonl", "event", "delivered"), {}, False,
-         "timeline-broken: missing: t0, no delivery was journalled"),
+         "timeline-incomplete: missing: t0, no delivery was journalled"),
         (lambda folder: (folder / "spark-logs").rename(folder / "elsewhere"), {}, True,
-         "timeline-broken: missing: t3, though t7 was seen; missing: t4, though t7 was seen"),
+         "timeline-incomplete: missing: t3, though t7 was seen; missing: t4, though t7 was seen"),
         (_idle_worker, {"victims": ("worker",)}, True,
          "no-effect: the fault changed nothing (the worker hosted no executor of the run)"),
         (_no_latency_before, {}, False,
-         "timeline-broken: missing: what is normal, no tuple was emitted before the fault"),
+         "timeline-incomplete: missing: what is normal, no tuple was emitted before the fault"),
         (_loss_in_control, {"fault": False}, True, "fault-in-control: executor 0 was lost"),
     ],
     ids=["late", "no delivery", "no logs", "idle worker", "no latency", "control"],
@@ -200,10 +200,10 @@ def test_what_is_wrong_with_the_evidence_is_a_reason(
     [
         ("generator.jsonl", "event", "done", "generator-died"),
         ("recorder.jsonl", "kind", "stop", "recorder-died"),
-        ("conductor.jsonl", "event", "done", "conductor-died"),
+        ("conductor.jsonl", "event", "done", "scheduler-died"),
         ("conductor.jsonl", "outcome", "no-effect", "no-effect"),
         ("conductor.jsonl", "outcome", "missed-window", "missed-window"),
-        ("conductor.jsonl", "outcome", "unknown", "fault-unknown"),
+        ("conductor.jsonl", "outcome", "unknown", "fault-outcome-unknown"),
     ],
 )
 def test_what_nobody_watched_to_its_end_or_saw_take_effect_is_never_a_recovery(
@@ -323,7 +323,7 @@ def test_by_whose_clock_latencies_end_stands_in_the_environment(
     validator().validate(record.as_dict())
     found = record.environment.latency_clock
     assert found is not None and found.ahead_ms == ahead_ms
-    assert (found.host, found.uncertain_ms, found.unsure) == said
+    assert (found.host, found.uncertain_ms, found.uncertain) == said
 
 
 def test_a_failed_record_keeps_every_key(killed: Path) -> None:
@@ -361,7 +361,7 @@ def test_what_was_not_processed_is_not_lost(killed: Path) -> None:
 
     edit_table(path, lambda rows: with_beyond(rows.assign(undrained=0)))
     audit = checked(killed, "unmet", behind).metrics.audit
-    assert (audit.undrained, audit.lost, audit.wrong) == (9, 0, 0)
+    assert (audit.undrained, audit.lost, audit.unexpected) == (9, 0, 0)
     edit_table(path, lambda rows: rows.replace({"undrained": {40: 30}}))
     assert checked(killed, "unmet", behind).metrics.audit.lost == 10, "ten of them were committed"
 
@@ -370,7 +370,7 @@ def test_what_was_not_processed_is_not_lost(killed: Path) -> None:
 def test_late_records_are_told_when_there_were_any(killed: Path, sent: int, dropped: int) -> None:
     edit_table(killed / "harvest" / "records.parquet", lambda rows: rows.assign(late=np.arange(len(rows)) < sent))
     edit_event(killed / "listener.jsonl", "progress", state={"rows": 3, "rows_dropped": dropped})
-    late = judge(killed).metrics.late
+    late = judge(killed).metrics.late_records
     told = None if late is None else (late.sent, late.dropped_rows)
     assert told == ((sent, dropped) if sent or dropped else None)
 

@@ -107,10 +107,10 @@ NONE = {"commit_mode": "none"}
         ("driver", {}, {"driver_restarted"}),
         ("python_worker", {}, set()),
         ("kafka", {}, {"service_up"}),
-        ("executor driver worker", {"action": "pause"}, {"undone"}),
-        ("kafka", {"action": "delay"}, {"undone"}),
-        ("executor", NONE, {"lineage"}),
-        ("driver", NONE, {"lineage", "driver_restarted"}),
+        ("executor driver worker", {"action": "pause"}, {"fault_undone"}),
+        ("kafka", {"action": "delay"}, {"fault_undone"}),
+        ("executor", NONE, {"state_epoch"}),
+        ("driver", NONE, {"state_epoch", "driver_restarted"}),
     ],
 )
 def test_planted_instants_come_back_whatever_was_hit(

@@ -113,10 +113,12 @@ def test_a_later_injection_that_went_wrong_says_nothing_against_the_others(one: 
     assert record.metrics.recovery.macro_s == pytest.approx((first.macro_s + third.macro_s) / 2)
     one.journal(lambda lines: [line for line in lines if (line["event"], line.get("fault")) != ("end_offsets", 2)])
     third = one.judged().metrics.recoveries[2]
-    assert third.recovered is None and (third.note or "").startswith("timeline-broken: missing")
+    assert third.recovered is None and (third.note or "").startswith("timeline-incomplete: missing")
 
 
-@pytest.mark.parametrize(("fault", "outcome", "code"), [(0, "no-effect", "no-effect"), (1, "unknown", "fault-unknown")])
+@pytest.mark.parametrize(
+    ("fault", "outcome", "code"), [(0, "no-effect", "no-effect"), (1, "unknown", "fault-outcome-unknown")]
+)
 def test_the_first_injection_must_hold_and_no_effect_be_unknown(
     one: Repeated, fault: int, outcome: str, code: str
 ) -> None:
